@@ -13,47 +13,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadtest.calibrating import Search, calibrate, evidence_text, retune, space_of, tuning_record, tuning_text
-    from loadtest.comparing import Comparison, Pairing, compare, compare_with_baseline, comparison_text
+    from loadtest.calibrating import (
+        CalibrateOptions,
+        calibrate,
+        evidence_text,
+        settings_space,
+        tune_settings,
+        tuning_record,
+        tuning_text,
+    )
+    from loadtest.comparing import CompareOptions, Comparison, compare, compare_with_baseline, comparison_text
     from loadtest.judging import client_timeout_s, objective_of
-    from loadtest.measuring import Machine, Measurement, Memory, reading_of, this_machine
+    from loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
     from loadtest.reporting import check_text
     from loadtest.running import (
-        Confined,
-        Elsewhere,
+        RemoteServer,
         RunOptions,
-        Where,
+        ServerLimits,
+        TargetOptions,
         find_package,
         next_step,
         run,
-        started,
+        started_server,
         verdict_text,
     )
     from loadtest.sending import (
         LoadPlan,
         OnSecond,
         Server,
-        header_of,
         packaged_request,
-        record_in,
-        second_in,
+        parse_header,
+        parse_record,
+        parse_second,
         with_samples,
     )
 
 __all__ = [
+    "CalibrateOptions",
+    "CompareOptions",
     "Comparison",
-    "Confined",
-    "Elsewhere",
     "LoadPlan",
     "Machine",
     "Measurement",
-    "Memory",
     "OnSecond",
-    "Pairing",
+    "PeakMemory",
+    "RemoteServer",
     "RunOptions",
-    "Search",
     "Server",
-    "Where",
+    "ServerLimits",
+    "TargetOptions",
     "calibrate",
     "check_text",
     "client_timeout_s",
@@ -62,18 +70,18 @@ __all__ = [
     "comparison_text",
     "evidence_text",
     "find_package",
-    "header_of",
     "next_step",
     "objective_of",
     "packaged_request",
-    "reading_of",
-    "record_in",
-    "retune",
+    "parse_header",
+    "parse_reading",
+    "parse_record",
+    "parse_second",
     "run",
-    "second_in",
-    "space_of",
-    "started",
+    "settings_space",
+    "started_server",
     "this_machine",
+    "tune_settings",
     "tuning_record",
     "tuning_text",
     "verdict_text",

@@ -17,10 +17,10 @@ import locust.stats
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from loadtest.judging import BUSY_CPU, Objective, judge, pieces_of
-from loadtest.measuring import Beat, Histogram, Measurement, Streams, bucket_ms, merge_streams
-from loadtest.reporting import pieces_lines, verdict_lines
-from loadtest.sending import TIMEOUT, Heard
+from loadtest.judging import BUSY_CPU, Objective, judge, stream_figures
+from loadtest.measuring import GeneratorHealth, Histogram, Measurement, Streams, bucket_ms, merge_streams
+from loadtest.reporting import stream_lines, verdict_lines
+from loadtest.sending import TIMEOUT, StreamCounts
 
 CLOSED_LOOP_WARNING = (
     "closed loop: a user waits for its answer before it sends again, so a server that stalls gets fewer requests "
@@ -60,7 +60,7 @@ class ClosedLoop:
         measurement = self.measurement()
         verdict = judge(measurement, self._objective)
         self._environment.process_exit_code = verdict.exit_code
-        lines = [verdict_lines(verdict, measurement.finished), *pieces_lines(pieces_of(measurement))]
+        lines = [verdict_lines(verdict, measurement.finished), *stream_lines(stream_figures(measurement))]
         print(*lines, CLOSED_LOOP_WARNING, sep="\n", file=sys.stderr)
 
     def measurement(self) -> Measurement:
@@ -86,7 +86,7 @@ class ClosedLoop:
             loop_lag=Histogram(),
             seconds=(),
             streams=self._streams(),
-            generators=((Beat(cpu=BUSY_CPU, loop_lag_ms=0),),) if busy else (),
+            generators=((GeneratorHealth(cpu=BUSY_CPU, loop_lag_ms=0),),) if busy else (),
         )
 
     def _clear(self) -> None:
@@ -97,7 +97,7 @@ class ClosedLoop:
     def _forget(self) -> None:
         self._response = Histogram((self._objective.p99_ms,))
         self._errors: Counter[str] = Counter()
-        self._heard: Heard | None = None
+        self._heard: StreamCounts | None = None
         self._of_workers: Streams | None = None
 
     def _end(self) -> None:
@@ -123,7 +123,7 @@ class ClosedLoop:
         if failure is not None:
             self._errors[failure] += 1
         if (heard := (context or {}).get(HEARD)) is not None:
-            self._heard = self._heard or Heard(
+            self._heard = self._heard or StreamCounts(
                 self._objective.p99_ms, self._objective.ttft_p99_ms, self._objective.itl_p99_ms
             )
             self._heard.add(0.0, response_time / 1000, heard, failure)

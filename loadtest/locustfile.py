@@ -34,9 +34,9 @@ from loadtest.sending import (
     Checker,
     Client,
     HttpAnswer,
-    Request,
-    ask,
+    LoadRequest,
     packaged_request,
+    send_and_check,
     spec_request,
     with_samples,
 )
@@ -83,7 +83,7 @@ def set_pace(environment: Environment, **_: object) -> None:
 class ModelUser(FastHttpUser):
     """Sends the spec's sample and checks the structure of each answer."""
 
-    request: Request
+    request: LoadRequest
     checkers: list[Checker]
     wait_time: Any = constant(0)
     _events: Client | None = None
@@ -111,7 +111,9 @@ class ModelUser(FastHttpUser):
             self._events = Client(self.request.model_copy(update={"url": f"{self.host}{self.request.path}"}))
         begun = time.perf_counter()
         timeout_s = float(self.network_timeout)
-        asked = ask(self._events, which, self.checkers[which], timeout_s, lambda: time.perf_counter() - begun)
+        asked = send_and_check(
+            self._events, which, self.checkers[which], timeout_s, lambda: time.perf_counter() - begun
+        )
         request: Any = self.environment.events.request
         request.fire(
             request_type="POST",

@@ -64,7 +64,7 @@ def loadtest(options: argparse.Namespace) -> int:
         if options.dry_run:
             print(in_cluster.shown(spec, plan, image, how, options), end="")
             return 0
-        where = replace(where, elsewhere=in_cluster.elsewhere(plan, image, options))
+        where = replace(where, remote=in_cluster.elsewhere(plan, image, options))
     outcome = run(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(outcome.to_data())
@@ -100,12 +100,12 @@ def _where_typed(options: argparse.Namespace) -> list[str]:
 
 def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest import Search, evidence_text
+    from loadtest import CalibrateOptions, evidence_text
     from loadtest import calibrate as run
 
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _where(options, spec.name)
-    how = chosen(Search, options)
+    how = chosen(CalibrateOptions, options)
     if options.in_cluster:
         from config.errors import InputError
         from k8s import make_plan
@@ -114,7 +114,7 @@ def calibrate(options: argparse.Namespace) -> int:
         if options.tune:
             raise InputError("`--tune`: not together with `--in-cluster`, it starts servers with other settings")
         image = options.image or in_cluster.image_of(spec, out)
-        where = replace(where, elsewhere=in_cluster.one_pod(make_plan(spec, out), image, options))
+        where = replace(where, remote=in_cluster.one_pod(make_plan(spec, out), image, options))
     # Evidence of settings that were just found to be second best would mislead: the patch comes first.
     if options.tune and not _tuned(options, spec, how, where):
         return 0
@@ -129,11 +129,11 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches better settings and says what it found; true when the spec's own are the best."""
-    from loadtest import find_package, objective_of, retune, space_of, tuning_record, tuning_text
+    from loadtest import find_package, objective_of, settings_space, tune_settings, tuning_record, tuning_text
 
     # A search takes minutes; what the calibration after it needs is asked for before it.
     find_package(where)
-    tuning, space = retune(spec, how, where.out, quiet=options.quiet), space_of(spec, objective_of(spec))
+    tuning, space = tune_settings(spec, how, where.out, quiet=options.quiet), settings_space(spec, objective_of(spec))
     best_already = bool(tuning.best == tuning.tried[0])
     if not options.json:
         print(tuning_text(tuning, space, where.out))
@@ -245,15 +245,15 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _where(options: argparse.Namespace, name: str) -> Any:
-    from loadtest import Where, header_of
+    from loadtest import TargetOptions, parse_header
 
     _check_certificates(options)
-    return Where(
+    return TargetOptions(
         out=options.out / name,
         url=options.url,
         supervisor=options.supervisor,
         any_package=options.any_package,
-        headers=tuple(header_of(text, os.environ) for text in options.headers),
+        headers=tuple(parse_header(text, os.environ) for text in options.headers),
         cacert=options.cacert,
         cert=options.cert,
         key=options.key,

@@ -10,27 +10,27 @@ from config.spec import Spec
 from loadtest.calibrating import knee
 from loadtest.calibrating.evidence import (
     MAY_HOLD_MORE,
-    At,
     Evidence,
     KneeRecord,
-    Settings,
+    LatencyAtRate,
+    ServingSettings,
     TrialRecord,
-    interval_text,
+    knee_interval_text,
     knee_text,
 )
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee, Untrusted
-from loadtest.calibrating.search import Search
-from loadtest.calibrating.trials import OutOfTime, Trials
+from loadtest.calibrating.options import CalibrateOptions
+from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
 from loadtest.measuring import Measurement, figure
-from loadtest.running import Target, Where, open_session
+from loadtest.running import Target, TargetOptions, open_session
 
 _HEADROOM = 0.7
 MIB = 2**20
 
 
-def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False) -> Evidence:
+def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, quiet: bool = False) -> Evidence:
     """Finds the knee and writes `evidence.json` and `evidence.html` into `where.out`."""
     objective = objective_of(spec)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -38,7 +38,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
     with open_session(
         spec, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
     ) as session:
-        trials = Trials(session, objective, options)
+        trials = RateTrials(session, objective, options)
         if session.target.confined:
             session.progress.say(f"  the server may use {session.target.confined}; a pod has {figure(spec.cores)}")
         measured, long_run, reasons = _search(trials, options.first)
@@ -79,13 +79,13 @@ def evidence_text(evidence: Evidence) -> str:
     if evidence.costs:
         over = evidence.costs.over
         lines += [costs_text(evidence.costs), *([f"  {over.id}: {over.text}"] if over else [])]
-    between = f", between {interval_text(measured)}" if measured.interval else ""
+    between = f", between {knee_interval_text(measured)}" if measured.interval else ""
     return "\n".join([f"knee: {evidence.status} {knee_text(measured)}{between}", *lines])
 
 
-def settings_of(spec: Spec) -> Settings:
+def settings_of(spec: Spec) -> ServingSettings:
     """The spec's settings, completed."""
-    return Settings(
+    return ServingSettings(
         workers=spec.workers,
         threads=spec.threads,
         max_batch=spec.max_batch,
@@ -108,7 +108,7 @@ def _knee_record(measured: Knee) -> KneeRecord:
     )
 
 
-def _search(trials: Trials, first: float | None) -> tuple[Knee | None, At | None, list[Reason]]:
+def _search(trials: RateTrials, first: float | None) -> tuple[Knee | None, LatencyAtRate | None, list[Reason]]:
     measured = None
     try:
         measured = trials.find(first)

@@ -6,15 +6,15 @@ from typing import Final, Literal
 
 from config.record import Document, Part
 from loadtest.calibrating.knee import Limit
-from loadtest.judging import Costs, Latency, Objective, Reason, Status
-from loadtest.measuring import Machine, Memory, figure
-from loadtest.running import Confined
+from loadtest.judging import Costs, LatencySummary, Objective, Reason, Status
+from loadtest.measuring import Machine, PeakMemory, figure
+from loadtest.running import ServerLimits
 from loadtest.scheduling import Arrivals
 
 SCHEMA: Final = "marina.evidence/1"
 
 
-class Settings(Part):
+class ServingSettings(Part):
     """The settings of `serving` that decide how much is held."""
 
     workers: int
@@ -50,19 +50,19 @@ def knee_text(knee: KneeRecord) -> str:
     return ("at least " if knee.limit == "generator" else "") + f"{figure(knee.rps)} requests/s"
 
 
-def interval_text(knee: KneeRecord) -> str:
+def knee_interval_text(knee: KneeRecord) -> str:
     """`61.3 and 65 requests/s`; empty without an interval."""
     if knee.interval is None:
         return ""
     return " and ".join(map(figure, knee.interval)) + " requests/s"
 
 
-class At(Part):
+class LatencyAtRate(Part):
     """Latency at one rate."""
 
     rate: float
     status: Status
-    response: Latency
+    response: LatencySummary
 
 
 class TrialRecord(Part):
@@ -87,17 +87,17 @@ class Evidence(Document):
     package: str | None
     """Hash of the MAR that was measured."""
     objective: Objective
-    settings: Settings
+    settings: ServingSettings
     knee: KneeRecord | None
-    at_knee: At | None
-    at_70_percent: At | None
+    at_knee: LatencyAtRate | None
+    at_70_percent: LatencyAtRate | None
     cold_start_s: float | None
     """From the start of the command to ready; None for a server that was there already."""
-    memory: Memory | None
+    memory: PeakMemory | None
     """Peak of the whole calibration; None for a server that was there already."""
     machine: Machine
     """That of the generator."""
-    server: Confined | None = None
+    server: ServerLimits | None = None
     """What the server could use, and on which machine; None for one that was there already."""
     arrivals: Arrivals
     at: str

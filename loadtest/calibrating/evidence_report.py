@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.pages import Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
-from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, interval_text, knee_text
+from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_interval_text, knee_text
 from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
 
@@ -36,7 +36,7 @@ def _knee(evidence: Evidence) -> dict[str, str]:
     rows = {}
     if evidence.knee:
         if evidence.knee.interval:
-            rows["Between"] = f"{interval_text(evidence.knee)}, in 19 of 20 calibrations"
+            rows["Between"] = f"{knee_interval_text(evidence.knee)}, in 19 of 20 calibrations"
         ends = ", ".join(f"{figure(rate)}" for rate in evidence.knee.found)
         apart = f", {percent(evidence.knee.spread)} apart" if len(evidence.knee.found) > 1 else ""
         rows["Searches ended at"] = f"{ends} requests/s{apart}"

@@ -14,7 +14,7 @@ from typing import Literal
 from loadtest.measuring import figure
 
 Status = Literal["PASS", "FAIL", "INVALID"]
-Trial = Callable[[float], Status]
+TrialFunction = Callable[[float], Status]
 """Loads the server at a rate; INVALID means that the generator could not measure it. Untrusted ends the search."""
 
 TOLERANCE = 0.03
@@ -72,7 +72,7 @@ class Knee:
         return self.spread <= AGREEMENT
 
 
-def estimate(held: Callable[[float], float], first: float) -> float:
+def estimate_capacity(held: Callable[[float], float], first: float) -> float:
     """What a server roughly holds: the most good answers of bursts at ever higher rates, asked for again until that no
     longer grows, since one that has just started answers faster every second.
 
@@ -96,17 +96,17 @@ def _most_answered(held: Callable[[float], float], rate: float) -> float:
     return max(most, answered)
 
 
-def find_knee(trial: Trial, first: float, repeats: int, tolerance: float = TOLERANCE) -> Knee:
+def find_knee(trial: TrialFunction, first: float, repeats: int, tolerance: float = TOLERANCE) -> Knee:
     """Searches from `first`, then again from what was found; Untrusted when nothing can be judged or none passes."""
-    searches = [_Search(trial, tolerance).run(first, _RAISE)]
+    searches = [_KneeSearch(trial, tolerance).run(first, _RAISE)]
     while len(searches) < repeats:
         # From another start, or every search would try the same rates and agree only by that.
-        searches.append(_Search(trial, tolerance).run(_ELSEWHERE * searches[-1].low, _RAISE_AGAIN))
+        searches.append(_KneeSearch(trial, tolerance).run(_ELSEWHERE * searches[-1].low, _RAISE_AGAIN))
     knees = tuple(search.low for search in searches)
     return Knee(median(knees), knees, "generator" if any(search.untrusted for search in searches) else "objective")
 
 
-def holds(trial: Trial, rate: float) -> bool:
+def holds(trial: TrialFunction, rate: float) -> bool:
     """A trusted answer at a rate, tried again while it is INVALID."""
     for _ in range(TRIES):
         status = trial(rate)
@@ -115,10 +115,10 @@ def holds(trial: Trial, rate: float) -> bool:
     raise NotMeasurable(f"{TRIES} runs at {figure(rate)} requests/s were INVALID")
 
 
-class _Search:
+class _KneeSearch:
     """One search: out from a start until one rate passes and one does not, then in between."""
 
-    def __init__(self, trial: Trial, tolerance: float) -> None:
+    def __init__(self, trial: TrialFunction, tolerance: float) -> None:
         self._trial = trial
         self._tolerance = tolerance
         self.low = 0.0
@@ -126,7 +126,7 @@ class _Search:
         self.untrusted = False
         """Whether the rate above it, which ended the search, could not be measured."""
 
-    def run(self, start: float, step: float) -> _Search:
+    def run(self, start: float, step: float) -> _KneeSearch:
         if holds(self._trial, start):
             self.low, high = start, start * step
             while self._passes(high):

@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.evidence import ServingSettings
 
 _INDENT = "  "
 
 
-def with_settings(text: str, settings: Settings) -> str:
+def with_settings(text: str, settings: ServingSettings) -> str:
     """The spec's text with these settings under `serving`."""
     edits: list[tuple[int, int, str]] = []
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -35,7 +35,7 @@ def with_settings(text: str, settings: Settings) -> str:
     return text
 
 
-def unified(before: str, after: str, file: str) -> str:
+def settings_patch(before: str, after: str, file: str) -> str:
     """What `patch -p0` applies."""
     lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), file, file)
     return "".join(lines)

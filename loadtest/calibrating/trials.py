@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from config.errors import MarinaError
 from loadtest.calibrating import knee
-from loadtest.calibrating.evidence import At
+from loadtest.calibrating.evidence import LatencyAtRate
+from loadtest.calibrating.fitted_knee import fitted_knee
 from loadtest.calibrating.knee import Knee, Untrusted, find_knee
-from loadtest.calibrating.refining import fitted_knee
-from loadtest.calibrating.search import Search
+from loadtest.calibrating.options import CalibrateOptions
 from loadtest.judging import (
     GENERATOR_REASONS,
     TOO_FEW,
@@ -16,11 +16,11 @@ from loadtest.judging import (
     Reason,
     Status,
     Verdict,
+    best_guess,
     decided_early,
-    goes_on,
+    is_undecided,
     judge,
-    latency_of,
-    on_balance,
+    latency_summary,
     pool,
 )
 from loadtest.measuring import Measurement, figure
@@ -48,10 +48,10 @@ class OutOfTime(Untrusted):
     """Raised when the next run would be longer than what is left of the time allowed."""
 
 
-class Trials:
+class RateTrials:
     """Runs at different rates against one server, each judged by whether that rate was held within the objective."""
 
-    def __init__(self, session: Session, objective: Objective, options: Search) -> None:
+    def __init__(self, session: Session, objective: Objective, options: CalibrateOptions) -> None:
         self._session = session
         # The search asks whether the offered rate is held, not whether the spec's is.
         self._objective = objective.model_copy(update={"throughput_rps": None})
@@ -77,7 +77,7 @@ class Trials:
             looks_s = min(so_far_s, most_s - so_far_s)
 
     def _keep(self, rate: float, measured: list[Measurement], verdict: Verdict, early: Status | None = None) -> Status:
-        status = early or on_balance(verdict)
+        status = early or best_guess(verdict)
         self.runs.append((pool(measured), verdict.model_copy(update={"status": status})))
         expected = {*GENERATOR_REASONS, UNDECIDED, TOO_FEW}
         # What a run shows that is itself not trusted, a limit that was missed for one, is no trouble of its own.
@@ -135,7 +135,7 @@ class Trials:
     def warm_up(self, rate: float = _FIRST_RPS) -> float:
         """Bursts from a rate on until the server, which may have just started, no longer gets faster; about what it
         holds then."""
-        return knee.estimate(self._burst, rate)
+        return knee.estimate_capacity(self._burst, rate)
 
     def find(self, first: float | None) -> Knee:
         """About where the knee is; Untrusted when it cannot be found."""
@@ -181,18 +181,18 @@ class Trials:
         schedule = Schedule(arrivals="constant", rate=rate, warmup_s=_BURST_S / 2, duration_s=_BURST_S)
         return self._measured(schedule, f"burst, {figure(rate)} requests/s").held_rps
 
-    def nearest_pass(self, rate: float) -> At | None:
+    def nearest_pass(self, rate: float) -> LatencyAtRate | None:
         """The latencies of the run that passed nearest to a rate."""
         passed = [measurement for measurement, verdict in self.runs if verdict.status == "PASS"]
         if not passed:
             return None
         nearest = min(passed, key=lambda measurement: abs(measurement.rate - rate))
-        return At(rate=nearest.rate, status="PASS", response=latency_of(nearest.response))
+        return LatencyAtRate(rate=nearest.rate, status="PASS", response=latency_summary(nearest.response))
 
-    def with_headroom(self, rate: float) -> At:
+    def with_headroom(self, rate: float) -> LatencyAtRate:
         """A run three times as long as the others, at least half a minute unless lengths were asked for."""
         status = self._long_look(rate, self._headroom_s(rate))
-        return At(rate=rate, status=status, response=latency_of(self.runs[-1][0].response))
+        return LatencyAtRate(rate=rate, status=status, response=latency_summary(self.runs[-1][0].response))
 
     def _headroom_s(self, rate: float) -> float:
         shortest_s = _LONG_RUN_S if self._options.trial_s is None else 0.0
@@ -207,6 +207,6 @@ def _may_go_on(verdict: Verdict) -> bool:
     """Whether another run at the rate would tell more; that nothing fails needs no proof here, `loadtest` wants one."""
     unsure = [check for check in verdict.checks if check.status == "INVALID"]
     few = {reason.id for reason in verdict.every_reason()} <= {UNDECIDED, TOO_FEW} and verdict.status == "INVALID"
-    return (goes_on(verdict) or few) and not all(
+    return (is_undecided(verdict) or few) and not all(
         check.objective == "errors" and check.measured == 0 for check in unsure
     )

@@ -2,26 +2,26 @@
 each ratio; and `compare`, the verb."""
 
 from loadtest.comparing.baseline import compare_with_baseline
-from loadtest.comparing.compare import Pairing, compare, comparison_text
-from loadtest.comparing.comparison import Comparison, Round, Turn, turn_of
-from loadtest.comparing.judgement import Said, judge_rounds
+from loadtest.comparing.compare import CompareOptions, compare, comparison_text
+from loadtest.comparing.comparison import Comparison, Round, Turn, turn_from
+from loadtest.comparing.judgement import Judgement, judge_rounds
 from loadtest.comparing.ratios import Ratio, ratio
-from loadtest.comparing.rounds import first_of, look_share, looks_of
+from loadtest.comparing.rounds import first_side, look_schedule, look_share
 
 __all__ = [
+    "CompareOptions",
     "Comparison",
-    "Pairing",
+    "Judgement",
     "Ratio",
     "Round",
-    "Said",
     "Turn",
     "compare",
     "compare_with_baseline",
     "comparison_text",
-    "first_of",
+    "first_side",
     "judge_rounds",
+    "look_schedule",
     "look_share",
-    "looks_of",
     "ratio",
-    "turn_of",
+    "turn_from",
 ]

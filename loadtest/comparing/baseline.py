@@ -13,13 +13,13 @@ from typing import Any
 from config.errors import InputError
 from config.spec import Spec
 from loadtest.comparing.compare import regression_of, write_comparison
-from loadtest.comparing.comparison import Comparison, Round, Side, Turn, Turns
+from loadtest.comparing.comparison import Comparison, ComparisonLoad, Round, Side, Turn
 from loadtest.comparing.judgement import judge_rounds
-from loadtest.comparing.rounds import first_of
+from loadtest.comparing.rounds import first_side
 from loadtest.comparing.sides import read_outcome
-from loadtest.judging import Outcome, Reason, Run
+from loadtest.judging import LoadTestOutcome, Reason, RunRecord
 from loadtest.measuring import merge_slices
-from loadtest.running import Where, find_package
+from loadtest.running import TargetOptions, find_package
 
 # Stretches of a run: so many that they show how they vary, and so long that each has a p99.
 _STRETCHES = 12
@@ -27,7 +27,7 @@ _STRETCHES = 12
 _ALIKE = ("processor", "cores", "cpu_limit", "memory_limit_bytes", "isa", "system", "python")
 
 
-def compare_with_baseline(spec: Spec, baseline: Path, where: Where) -> Comparison:
+def compare_with_baseline(spec: Spec, baseline: Path, where: TargetOptions) -> Comparison:
     """The newest verdict of the spec's package against a stored one; written as of `compare`."""
     old, new = read_outcome(baseline, "--baseline"), _newest(spec, where)
     differing = list(_differences(old, new))
@@ -52,7 +52,7 @@ def compare_with_baseline(spec: Spec, baseline: Path, where: Where) -> Compariso
     return result
 
 
-def _newest(spec: Spec, where: Where) -> Outcome:
+def _newest(spec: Spec, where: TargetOptions) -> LoadTestOutcome:
     file = where.out / "verdict.json"
     again = f"marina loadtest {spec.file}"
     if not file.is_file():
@@ -64,7 +64,7 @@ def _newest(spec: Spec, where: Where) -> Outcome:
     return outcome
 
 
-def _differences(old: Outcome, new: Outcome) -> Iterator[Reason]:
+def _differences(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Reason]:
     """What must be the same, and is not."""
     parts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "machine": (old.machine.model_dump(include=set(_ALIKE)), new.machine.model_dump(include=set(_ALIKE))),
@@ -78,7 +78,7 @@ def _differences(old: Outcome, new: Outcome) -> Iterator[Reason]:
                 yield Reason(id="not-alike", text=f"`{part}.{name}` was {value} and is {after[name]}")
 
 
-def _rounds(old: Outcome, new: Outcome) -> Iterator[Round]:
+def _rounds(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Round]:
     """The stretches of the runs that both made."""
     number = 0
     for before, after in zip(old.runs, new.runs, strict=False):
@@ -87,11 +87,11 @@ def _rounds(old: Outcome, new: Outcome) -> Iterator[Round]:
             return
         left_out = (*before.verdict.reasons, *after.verdict.reasons)
         for turns in zip(_stretches(before), _stretches(after), strict=True):
-            yield Round(first=first_of(number), old=turns[0], new=turns[1], left_out=left_out)
+            yield Round(first=first_side(number), old=turns[0], new=turns[1], left_out=left_out)
             number += 1
 
 
-def _stretches(run: Run) -> Iterator[Turn]:
+def _stretches(run: RunRecord) -> Iterator[Turn]:
     slices = run.measurement.slices
     for at in range(_STRETCHES):
         whole = merge_slices(slices[len(slices) * at // _STRETCHES : len(slices) * (at + 1) // _STRETCHES])
@@ -107,7 +107,7 @@ def _stretches(run: Run) -> Iterator[Turn]:
         )
 
 
-def _side(outcome: Outcome) -> Side:
+def _side(outcome: LoadTestOutcome) -> Side:
     tested = outcome.tested
     return Side(
         name=tested.name,
@@ -119,9 +119,9 @@ def _side(outcome: Outcome) -> Side:
     )
 
 
-def _turns(outcome: Outcome) -> Turns:
+def _turns(outcome: LoadTestOutcome) -> ComparisonLoad:
     load = outcome.load
-    return Turns(
+    return ComparisonLoad(
         arrivals=load.arrivals,
         rate=load.rate,
         warmup_s=load.warmup_s,

@@ -11,9 +11,9 @@ from loadtest.measuring import Latencies, Machine, Measurement
 from loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.comparison/1"
-Name = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]
+FigureName = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]
 Unit = Literal["ms", "requests/s", "share"]
-Which = Literal["old", "new"]
+SideName = Literal["old", "new"]
 
 
 class Turn(Part):
@@ -35,7 +35,7 @@ class Turn(Part):
 class Round(Part):
     """One turn of each server under the same arrivals."""
 
-    first: Which
+    first: SideName
     old: Turn
     new: Turn
     left_out: tuple[Reason, ...] = ()
@@ -45,7 +45,7 @@ class Round(Part):
 class Figure(Part):
     """One thing that is compared, over all rounds that count."""
 
-    figure: Name
+    figure: FigureName
     status: Status
     old: float | None
     new: float | None
@@ -72,7 +72,7 @@ class Side(Part):
     """Whether it was started here; only then it stands still while the other is measured, and its CPU time is known."""
 
 
-class Answers(Part):
+class AnswerCounts(Part):
     """How the two answered the same inputs."""
 
     inputs: int
@@ -81,7 +81,7 @@ class Answers(Part):
     """The names of some that were answered differently."""
 
 
-class Turns(Part):
+class ComparisonLoad(Part):
     """How the two were loaded."""
 
     arrivals: Spacing
@@ -106,8 +106,8 @@ class Comparison(Document):
     objective: Objective
     old: Side
     new: Side
-    answers: Answers | None
-    load: Turns
+    answers: AnswerCounts | None
+    load: ComparisonLoad
     machine: Machine
     at: str
     rounds: tuple[Round, ...]
@@ -131,7 +131,7 @@ class Comparison(Document):
         return [*self.reasons, *(reason for figure in self.figures for reason in figure.reasons)]
 
 
-def turn_of(measurement: Measurement, cpu_s: float | None) -> Turn:
+def turn_from(measurement: Measurement, cpu_s: float | None) -> Turn:
     """A run's share of a comparison."""
     return Turn(
         asked_s=measurement.asked_s,

@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.comparing.comparison import Answers, Figure, Name, Round, Turn, Unit
+from loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
 from loadtest.comparing.ratios import Ratio, ratio
 from loadtest.comparing.swaps import by_chance, late_line, more_late
-from loadtest.judging import SHARE, UNDECIDED, Objective, Reason, Status, worst
-from loadtest.measuring import figure, merged, percent
+from loadtest.judging import P99_SHARE, UNDECIDED, Objective, Reason, Status, worst_status
+from loadtest.measuring import figure, merge_histograms, percent
 
 FEWEST_ROUNDS = 12
 # How often a verdict may be wrong, over all looks; a FAIL is one of the ratios of p50, p99, rate and CPU time, of what
@@ -29,7 +29,7 @@ _WORSE = {"p50": "slower", "p99": "slower", "cpu": "more CPU time", "rate": "few
 
 
 @dataclass(frozen=True)
-class Shown:
+class SideFigure:
     """One figure of one server: over all rounds, and of each."""
 
     whole: float
@@ -37,26 +37,26 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Wrong:
+class FalseRates:
     """How often one figure may fail, and pass, wrongly: how often either end of its interval is exceeded."""
 
     fails: float
     passes: float
 
     @classmethod
-    def of(cls, share: float) -> Wrong:
+    def of(cls, share: float) -> FalseRates:
         """Of one look, by its share of all."""
         return cls(fails=share * _WRONG / _JUDGED, passes=share * _WRONG)
 
 
 @dataclass(frozen=True)
-class Said:
+class Judgement:
     """What the rounds until now say."""
 
     status: Status
     reasons: tuple[Reason, ...]
     figures: tuple[Figure, ...]
-    goes_on: bool
+    needs_more_rounds: bool
     """Whether more rounds may turn INVALID into an answer: nothing has failed, and most rounds can be trusted."""
 
 
@@ -66,13 +66,13 @@ def judge_rounds(
     regression: float,
     *,
     share: float = 1.0,
-    answers: Answers | None = None,
+    answers: AnswerCounts | None = None,
     agreement: float = 1.0,
     ended: tuple[Reason, Status] | None = None,
-) -> Said:
+) -> Judgement:
     """The verdict on the rounds; `share` is this look's of all that may go wrong, `ended` is why a server ended before
     them all, and what that makes it."""
-    wrong = Wrong.of(share)
+    wrong = FalseRates.of(share)
     counted = [turns for turns in rounds if not turns.left_out]
     against = _against(rounds, counted)
     figures = [
@@ -86,9 +86,9 @@ def judge_rounds(
     statuses: list[Status] = [value.status for value in figures] + (["INVALID"] if against else [])
     if ended:
         against, statuses = [ended[0], *against], [*statuses, ended[1]]
-    status = worst(statuses)
-    goes_on = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
-    return Said(status, tuple(against), tuple(figures), goes_on)
+    status = worst_status(statuses)
+    needs_more_rounds = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
+    return Judgement(status, tuple(against), tuple(figures), needs_more_rounds)
 
 
 def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
@@ -106,7 +106,7 @@ def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
     return []
 
 
-def _figures(rounds: Sequence[Round], regression: float, wrong: Wrong) -> list[Figure]:
+def _figures(rounds: Sequence[Round], regression: float, wrong: FalseRates) -> list[Figure]:
     """Latencies, rate and CPU time, each by the interval of its ratio."""
     if not rounds or any(not turns.old.response.count or not turns.new.response.count for turns in rounds):
         return []
@@ -115,7 +115,9 @@ def _figures(rounds: Sequence[Round], regression: float, wrong: Wrong) -> list[F
     figures = [
         _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
         _stalls(
-            _judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms", wrong), rounds, wrong.fails
+            _judged("p99", [_latency(turns, P99_SHARE) for turns in (old, new)], worse, "ms", wrong),
+            rounds,
+            wrong.fails,
         ),
         _judged("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s", wrong),
     ]
@@ -124,26 +126,26 @@ def _figures(rounds: Sequence[Round], regression: float, wrong: Wrong) -> list[F
     return figures
 
 
-def _latency(turns: Sequence[Turn], share: float) -> Shown:
-    whole = merged([turn.response for turn in turns])
-    return Shown(whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns])
+def _latency(turns: Sequence[Turn], share: float) -> SideFigure:
+    whole = merge_histograms([turn.response for turn in turns])
+    return SideFigure(whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns])
 
 
-def _rate(turns: Sequence[Turn]) -> Shown:
+def _rate(turns: Sequence[Turn]) -> SideFigure:
     """Good answers in time, a second; of a turn without any, half an answer, so that it has a ratio, a very bad one."""
     return _quotient([max(turn.in_time, 0.5) for turn in turns], [turn.asked_s for turn in turns])
 
 
-def _cpu_ms(turns: Sequence[Turn]) -> Shown:
+def _cpu_ms(turns: Sequence[Turn]) -> SideFigure:
     """CPU time for each answer."""
     return _quotient([1000 * (turn.cpu_s or 0.0) for turn in turns], [turn.answered for turn in turns])
 
 
-def _quotient(above: Sequence[float], below: Sequence[float]) -> Shown:
-    return Shown(sum(above) / sum(below), [part / of for part, of in zip(above, below, strict=True)])
+def _quotient(above: Sequence[float], below: Sequence[float]) -> SideFigure:
+    return SideFigure(sum(above) / sum(below), [part / of for part, of in zip(above, below, strict=True)])
 
 
-def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit, wrong: Wrong) -> Figure:
+def _judged(name: FigureName, shown: Sequence[SideFigure], limit: float, unit: Unit, wrong: FalseRates) -> Figure:
     """A ratio against its limit, which is the most that it may be, or of the rate the least."""
     old, new = shown
     if limit < 1:
@@ -219,7 +221,7 @@ def _failed(turns: Sequence[Turn]) -> float:
     return sum(turn.failed for turn in turns) / sent if sent else 0.0
 
 
-def _answers(answers: Answers | None, agreement: float) -> list[Figure]:
+def _answers(answers: AnswerCounts | None, agreement: float) -> list[Figure]:
     if answers is None or not answers.inputs:
         return []
     same = answers.same / answers.inputs
@@ -236,12 +238,12 @@ def _with(made: Figure, status: Status, reason: str = "", text: str = "") -> Fig
     return made.model_copy(update={"status": status, "reasons": reasons})
 
 
-def figures_text(figures: Sequence[Figure]) -> str:
+def ratios_text(figures: Sequence[Figure]) -> str:
     """`p50 1.02 (0.99 to 1.05), …`: each ratio with its interval."""
-    return ", ".join(figure_text(value) for value in figures)
+    return ", ".join(ratio_text(value) for value in figures)
 
 
-def figure_text(value: Figure) -> str:
+def ratio_text(value: Figure) -> str:
     """One figure, as a terminal shows it."""
     if value.figure == "answers":
         return f"answers {percent(value.new or 0.0)} the same"

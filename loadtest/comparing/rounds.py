@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.comparing.comparison import Which
+from loadtest.comparing.comparison import SideName
 from loadtest.comparing.judgement import FEWEST_ROUNDS
 
 _GROWTH = 1.5
 
 
-def looks_of(most: int) -> tuple[int, ...]:
+def look_schedule(most: int) -> tuple[int, ...]:
     """After how many rounds the figures are looked at while they leave it open: in pairs, so that each server is first
     as often, and ever more of them, since each look is one more chance to be wrong."""
     last = max(2, most - most % 2)
@@ -27,6 +27,6 @@ def look_share(look: int, looks: Sequence[int]) -> float:
     return (1 / len(looks) + look / sum(looks)) / 2
 
 
-def first_of(number: int) -> Which:
+def first_side(number: int) -> SideName:
     """Old, new, new, old: what rises or falls evenly while it is measured does the same to both."""
     return "new" if number % 2 else "old"

@@ -16,10 +16,18 @@ from config.progress import Progress
 from config.record import Package, file_sha256, read_package, read_record, write_text
 from config.spec import Spec
 from loadtest.comparing.comparison import Side
-from loadtest.judging import Objective, Outcome
-from loadtest.measuring import Identity
-from loadtest.running import Session, Target, Where, check_listening, existing, serve_command, started
-from loadtest.sending import Generator, Request, expected_of, packaged_request, spec_request, with_samples
+from loadtest.judging import LoadTestOutcome, Objective
+from loadtest.measuring import PackageIdentity
+from loadtest.running import (
+    Session,
+    Target,
+    TargetOptions,
+    check_listening,
+    existing_server,
+    serve_command,
+    started_server,
+)
+from loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
 
 _ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
 # What a package fixes of its spec's `serving`, and its name in `model-config.yaml`.
@@ -51,7 +59,7 @@ class Contender:
         return self.folder / self.package.mar if self.package else None
 
 
-def contender_of(text: str, new: Contender, out: Path) -> Contender:
+def find_contender(text: str, new: Contender, out: Path) -> Contender:
     """What `--against` names; `out` gets the spec of a MAR that has none."""
     if text.startswith(("http://", "https://")):
         return Contender("old", new.spec, url=text)
@@ -105,16 +113,16 @@ def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
     raise InputError(text, hint="--against old.mar, or --baseline with the stored verdict")
 
 
-def read_outcome(file: Path, option: str) -> Outcome:
+def read_outcome(file: Path, option: str) -> LoadTestOutcome:
     """A stored verdict; InputError for another file."""
     try:
-        return Outcome.model_validate_json(file.read_text(encoding="utf-8"))
+        return LoadTestOutcome.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise InputError(f"`{option}`: {file} is not a verdict of this version", hint="marina loadtest SPEC") from err
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSide:
     """A server that can be measured, and what is said of it."""
 
     session: Session
@@ -127,16 +135,16 @@ class Opened:
 
 
 @contextmanager
-def opened(
+def open_side(
     side: Contender,
     request_of: Contender,
-    where: Where,
+    where: TargetOptions,
     *,
     objective: Objective,
     timeout_s: float,
     generator: Generator,
     quiet: bool,
-) -> Iterator[Opened]:
+) -> Iterator[OpenedSide]:
     """A server of this side until the end; both are sent the same request, by the same generator."""
     progress = Progress(quiet=quiet)
     with _target(side, where, progress) as target:
@@ -156,14 +164,14 @@ def opened(
             quiet,
             generator=generator,
         )
-        yield Opened(session, _side(side, session))
+        yield OpenedSide(session, _side(side, session))
 
 
 @contextmanager
-def _target(side: Contender, where: Where, progress: Progress) -> Iterator[Target]:
+def _target(side: Contender, where: TargetOptions, progress: Progress) -> Iterator[Target]:
     if side.url is not None:
         with progress.step(f"find the {side.label} server, {side.url}"):
-            target = existing(side.url, side.supervisor)
+            target = existing_server(side.url, side.supervisor)
             check_listening(target.url, hint=f"marina serve {side.spec.file}")
         yield target
         return
@@ -171,11 +179,11 @@ def _target(side: Contender, where: Where, progress: Progress) -> Iterator[Targe
     with ExitStack() as stack:
         with progress.step(f"start the {side.label} server"):
             log = where.out / side.label / "server.log"
-            target = stack.enter_context(started(side.spec, log, command=command))
+            target = stack.enter_context(started_server(side.spec, log, command=command))
         yield target
 
 
-def _request(side: Contender, of: Contender, url: str) -> Request:
+def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
     """The samples of the new package's spec, at this side's address, with this side's structure."""
     request = packaged_request(of.package, of.folder, url) if of.package else spec_request(of.spec, url)
     record = side.package.record if side.package else of.package.record if of.package else None
@@ -187,7 +195,7 @@ def _request(side: Contender, of: Contender, url: str) -> Request:
 
 
 def _side(side: Contender, session: Session) -> Side:
-    identity: Identity | None = session.identify()
+    identity: PackageIdentity | None = session.identify()
     record = side.package.record if side.package else None
     return Side(
         name=record.name if record else side.spec.name,

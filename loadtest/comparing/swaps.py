@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadtest.comparing.comparison import Round
-from loadtest.judging import SHARE
-from loadtest.measuring import merged
+from loadtest.judging import P99_SHARE
+from loadtest.measuring import merge_histograms
 
 # Differences are counted in as many steps at most: the ways of hundreds of rounds are then counted in no time.
 _STEPS = 50
@@ -34,8 +34,11 @@ def by_chance(more: Sequence[float]) -> float:
 def late_line(rounds: Sequence[Round], allowed: float) -> float:
     """The latency over which one in a hundred is late, of the old server's answers and, `allowed` times as high, of the
     new one's together: the p99 of both if the new one is as much slower as it may be."""
-    old, new = merged([turns.old.response for turns in rounds]), merged([turns.new.response for turns in rounds])
-    most = (1 - SHARE) * (old.count + new.count)
+    old, new = (
+        merge_histograms([turns.old.response for turns in rounds]),
+        merge_histograms([turns.new.response for turns in rounds]),
+    )
+    most = (1 - P99_SHARE) * (old.count + new.count)
     low, high = min(old.min_ms, new.min_ms / allowed), max(old.max_ms, new.max_ms / allowed)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

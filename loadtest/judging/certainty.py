@@ -12,7 +12,7 @@ from loadtest.judging.interval import Counts
 from loadtest.judging.verdict import UNDECIDED, Check, Reason, Status, interval_text, value_text
 from loadtest.measuring import Histogram, Measurement, Slice
 
-SHARE = 0.99
+P99_SHARE = 0.99
 # A percentile needs ten samples above it to be more than an anecdote.
 _SAMPLES_ABOVE = 10
 # Lower than the line that is judged, so that more of what makes it late is seen.
@@ -23,7 +23,7 @@ _MANY = 1_000_000
 
 
 @dataclass(frozen=True)
-class Between:
+class Interval:
     """An interval whose ends are each exceeded by one measurement in twenty, and what it says of a limit."""
 
     low: float
@@ -34,7 +34,7 @@ class Between:
     """About how many further arrivals would decide."""
 
 
-def samples_needed(share: float = SHARE) -> int:
+def samples_needed(share: float = P99_SHARE) -> int:
     """How many answers a percentile needs."""
     return math.ceil(_SAMPLES_ABOVE / (1 - Fraction(str(share))))
 
@@ -44,15 +44,15 @@ def arrivals_needed(error_rate: float) -> int:
     return math.ceil(math.log(1 - interval.CONFIDENCE) / math.log1p(-error_rate)) if 0 < error_rate < 1 else 1
 
 
-def latency_between(measurement: Measurement, limit_ms: float) -> Between:
+def latency_interval(measurement: Measurement, limit_ms: float) -> Interval:
     """Of the p99; for a measurement in slices, with as many latencies as a p99 needs."""
-    return tail_between(measurement.response, [piece.response for piece in measurement.slices], limit_ms)
+    return tail_interval(measurement.response, [piece.response for piece in measurement.slices], limit_ms)
 
 
-def tail_between(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Between:
+def tail_interval(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Interval:
     """The same of any latencies, in all and slice by slice."""
-    count, share = response.count, 1 - SHARE
-    near, wide = (_over(slices, response.percentile(part)) for part in (SHARE, _WIDE_SHARE))
+    count, share = response.count, 1 - P99_SHARE
+    near, wide = (_over(slices, response.percentile(part)) for part in (P99_SHARE, _WIDE_SHARE))
     clumps = interval.clumping(near, wide)
     most = interval.most_surely_below(share, count, clumps)
     fewest = interval.fewest_surely_above(share, count, clumps)
@@ -60,19 +60,19 @@ def tail_between(response: Histogram, slices: Sequence[Histogram], limit_ms: flo
     low = response.ranked(count + 1 - fewest) if fewest <= count else response.min_ms
     over = count - response.within(limit_ms)
     more = interval.arrivals_to_decide(share, over / count, clumps) - count
-    return Between(low, high, _decided(low > limit_ms, high <= limit_ms), more)
+    return Interval(low, high, _decided(low > limit_ms, high <= limit_ms), more)
 
 
-def errors_between(measurement: Measurement, limit: float) -> Between:
+def errors_interval(measurement: Measurement, limit: float) -> Interval:
     """Of the share of requests that fail."""
     counts = _failed(measurement)
     low, high, clumps = _share_between(counts)
     # No number of good answers shows that none ever fails.
     status = _decided(low > limit or (limit == 0 and counts.share > 0), high <= limit or counts.share == limit == 0)
-    return Between(low, high, status, interval.arrivals_to_decide(limit, counts.share, clumps) - counts.total)
+    return Interval(low, high, status, interval.arrivals_to_decide(limit, counts.share, clumps) - counts.total)
 
 
-def held_between(measurement: Measurement, limit_rps: float) -> Between:
+def throughput_interval(measurement: Measurement, limit_rps: float) -> Interval:
     """Of the good answers in time, a second."""
     slices = measurement.slices
     counts = Counts([max(0, piece.due - piece.in_time) for piece in slices], [piece.due for piece in slices])
@@ -81,18 +81,18 @@ def held_between(measurement: Measurement, limit_rps: float) -> Between:
     low, high = offered * (1 - most), offered * (1 - least)
     missing = max(0.0, 1 - limit_rps / offered)
     more = interval.arrivals_to_decide(missing, counts.share, clumps) - counts.total
-    return Between(low, high, _decided(high < limit_rps, low >= limit_rps), more)
+    return Interval(low, high, _decided(high < limit_rps, low >= limit_rps), more)
 
 
-def met_between(measurement: Measurement, limit: float) -> Between:
+def goodput_interval(measurement: Measurement, limit: float) -> Interval:
     """Of the share of requests that met every objective of answers in events."""
     counts = _missed(measurement)
     least, most, clumps = _share_between(counts)
     more = interval.arrivals_to_decide(1 - limit, counts.share, clumps) - counts.total
-    return Between(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
+    return Interval(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
 
 
-def decide(check: Check, between: Between) -> tuple[Check, Status]:
+def decide(check: Check, between: Interval) -> tuple[Check, Status]:
     """The check with its interval, INVALID when that holds the limit; and what it says."""
     check = check.model_copy(update={"interval": (between.low, between.high)})
     if between.status != "INVALID":
@@ -114,16 +114,16 @@ def with_status(check: Check, status: Status, reason: str = "", text: str = "") 
     return check.model_copy(update={"status": status, "reasons": reasons})
 
 
-Latencies = Callable[[Measurement | Slice], Histogram]
+LatenciesOf = Callable[[Measurement | Slice], Histogram]
 
 
-def slow_clumps(runs: Sequence[Measurement], of: Latencies = lambda run: run.response) -> float:
+def slow_clumps(runs: Sequence[Measurement], of: LatenciesOf = lambda run: run.response) -> float:
     """How many latencies say as much as one independent one, as all of these runs together show."""
     windows = []
     for run in runs:
         if run.slices and of(run).count:
             slices = [of(piece) for piece in run.slices]
-            near, wide = (_over(slices, of(run).percentile(share)) for share in (SHARE, _WIDE_SHARE))
+            near, wide = (_over(slices, of(run).percentile(share)) for share in (P99_SHARE, _WIDE_SHARE))
             windows.append((near, wide))
     return interval.clumping_together(windows)
 

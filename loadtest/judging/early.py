@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.judging.certainty import Latencies, latency_between, samples_needed, tail_between
+from loadtest.judging.certainty import LatenciesOf, latency_interval, samples_needed, tail_interval
 from loadtest.judging.pooling import pool
-from loadtest.judging.streams import judged_tails
+from loadtest.judging.stream_checks import judged_tails
 from loadtest.judging.verdict import TOO_FEW, Objective, Status, Verdict
 from loadtest.measuring import Measurement
 
@@ -37,13 +37,13 @@ def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Obje
     return "FAIL" if "FAIL" in pieces or (whole == "FAIL" and _slow_also_when_sent(together, objective)) else None
 
 
-def _status(run: Measurement, limit_ms: float, of: Latencies) -> Status:
+def _status(run: Measurement, limit_ms: float, of: LatenciesOf) -> Status:
     whole = of(run)
-    status = tail_between(whole, [of(piece) for piece in run.slices], limit_ms).status
+    status = tail_interval(whole, [of(piece) for piece in run.slices], limit_ms).status
     few = whole.count < samples_needed() and whole.max_ms > _NONE_OVER * limit_ms
     return "INVALID" if few and status == "PASS" else status
 
 
 def _slow_also_when_sent(run: Measurement, objective: Objective) -> bool:
     """Not only because the generator sent some late."""
-    return latency_between(run.model_copy(update={"response": run.service}), objective.p99_ms).status != "PASS"
+    return latency_interval(run.model_copy(update={"response": run.service}), objective.p99_ms).status != "PASS"

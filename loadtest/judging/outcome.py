@@ -12,10 +12,10 @@ from loadtest.measuring import Histogram, Machine, Measurement
 from loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.verdict/1"
-SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
+SUMMARY_SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
-class Load(Part):
+class LoadRecord(Part):
     """What was sent."""
 
     arrivals: Spacing
@@ -37,7 +37,7 @@ class Load(Part):
     sample_content_type: str
 
 
-class Subject(Part):
+class LoadedServer(Part):
     """What it was sent to."""
 
     name: str
@@ -53,7 +53,7 @@ class Subject(Part):
     cold_start_s: float | None
 
 
-class Latency(Part):
+class LatencySummary(Part):
     """A histogram in a few figures, ms; the whole of it is in the measurement."""
 
     p50: float | None
@@ -65,12 +65,12 @@ class Latency(Part):
     max: float | None
 
 
-class Pieces(Part):
+class StreamFigures(Part):
     """Answers that came token by token, in a few figures."""
 
-    ttft: Latency
-    itl: Latency
-    tpot: Latency
+    ttft: LatencySummary
+    itl: LatencySummary
+    tpot: LatencySummary
     goodput: float
     """Share of the requests that met every objective."""
     goodput_rps: float
@@ -84,18 +84,18 @@ class Pieces(Part):
     """How late the generator heard of what came, p99."""
 
 
-class Run(Part):
+class RunRecord(Part):
     """One run: its verdict, its figures, and everything measured."""
 
     verdict: Verdict
-    response: Latency
-    service: Latency
-    pieces: Pieces | None = None
+    response: LatencySummary
+    service: LatencySummary
+    pieces: StreamFigures | None = None
     """None where answers came whole."""
     measurement: Measurement
 
 
-class Step(Part):
+class RampStep(Part):
     """A part of a ramp."""
 
     begin_rps: float
@@ -107,7 +107,7 @@ class Step(Part):
     """FAIL when its p99 or its errors surely miss the limit, PASS when its p99 surely meets it and no more failed."""
 
 
-class Climb(Part):
+class RampResult(Part):
     """What a rising rate showed."""
 
     begin_rps: float
@@ -120,24 +120,24 @@ class Climb(Part):
     """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
     recovered: bool
     """Whether it surely held again at a higher rate."""
-    steps: tuple[Step, ...]
+    steps: tuple[RampStep, ...]
 
 
-class Outcome(Document):
+class LoadTestOutcome(Document):
     """The whole record."""
 
     schema_: Literal["marina.verdict/1"] = SCHEMA
     verdict: Verdict
     objective: Objective
-    tested: Subject
-    load: Load
+    tested: LoadedServer
+    load: LoadRecord
     machine: Machine
     at: str
     """When the first run began, UTC."""
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     costs: Costs | None = None
     """Without a `cost` in the spec, none."""
-    ramp: Climb | None = None
+    ramp: RampResult | None = None
     """Of a rate that rose."""
 
     @property
@@ -146,26 +146,26 @@ class Outcome(Document):
         return any(run.measurement.interrupted for run in self.runs)
 
 
-def run_of(measurement: Measurement, verdict: Verdict) -> Run:
+def run_record(measurement: Measurement, verdict: Verdict) -> RunRecord:
     """A run's entry in the record."""
-    return Run(
+    return RunRecord(
         verdict=verdict,
-        response=latency_of(measurement.response),
-        service=latency_of(measurement.service),
-        pieces=pieces_of(measurement),
+        response=latency_summary(measurement.response),
+        service=latency_summary(measurement.service),
+        pieces=stream_figures(measurement),
         measurement=measurement,
     )
 
 
-def pieces_of(measurement: Measurement) -> Pieces | None:
+def stream_figures(measurement: Measurement) -> StreamFigures | None:
     """What came token by token, in a few figures."""
     streams = measurement.streams
     if streams is None:
         return None
-    return Pieces(
-        ttft=latency_of(streams.first),
-        itl=latency_of(streams.gaps),
-        tpot=latency_of(streams.pace),
+    return StreamFigures(
+        ttft=latency_summary(streams.first),
+        itl=latency_summary(streams.gaps),
+        tpot=latency_summary(streams.pace),
         goodput=streams.met / max(1, measurement.planned),
         goodput_rps=streams.met / measurement.asked_s,
         tokens_per_s=streams.tokens / measurement.written_s,
@@ -174,8 +174,8 @@ def pieces_of(measurement: Measurement) -> Pieces | None:
     )
 
 
-def latency_of(histogram: Histogram) -> Latency:
+def latency_summary(histogram: Histogram) -> LatencySummary:
     """The few figures."""
-    p50, p90, p95, p99, p999 = (histogram.percentile(share) for share in SHARES)
+    p50, p90, p95, p99, p999 = (histogram.percentile(share) for share in SUMMARY_SHARES)
     highest = histogram.max_ms if histogram.count else None
-    return Latency(p50=p50, p90=p90, p95=p95, p99=p99, p999=p999, mean=histogram.mean_ms, max=highest)
+    return LatencySummary(p50=p50, p90=p90, p95=p95, p99=p99, p999=p999, mean=histogram.mean_ms, max=highest)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadtest.measuring import Measurement, Slice, Streams, merge_shares, merge_slices, merge_streams, merged
+from loadtest.measuring import (
+    Measurement,
+    Slice,
+    Streams,
+    merge_histograms,
+    merge_pod_shares,
+    merge_slices,
+    merge_streams,
+)
 
 
 def pool(runs: Sequence[Measurement]) -> Measurement:
@@ -22,9 +30,9 @@ def pool(runs: Sequence[Measurement]) -> Measurement:
             **{name: sum(getattr(run, name) for run in runs) for name in ("planned", "sent", "dropped", "warmup")},
             "in_time": sum(run.in_time for run in runs),
             "errors": dict(sorted(errors.items())),
-            **{name: merged([getattr(run, name) for run in runs]) for name in histograms},
+            **{name: merge_histograms([getattr(run, name) for run in runs]) for name in histograms},
             "streams": _pooled_streams(runs),
-            "shares": merge_shares(run.shares for run in runs),
+            "shares": merge_pod_shares(run.shares for run in runs),
             "seconds": tuple(second for run in runs for second in run.seconds),
             "generators": tuple(beats for run in runs for beats in run.generators),
             "slices": _even_slices(runs),

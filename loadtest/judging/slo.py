@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from config.errors import InputError
 from config.spec import Spec
 from loadtest.judging.certainty import (
-    SHARE,
+    P99_SHARE,
     decide,
-    errors_between,
-    held_between,
-    latency_between,
+    errors_interval,
+    latency_interval,
     samples_needed,
+    throughput_interval,
     with_status,
 )
 from loadtest.judging.pooling import pool
-from loadtest.judging.streams import stream_checks
+from loadtest.judging.stream_checks import stream_checks
 from loadtest.judging.trend import backlog_grows
-from loadtest.judging.trust import against_run, disturbed, server_died
+from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
 from loadtest.judging.verdict import (
     TOO_FEW,
     Check,
@@ -31,8 +31,8 @@ from loadtest.judging.verdict import (
     Reason,
     Status,
     Verdict,
-    goes_on,
-    worst,
+    is_undecided,
+    worst_status,
 )
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
@@ -64,24 +64,24 @@ def client_timeout_s(objective: Objective, given_s: float | None = None) -> floa
 def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Verdict:
     """The verdict on a run, or on several: those that can be trusted are judged as one."""
     runs = [runs] if isinstance(runs, Measurement) else list(runs)
-    against = [against_run(run, objective) for run in runs]
+    against = [distrust_reasons(run, objective) for run in runs]
     trusted = [run for run, reasons in zip(runs, against, strict=True) if not reasons]
-    untrusted, died = _numbered(against), _numbered([server_died(run) for run in runs])
+    untrusted, died = _numbered(against), _numbered([server_died_reasons(run) for run in runs])
     pooled = pool(trusted or runs)
     checks = [_latency(pooled, objective), _errors(pooled, objective), _throughput(pooled, objective, trusted)]
     checks += stream_checks(pooled, objective, _late_burst(pooled, objective))
     if not trusted:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
-    status = worst([check.status for check in checks] + (["INVALID"] if untrusted else []))
+    status = worst_status([check.status for check in checks] + (["INVALID"] if untrusted else []))
     # Whatever else was wrong with the run, a server that ends under load does not meet its objective.
     status = "FAIL" if died else status
-    busy = _numbered([disturbed(run) for run in runs]) if status == "FAIL" else []
+    busy = _numbered([busy_machine_reasons(run) for run in runs]) if status == "FAIL" else []
     return Verdict(status=status, reasons=(*died, *untrusted, *busy), checks=tuple(checks))
 
 
-def on_balance(verdict: Verdict) -> Status:
+def best_guess(verdict: Verdict) -> Status:
     """What a verdict says if it must say something: while a limit is inside an interval, the figures alone."""
-    if not goes_on(verdict):
+    if not is_undecided(verdict):
         return verdict.status
     return "PASS" if all(_meets_alone(check) for check in verdict.checks) else "FAIL"
 
@@ -109,7 +109,7 @@ def _numbered(reasons: Sequence[list[Reason]]) -> list[Reason]:
 
 def _latency(measurement: Measurement, objective: Objective) -> Check:
     limit, response = objective.p99_ms, measurement.response
-    measured = response.percentile(SHARE)
+    measured = response.percentile(P99_SHARE)
     check = Check(objective="p99", status="PASS", limit=limit, measured=measured, unit="ms")
     if not measurement.finished:
         return with_status(check, "INVALID")
@@ -121,7 +121,7 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
     if not measurement.slices:
         status: Status = "PASS" if _meets(response, limit) else "FAIL"
     else:
-        check, status = decide(check, latency_between(measurement, limit))
+        check, status = decide(check, latency_interval(measurement, limit))
     if status != "FAIL":
         return check
     over = f"p99 {figure(measured or 0.0)} ms > {limit:g} ms"
@@ -131,7 +131,7 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
 
 
 def _meets(latencies: Histogram, limit: float, forgiven: int = 0) -> bool:
-    return latencies.within(limit) + forgiven >= nearest_rank(SHARE, latencies.count)
+    return latencies.within(limit) + forgiven >= nearest_rank(P99_SHARE, latencies.count)
 
 
 def _late_burst(measurement: Measurement, objective: Objective) -> int:
@@ -146,7 +146,7 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
         return with_status(check, "INVALID")
     status: Status = "PASS" if rate <= limit else "FAIL"
     if measurement.slices:
-        check, status = decide(check, errors_between(measurement, limit))
+        check, status = decide(check, errors_interval(measurement, limit))
     if status != "FAIL":
         return check
     shed = measurement.errors.get("shed", 0)
@@ -172,7 +172,7 @@ def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[M
         return with_status(check, "INVALID", "rate-below-objective", text)
     status: Status = "PASS" if held >= HELD_SHARE * limit else "FAIL"
     if measurement.slices:
-        check, status = decide(check, held_between(measurement, HELD_SHARE * limit))
+        check, status = decide(check, throughput_interval(measurement, HELD_SHARE * limit))
     grows = backlog_grows(runs)
     if status == "FAIL":
         text = f"{figure(held)} requests/s answered well and in time < {figure(limit)}"

@@ -13,13 +13,13 @@ from statistics import fmean, median
 from typing import Literal
 
 from loadtest.judging.trend import more_came
-from loadtest.judging.verdict import Check, Reason, Status, Verdict, worst
-from loadtest.measuring import MB, Measurement, Vitals, figure, merged
+from loadtest.judging.verdict import Check, Reason, Status, Verdict, worst_status
+from loadtest.measuring import MB, Measurement, ServerReadings, figure, merge_histograms
 
-Kind = Literal["memory", "files", "drift"]
+GrowthKind = Literal["memory", "files", "drift"]
 # By how much may be more at the end of what is judged than at its begin, and how much is nothing in any case.
-GROWTH_ALLOWED: dict[Kind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
-_NOTHING: dict[Kind, float] = {"memory": 1_000_000, "files": 2, "drift": 0.5}
+GROWTH_ALLOWED: dict[GrowthKind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
+_NOTHING: dict[GrowthKind, float] = {"memory": 1_000_000, "files": 2, "drift": 0.5}
 _SETTLING, _BLOCKS, _QUARTERS = 1 / 3, 12, 4
 # What a process keeps of each request, in buffers that are bounded, is full after so many, and is not more than that;
 # Java lets garbage lie until its heap is full.
@@ -30,7 +30,11 @@ _SURE = 2.33
 # A figure that grows does so all the time: each quarter has its part of it, and the last not much less than the first.
 _PART, _SLOWER = 0.1, 0.5
 _SEEN = 0.9
-WORDS: dict[Kind, str] = {"memory": "the memory", "files": "the open files", "drift": "the response time"}
+GROWTH_SUBJECTS: dict[GrowthKind, str] = {
+    "memory": "the memory",
+    "files": "the open files",
+    "drift": "the response time",
+}
 
 
 def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float, java_heap_mb: float = 0) -> Verdict:
@@ -40,7 +44,7 @@ def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float, java_heap_mb
     checks = [_seen(run, "memory", begin_s, fills), _seen(run, "files", begin_s), _drift(run, begin_s, warmup_s)]
     if {reason.id for reason in verdict.reasons} - {"server-died", "machine-busy"}:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
-    status = worst([verdict.status, *(check.status for check in checks)])
+    status = worst_status([verdict.status, *(check.status for check in checks)])
     return verdict.model_copy(update={"status": status, "checks": (*verdict.checks, *checks)})
 
 
@@ -49,8 +53,8 @@ def judged_from_s(asked_s: float, warmup_s: float) -> float:
     return warmup_s + _SETTLING * asked_s
 
 
-def _seen(run: Measurement, kind: Kind, begin_s: float, fills: Mapping[str, float] | None = None) -> Check:
-    vitals = run.vitals or Vitals()
+def _seen(run: Measurement, kind: GrowthKind, begin_s: float, fills: Mapping[str, float] | None = None) -> Check:
+    vitals = run.vitals or ServerReadings()
     readings = [reading for reading in vitals.readings if reading.at_s >= begin_s]
     looks = len(vitals.readings) + vitals.missed
     series: dict[str, list[float]] = {}
@@ -59,7 +63,8 @@ def _seen(run: Measurement, kind: Kind, begin_s: float, fills: Mapping[str, floa
             series.setdefault(name, []).append(value)
     if not series or len(vitals.readings) < _SEEN * looks:
         why = vitals.why or "its page of metrics does not say it"
-        return _check(kind, "INVALID", None, [Reason(id="server-unseen", text=f"{WORDS[kind]} cannot be seen: {why}")])
+        text = f"{GROWTH_SUBJECTS[kind]} cannot be seen: {why}"
+        return _check(kind, "INVALID", None, [Reason(id="server-unseen", text=text)])
     if len(readings) < _FEWEST_READINGS:
         return _check(kind, "INVALID", None, [_too_few(f"{len(readings)} looks at the server")])
     restarted = [name for name in sorted(readings[-1].restarts) if _restarts(vitals, name)] if kind == "memory" else []
@@ -75,7 +80,7 @@ def _drift(run: Measurement, begin_s: float, warmup_s: float) -> Check:
     if len(answered) < _FEWEST_READINGS:
         return _check("drift", "INVALID", None, [_too_few(f"answers in {len(answered)} seconds")])
     cuts = _cuts(len(answered))
-    blocks = [merged(answered[first:last]) for first, last in pairwise(cuts)]
+    blocks = [merge_histograms(answered[first:last]) for first, last in pairwise(cuts)]
     shares = {"p50": 0.5, "p99": 0.99}
     series = {name: [block.percentile(share) or 0.0 for block in blocks] for name, share in shares.items()}
     # Of a trace that asks for more and more it is no wonder.
@@ -86,13 +91,13 @@ def _too_few(noun: str) -> Reason:
     return Reason(id="too-few-readings", text=f"{noun} are too few for a trend, needed: {_FEWEST_READINGS}")
 
 
-def _restarts(vitals: Vitals, name: str) -> bool:
+def _restarts(vitals: ServerReadings, name: str) -> bool:
     counts = [reading.restarts[name] for reading in vitals.readings if name in reading.restarts]
     return counts[-1] > counts[0]
 
 
 def _of_all(
-    kind: Kind,
+    kind: GrowthKind,
     series: dict[str, list[float]],
     run: Measurement,
     reasons: list[Reason],
@@ -112,11 +117,11 @@ def _of_all(
         elif shown == "INVALID":
             text = f"{grown}, ever more slowly: a longer soak tells whether that ends"
             reasons.append(Reason(id="settles", text=text))
-        status = worst([status, shown])
+        status = worst_status([status, shown])
     return _check(kind, status, max(map(rise, series.values()), default=None), reasons)
 
 
-def trend(blocks: Sequence[float], kind: Kind) -> Status:
+def trend(blocks: Sequence[float], kind: GrowthKind) -> Status:
     """FAIL for a figure that grows; INVALID for one that grows ever more slowly, so that it may end."""
     grown = rise(blocks)
     if grown <= GROWTH_ALLOWED[kind] or grown * blocks[0] <= _NOTHING[kind] or _surely_rising(blocks) < _SURE:
@@ -129,7 +134,7 @@ def trend(blocks: Sequence[float], kind: Kind) -> Status:
     return "FAIL" if steps[-1] >= _SLOWER * steps[0] else "INVALID"
 
 
-def _still_fills(blocks: Sequence[float], kind: Kind, run: Measurement, most: float) -> bool:
+def _still_fills(blocks: Sequence[float], kind: GrowthKind, run: Measurement, most: float) -> bool:
     """Whether so little growth may be that of buffers, or `most` of a heap, that had not yet had the requests to be
     full."""
     had = sum(second.due for second in run.seconds[: int(len(run.seconds) * _SETTLING)])
@@ -159,7 +164,7 @@ def _cuts(count: int) -> list[int]:
     return [round(count * number / _BLOCKS) for number in range(_BLOCKS + 1)]
 
 
-def _check(kind: Kind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
+def _check(kind: GrowthKind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
     return Check(
         objective=kind,
         status=status,
@@ -170,8 +175,8 @@ def _check(kind: Kind, status: Status, measured: float | None, reasons: list[Rea
     )
 
 
-def _grown(kind: Kind, name: str, blocks: Sequence[float], run: Measurement) -> str:
+def _grown(kind: GrowthKind, name: str, blocks: Sequence[float], run: Measurement) -> str:
     begin, end = (f"{value / MB:,.0f} MB" if kind == "memory" else figure(value) for value in (blocks[0], blocks[-1]))
     unit = {"memory": "", "files": "", "drift": " ms"}[kind]
     minutes = run.asked_s * (1 - _SETTLING) / 60
-    return f"{WORDS[kind]} of {name} grew from {begin} to {end}{unit} in {minutes:.3g} minutes"
+    return f"{GROWTH_SUBJECTS[kind]} of {name} grew from {begin} to {end}{unit} in {minutes:.3g} minutes"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from loadtest.judging.verdict import Reason
-from loadtest.measuring import Histogram, Measurement, Slice, figure, merged
+from loadtest.measuring import Histogram, Measurement, Slice, figure, merge_histograms
 
 _PARTS, _FEWEST_IN_PART = 5, 20
 # Standard deviations by which two counts at one rate never differ.
@@ -47,7 +47,10 @@ def _parts(run: Measurement) -> list[Histogram]:
     fifth = len(run.slices) // _PARTS
     if not fifth:
         return []
-    return [merged([_waited(piece) for piece in run.slices[at * fifth : (at + 1) * fifth]]) for at in range(_PARTS)]
+    return [
+        merge_histograms([_waited(piece) for piece in run.slices[at * fifth : (at + 1) * fifth]])
+        for at in range(_PARTS)
+    ]
 
 
 def _waited(piece: Slice) -> Histogram:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.judging.certainty import SHARE
+from loadtest.judging.certainty import P99_SHARE
 from loadtest.judging.verdict import Objective, Reason
 from loadtest.measuring import Measurement, nearest_rank
 
@@ -14,7 +14,7 @@ GENERATOR_REASONS = frozenset(
 )
 
 
-def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:
+def distrust_reasons(measurement: Measurement, objective: Objective) -> list[Reason]:
     """Every reason, the gravest first; empty for a run that can be trusted."""
     faults = [
         *_wrong_package(measurement),
@@ -25,14 +25,14 @@ def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:
     return [Reason(id=name, text=text) for name, text in faults]
 
 
-def server_died(measurement: Measurement) -> list[Reason]:
+def server_died_reasons(measurement: Measurement) -> list[Reason]:
     """The reason that a server which ended during the run is, if it was the right one."""
     if measurement.server_end is None or any(name == "package-differs" for name, _ in _wrong_package(measurement)):
         return []
     return [Reason(id="server-died", text=f"the server ended during the run: {measurement.server_end}")]
 
 
-def disturbed(measurement: Measurement) -> list[Reason]:
+def busy_machine_reasons(measurement: Measurement) -> list[Reason]:
     """The reason why a server may have been slower than it is: others used its machine."""
     others = measurement.others
     if others is None or not others.disturb:
@@ -80,12 +80,12 @@ def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str
     faults = []
     for number, beats in enumerate(measurement.generators, 1):
         busy = [beat for beat in beats if beat.cpu >= BUSY_CPU]
-        if busy and len(busy) > len(beats) - nearest_rank(SHARE, len(beats)):
+        if busy and len(busy) > len(beats) - nearest_rank(P99_SHARE, len(beats)):
             which = f"generator process {number}" if len(measurement.generators) > 1 else "the generator"
             most = max(beat.cpu for beat in busy)
             text = f"{which} used up to {most:.0%} of its core, over {BUSY_CPU:.0%} in {len(busy)} of {len(beats)} s"
             faults.append(("generator-saturated", text))
-    stall, late = measurement.loop_lag.percentile(SHARE), measurement.lag.percentile(SHARE)
+    stall, late = measurement.loop_lag.percentile(P99_SHARE), measurement.lag.percentile(P99_SHARE)
     if stall is not None and stall > objective.coarse_ms:
         text = f"the generator's event loop was {stall:.1f} ms late at p99, allowed: {objective.coarse_ms:g} ms"
         faults.append(("generator-stalled", text))

@@ -81,13 +81,13 @@ class Verdict(Part):
         return [*self.reasons, *(reason for check in self.checks for reason in check.reasons)]
 
 
-def worst(statuses: list[Status]) -> Status:
+def worst_status(statuses: list[Status]) -> Status:
     """One trusted FAIL decides; without one, anything INVALID does."""
     order: tuple[Status, ...] = ("FAIL", "INVALID", "PASS")
     return next(status for status in order if status in statuses)
 
 
-def goes_on(verdict: Verdict) -> bool:
+def is_undecided(verdict: Verdict) -> bool:
     """Whether a longer measurement may still turn INVALID into an answer: nothing else is wrong, nothing has failed."""
     open_ids = {reason.id for reason in verdict.every_reason()}
     return verdict.status == "INVALID" and open_ids <= {UNDECIDED}

@@ -44,7 +44,7 @@ class Machine(Part):
         return f"{self.processor}, {self.cores} cores{limit}{size}"
 
 
-class Memory(Part):
+class PeakMemory(Part):
     """Peak resident memory of a server's processes, bytes."""
 
     java_bytes: int
@@ -82,7 +82,7 @@ def _isa(cpuinfo: str) -> tuple[str, ...]:
     return tuple(sorted(filter(_ISA.fullmatch, flags[1].split()))) if flags else ()
 
 
-def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
+def peak_memory(pid: int, proc: Path = Path("/proc")) -> PeakMemory:
     """Peak memory of a supervisor and what runs under it, of the processes that are alive now."""
     java, workers, supervisor = 0, [], _peak_bytes(proc / str(pid))
     for child in descendants(pid, proc):
@@ -93,7 +93,7 @@ def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
             workers.append(_peak_bytes(proc / str(child)))
         else:
             supervisor += _peak_bytes(proc / str(child))
-    return Memory(java_bytes=java, workers_bytes=tuple(sorted(workers)), supervisor_bytes=supervisor)
+    return PeakMemory(java_bytes=java, workers_bytes=tuple(sorted(workers)), supervisor_bytes=supervisor)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -13,13 +13,13 @@ from pydantic import Field
 
 from config.record import Part
 from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.others import Others
-from loadtest.measuring.shares import Share, merge_shares
-from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
-from loadtest.measuring.vitals import Vitals
+from loadtest.measuring.other_processes import OtherProcesses
+from loadtest.measuring.pod_shares import PodShare, merge_pod_shares
+from loadtest.measuring.server_readings import ServerReadings
+from loadtest.measuring.streams import Latencies, Streams, merge_histograms, merge_streams
 
 
-class Beat(Part):
+class GeneratorHealth(Part):
     """How one generator process was in one second."""
 
     cpu: float
@@ -57,7 +57,7 @@ class Slice(Part):
     """None where answers come whole."""
 
 
-class Identity(Part):
+class PackageIdentity(Part):
     """Which package should be, and which is, behind the URL; hashes of the MAR."""
 
     wanted: str | None
@@ -94,15 +94,15 @@ class Measurement(Part):
     loop_lag: Latencies
     """How late the generator's event loop was, asked every 10 ms."""
     seconds: tuple[Second, ...]
-    generators: tuple[tuple[Beat, ...], ...]
+    generators: tuple[tuple[GeneratorHealth, ...], ...]
     """Per process, per second of the measured window."""
     slices: tuple[Slice, ...] = ()
     """The window in stretches; none for a closed loop, which has no schedule."""
     streams: Streams | None = None
     """Of answers that come token by token; None where they come whole."""
-    shares: tuple[Share, ...] = ()
+    shares: tuple[PodShare, ...] = ()
     """What each pod answered, where the load chose among several."""
-    identity: Identity | None = None
+    identity: PackageIdentity | None = None
     starts_ms: tuple[float, ...] = ()
     """Per process, how long after the agreed moment its schedule began."""
     clocks_ms: float = 0.0
@@ -111,9 +111,9 @@ class Measurement(Part):
     """Generator processes of which nothing came back, and the hosts that they ran on."""
     interrupted: bool = False
     """Whether somebody wanted it to end, by Ctrl-C."""
-    others: Others | None = None
+    others: OtherProcesses | None = None
     """What other processes used of the machine; None where the server is on another one."""
-    vitals: Vitals | None = None
+    vitals: ServerReadings | None = None
     """How the server's processes were, where it was looked at."""
     server_end: str | None = None
     """What is known of the server's end, if it ended during the run."""
@@ -149,7 +149,7 @@ class Measurement(Part):
         return self.in_time / self.asked_s
 
 
-def merge(parts: Sequence[Measurement]) -> Measurement:
+def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
     """The run that these processes made together."""
     first = parts[0]
     histograms = ("response", "service", "lag", "loop_lag")
@@ -162,9 +162,9 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
             "warmup": sum(part.warmup for part in parts),
             "in_time": sum(part.in_time for part in parts),
             "errors": _added(part.errors for part in parts),
-            **{name: merged([getattr(part, name) for part in parts]) for name in histograms},
+            **{name: merge_histograms([getattr(part, name) for part in parts]) for name in histograms},
             "streams": merge_streams(part.streams for part in parts),
-            "shares": merge_shares(part.shares for part in parts),
+            "shares": merge_pod_shares(part.shares for part in parts),
             "seconds": tuple(map(merge_seconds, seconds)),
             "slices": tuple(map(merge_slices, zip(*(part.slices for part in parts), strict=True))),
             "starts_ms": tuple(start for part in parts for start in part.starts_ms),
@@ -180,7 +180,7 @@ def merge_seconds(parts: Iterable[Second]) -> Second:
         due=sum(part.due for part in parts),
         answered=sum(part.answered for part in parts),
         errors=_added(part.errors for part in parts),
-        response=merged([part.response for part in parts]),
+        response=merge_histograms([part.response for part in parts]),
     )
 
 
@@ -190,7 +190,7 @@ def merge_slices(parts: Sequence[Slice]) -> Slice:
         due=sum(part.due for part in parts),
         in_time=sum(part.in_time for part in parts),
         failed=sum(part.failed for part in parts),
-        response=merged([part.response for part in parts]),
+        response=merge_histograms([part.response for part in parts]),
         streams=merge_streams(part.streams for part in parts),
     )
 

@@ -45,7 +45,7 @@ def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
     if not present:
         return None
     return Streams(
-        **{name: merged([getattr(part, name) for part in present]) for name in ("first", "gaps", "pace")},
+        **{name: merge_histograms([getattr(part, name) for part in present]) for name in ("first", "gaps", "pace")},
         **{
             name: sum(getattr(part, name) for part in present)
             for name in ("met", "tokens", "prompt_tokens", "cached_tokens")
@@ -54,7 +54,7 @@ def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
     )
 
 
-def merged(histograms: Sequence[Histogram]) -> Histogram:
+def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
     """Histograms with the same limits as one."""
     whole = Histogram(histograms[0].limits)
     for histogram in histograms:

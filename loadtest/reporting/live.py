@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from loadtest.measuring import Beat, Second
+from loadtest.measuring import GeneratorHealth, Second
 from loadtest.scheduling import Schedule
 
 
@@ -26,14 +26,14 @@ class LiveLine:
         if self._moving:
             print("\r\x1b[K", end="", file=self._stream, flush=True)
 
-    def show(self, second: int, ended: Second, beats: Sequence[Beat]) -> None:
+    def show(self, second: int, ended: Second, beats: Sequence[GeneratorHealth]) -> None:
         """What ended in one second."""
         if self._moving:
             line = live_text(self._label, self._schedule, second, ended, beats)
             print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
 
 
-def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats: Sequence[Beat]) -> str:
+def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats: Sequence[GeneratorHealth]) -> str:
     """The line's text."""
     left = max(0.0, schedule.total_s - second)
     phase = "warm-up" if second <= schedule.warmup_s else f"{left:3.0f} s left"

@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.pages import render
-from loadtest.judging import SHARE, Costs, Outcome, goes_on, pieces_of, pool
+from loadtest.judging import P99_SHARE, Costs, LoadTestOutcome, is_undecided, pool, stream_figures
 from loadtest.measuring import figure, percent
-from loadtest.reporting.figures import figures
-from loadtest.reporting.words import arrivals_text, beside_text, check_title, ms, pieces_facts, share_text, texts_by_id
+from loadtest.reporting.charts import charts
+from loadtest.reporting.text import (
+    arrivals_text,
+    check_title,
+    interval_note,
+    ms,
+    pod_share_text,
+    stream_facts,
+    texts_by_id,
+)
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
@@ -18,7 +26,7 @@ _MEANING = {
 _UNDECIDED = "What was measured is too little to tell whether the service met its objective."
 
 
-def verdict_html(outcome: Outcome) -> str:
+def verdict_html(outcome: LoadTestOutcome) -> str:
     """The file's text."""
     verdict, tested = outcome.verdict, outcome.tested
     name = f"{tested.name} {tested.version}"
@@ -27,15 +35,15 @@ def verdict_html(outcome: Outcome) -> str:
         title=f"{verdict.status}: {name}",
         heading=name,
         status=verdict.status,
-        meaning=_UNDECIDED if goes_on(verdict) else _MEANING[verdict.status],
+        meaning=_UNDECIDED if is_undecided(verdict) else _MEANING[verdict.status],
         checks=[
-            (check_title(check), value_text(check.measured, check.unit), beside_text(check), check.status)
+            (check_title(check), measured_text(check.measured, check.unit), interval_note(check), check.status)
             for check in verdict.checks
         ],
         reasons=texts_by_id(verdict.every_reason()),
-        drawings=figures(outcome),
+        drawings=charts(outcome),
         runs=outcome.runs if len(outcome.runs) > 1 else (),
-        pieces=pieces_facts(pieces_of(pool([run.measurement for run in outcome.runs]))),
+        pieces=stream_facts(stream_figures(pool([run.measurement for run in outcome.runs]))),
         tested=_tested(outcome),
         generator=_generator(outcome),
         costs=cost_facts(outcome.costs),
@@ -43,7 +51,7 @@ def verdict_html(outcome: Outcome) -> str:
     )
 
 
-def value_text(value: float | None, unit: str) -> str:
+def measured_text(value: float | None, unit: str) -> str:
     """What was measured, or a dash: `1.2 %`, `26 ms`, `99.8/s`."""
     if value is None:
         return "-"
@@ -52,7 +60,7 @@ def value_text(value: float | None, unit: str) -> str:
     return ms(value) if unit == "ms" else f"{figure(value)}/s"
 
 
-def _tested(outcome: Outcome) -> dict[str, str]:
+def _tested(outcome: LoadTestOutcome) -> dict[str, str]:
     tested, load = outcome.tested, outcome.load
     cold = "" if tested.cold_start_s is None else f", started for the test in {tested.cold_start_s:.1f} s"
     times = f"{load.repeat} times " if load.repeat > 1 else ""
@@ -73,18 +81,18 @@ def _tested(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def _pods(outcome: Outcome) -> dict[str, str]:
+def _pods(outcome: LoadTestOutcome) -> dict[str, str]:
     """What each of several pods answered; nothing for one server."""
     shares = pool([run.measurement for run in outcome.runs]).shares
-    return {"Pods": "; ".join(map(share_text, shares))} if shares else {}
+    return {"Pods": "; ".join(map(pod_share_text, shares))} if shares else {}
 
 
-def _generator(outcome: Outcome) -> dict[str, str]:
+def _generator(outcome: LoadTestOutcome) -> dict[str, str]:
     measurements = [run.measurement for run in outcome.runs]
     beats = [beat for run in measurements for process in run.generators for beat in process]
     busiest = max((beat.cpu for beat in beats), default=0.0)
-    late = max((run.lag.percentile(SHARE) or 0.0 for run in measurements), default=0.0)
-    loop = max((run.loop_lag.percentile(SHARE) or 0.0 for run in measurements), default=0.0)
+    late = max((run.lag.percentile(P99_SHARE) or 0.0 for run in measurements), default=0.0)
+    loop = max((run.loop_lag.percentile(P99_SHARE) or 0.0 for run in measurements), default=0.0)
     return {
         "Processes": str(outcome.load.processes),
         "Busiest second": f"{busiest:.0%} of a core",

@@ -19,7 +19,7 @@ _PERIOD_US = 100_000
 _CONTROLLERS = ("cpu", "memory")
 
 
-class Confined(Part):
+class ServerLimits(Part):
     """What a server could use, and what held it to that."""
 
     by: Literal["affinity", "cgroup", "nothing", "pod"]
@@ -45,7 +45,7 @@ class Confinement:
     """What the process of the server does before it becomes the server, and what that makes of it."""
 
     enter: Callable[[], None]
-    record: Confined
+    record: ServerLimits
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def confine(cores: float, memory_bytes: int | None, root: Path = Path("/")) -> I
     machine = this_machine(root)
     group = _make_group(cores, memory_bytes, root)
     if group is not None:
-        record = Confined(by="cgroup", cores=cores, memory_bytes=memory_bytes, machine=machine)
+        record = ServerLimits(by="cgroup", cores=cores, memory_bytes=memory_bytes, machine=machine)
         try:
             yield Confinement(lambda: _enter(group), record)
         finally:
@@ -65,7 +65,7 @@ def confine(cores: float, memory_bytes: int | None, root: Path = Path("/")) -> I
     # The last ones: the kernel's own work and the generator prefer the first.
     chosen = there[-min(len(there), max(1, math.ceil(cores))) :]
     by: Literal["affinity", "nothing"] = "affinity" if len(chosen) < len(there) else "nothing"
-    record = Confined(by=by, cores=len(chosen), memory_bytes=memory_bytes, machine=machine)
+    record = ServerLimits(by=by, cores=len(chosen), memory_bytes=memory_bytes, machine=machine)
     yield Confinement(lambda: os.sched_setaffinity(0, chosen), record)
 
 

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.judging import MOST_STEPS, STEP_REQUESTS, TOO_FEW, UNDECIDED, Outcome, samples_needed
+from loadtest.judging import MOST_STEPS, STEP_REQUESTS, TOO_FEW, UNDECIDED, LoadTestOutcome, samples_needed
 
 _CLUSTER = "--in-cluster"
 
 
-def next_step(outcome: Outcome, folder: Path, where: Sequence[str] = ()) -> str | None:
+def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ()) -> str | None:
     """The command that tells more; None after a PASS. `folder` is that of the records, `where` what was typed to say
     which server is loaded: `--in-cluster --one-pod`."""
     if outcome.verdict.status == "PASS":
@@ -51,7 +51,7 @@ def next_step(outcome: Outcome, folder: Path, where: Sequence[str] = ()) -> str 
     return next((step for name, step in steps.items() if name in ids and step), None)
 
 
-def _again(outcome: Outcome, where: Sequence[str], processes: int) -> str:
+def _again(outcome: LoadTestOutcome, where: Sequence[str], processes: int) -> str:
     """The same load on the same server, sent by so many."""
     words = ["marina loadtest", outcome.tested.spec, _what(outcome), shlex.join(where)]
     return " ".join([*filter(None, words), *([f"--processes {processes}"] if processes > 1 else [])])
@@ -67,7 +67,7 @@ def _knee(spec: str, where: Sequence[str]) -> str:
     return f"{' '.join(['marina calibrate', spec, *map(shlex.quote, kept)])} says which rate {held}{more}"
 
 
-def _what(outcome: Outcome) -> str:
+def _what(outcome: LoadTestOutcome) -> str:
     """What was sent, as it was asked for."""
     load, ramp = outcome.load, outcome.ramp
     if ramp is not None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from config.errors import InputError
 from config.record import Part
 from config.spec import Spec
-from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, goes_on, judge, samples_needed
+from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, is_undecided, judge, samples_needed
 from loadtest.measuring import Measurement
 from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace
 from loadtest.sending import CONTENT_TYPES
@@ -25,7 +25,7 @@ _LONGER = 10
 # What is left of the time allowed may be too little to say anything more.
 _SHORTEST_SHARE = 0.2
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class RunOptions(Part):
@@ -47,9 +47,9 @@ class RunOptions(Part):
     """How long may be measured, all runs together, while the limit is inside an interval; default: ten times the first
     run."""
     warmup_s: Annotated[float, Field(ge=0)] = 5
-    repeat: Count = 1
+    repeat: AtLeastOne = 1
     """Runs at least, which are judged together."""
-    processes: Count = 1
+    processes: AtLeastOne = 1
     arrivals: Arrivals = "poisson"
     seed: int = 0
     """Of the Poisson schedule; each repeat adds one."""
@@ -147,7 +147,7 @@ class RunOptions(Part):
             if first.trace:
                 # Part of a trace would have another rate.
                 length_s -= length_s % first.duration_s
-            if length_s < _SHORTEST_SHARE * first.duration_s or not goes_on(judge(measured, objective)):
+            if length_s < _SHORTEST_SHARE * first.duration_s or not is_undecided(judge(measured, objective)):
                 return None
         return first.model_copy(update={"duration_s": length_s, "seed": self.seed + number})
 

@@ -11,45 +11,45 @@ from config.record import Package, write_json, write_text
 from config.spec import Spec
 from loadtest.judging import (
     HELD_SHARE,
-    Load,
+    LoadRecord,
+    LoadTestOutcome,
     Objective,
-    Outcome,
-    Run,
-    Subject,
-    climb_of,
-    climb_text,
+    RunRecord,
+    LoadedServer,
     costs_of,
     costs_text,
     judge,
-    judge_climb,
+    judge_ramp,
     judge_soak,
     objective_of,
-    pieces_of,
     pool,
-    run_of,
+    ramp_result,
+    ramp_text,
+    run_record,
+    stream_figures,
     with_costs,
 )
 from loadtest.measuring import Measurement, figure
-from loadtest.reporting import figures_text, pieces_lines, share_text, verdict_html, verdict_lines, verdict_xml
+from loadtest.reporting import figures_text, pod_share_text, stream_lines, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.options import RunOptions
-from loadtest.running.session import Session, Where, open_session
+from loadtest.running.session import Session, TargetOptions, open_session
 from loadtest.scheduling import Schedule
 
 
-def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -> Outcome:
+def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = False) -> LoadTestOutcome:
     """Loads the server as often as asked, judges, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
     # What the spec promises, it promises of each pod.
-    pods = where.elsewhere.pods if where.elsewhere else 1
+    pods = where.remote.pods if where.remote else 1
     objective = _of_pods(objective_of(spec), pods)
     first = options.schedule(spec, objective)
-    if options.soak_s and where.elsewhere:
+    if options.soak_s and where.remote:
         text = "`--soak`: looks at the memory of one server, and `--in-cluster` loads several pods"
         raise InputError(text, hint="kubectl port-forward POD 8080 8090, then --url http://127.0.0.1:8080")
     if first.trace:
         # What was recorded is to be answered, whatever one pod must hold.
         objective = objective.model_copy(update={"throughput_rps": None})
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    runs: list[Run] = []
+    runs: list[RunRecord] = []
     with open_session(
         spec,
         where,
@@ -67,14 +67,14 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
             measured.append((session.soak if options.soak_s else session.measure)(schedule, label))
-            climb = climb_of(measured[0], first.ramp, objective) if first.ramp else None
-            verdict = judge_climb(measured[0], climb, objective) if climb else judge(measured, objective)
+            climb = ramp_result(measured[0], first.ramp, objective) if first.ramp else None
+            verdict = judge_ramp(measured[0], climb, objective) if climb else judge(measured, objective)
             if options.soak_s:
                 verdict = judge_soak(verdict, measured[0], first.warmup_s, spec.serving.java_heap_mb)
-            runs.append(run_of(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
+            runs.append(run_record(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
             session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
         costs = costs_of(spec, pool(measured).held_rps / pods, known_knee(where.out, session.package))
-        outcome = Outcome(
+        outcome = LoadTestOutcome(
             verdict=with_costs(verdict, costs),
             objective=objective,
             tested=_tested(spec, session, runs),
@@ -89,20 +89,20 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
     return outcome
 
 
-def write_outcome(outcome: Outcome, folder: Path) -> None:
+def write_outcome(outcome: LoadTestOutcome, folder: Path) -> None:
     """The three files, each whole or not at all."""
     write_json(folder / "verdict.json", outcome.to_data())
     write_text(folder / "verdict.xml", verdict_xml(outcome))
     write_text(folder / "verdict.html", verdict_html(outcome))
 
 
-def verdict_text(outcome: Outcome) -> str:
+def verdict_text(outcome: LoadTestOutcome) -> str:
     """The verdict as a few lines for a terminal."""
     requests = sum(run.measurement.finished for run in outcome.runs)
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
-    ramp = [climb_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
-    pieces = pieces_lines(pieces_of(pool([run.measurement for run in outcome.runs])))
-    shares = [f"  {share_text(share)}" for share in pool([run.measurement for run in outcome.runs]).shares]
+    ramp = [ramp_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
+    pieces = stream_lines(stream_figures(pool([run.measurement for run in outcome.runs])))
+    shares = [f"  {pod_share_text(share)}" for share in pool([run.measurement for run in outcome.runs]).shares]
     return "\n".join([lines, *ramp, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
 
 
@@ -111,9 +111,9 @@ def _of_pods(objective: Objective, pods: int) -> Objective:
     return objective if promised is None else objective.model_copy(update={"throughput_rps": pods * promised})
 
 
-def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:
+def _tested(spec: Spec, session: Session, runs: list[RunRecord]) -> LoadedServer:
     identity = runs[-1].measurement.identity
-    return Subject(
+    return LoadedServer(
         name=spec.name,
         version=spec.version,
         spec=str(spec.file),
@@ -125,8 +125,8 @@ def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:
     )
 
 
-def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session) -> Load:
-    return Load(
+def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session) -> LoadRecord:
+    return LoadRecord(
         arrivals=schedule.spacing,
         rate=schedule.rate,
         warmup_s=schedule.warmup_s,

@@ -16,18 +16,26 @@ from config.quantity import quantity
 from config.record import Package, read_package
 from config.spec import Spec
 from loadtest.judging import Objective, client_timeout_s
-from loadtest.measuring import Identity, Machine, Measurement, Memory, VitalsWatch, Watch, this_machine
+from loadtest.measuring import (
+    Machine,
+    Measurement,
+    OtherProcessesWatch,
+    PackageIdentity,
+    PeakMemory,
+    ServerWatch,
+    this_machine,
+)
 from loadtest.reporting import LiveLine
 from loadtest.running import target
-from loadtest.running.confinement import Confined, Confinement, confine
+from loadtest.running.confinement import Confinement, ServerLimits, confine
 from loadtest.running.target import Target
 from loadtest.scheduling import Schedule, Trace
 from loadtest.sending import (
     Generator,
     Header,
     LoadPlan,
+    LoadRequest,
     OnSecond,
-    Request,
     Server,
     generate,
     packaged_request,
@@ -36,7 +44,7 @@ from loadtest.sending import (
 )
 
 
-class Elsewhere(Protocol):
+class RemoteServer(Protocol):
     """A server with generators beside it, in a network that is not ours."""
 
     url: str
@@ -47,10 +55,10 @@ class Elsewhere(Protocol):
     """How many there are behind it."""
     cold_start_s: float | None
     """Of the only pod; None of several, or where nobody says."""
-    confined: Confined | None
+    confined: ServerLimits | None
     """What the only pod may use; None of several."""
 
-    def memory(self) -> Memory | None:
+    def memory(self) -> PeakMemory | None:
         """What the only pod took at its peak; None of several, or where it cannot be seen."""
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
@@ -64,7 +72,7 @@ class Elsewhere(Protocol):
 
 
 @dataclass(frozen=True)
-class Where:
+class TargetOptions:
     """Which server to test, as the command line says it."""
 
     out: Path
@@ -78,7 +86,7 @@ class Where:
     """What starts a server; None is `marina serve`."""
     as_pod: bool = False
     """Whether a server that is started may use only what its pod may."""
-    elsewhere: Elsewhere | None = None
+    remote: RemoteServer | None = None
     headers: tuple[Header, ...] = field(default=(), repr=False)
     """Sent with every request, and in no record."""
     cacert: Path | None = None
@@ -102,7 +110,7 @@ class Session:
     """A server that can be measured."""
 
     target: Target
-    request: Request
+    request: LoadRequest
     package: Package | None
     objective: Objective
     processes: int
@@ -110,7 +118,7 @@ class Session:
     any_package: bool
     progress: Progress
     quiet: bool
-    elsewhere: Elsewhere | None = None
+    remote: RemoteServer | None = None
     tls: ssl.SSLContext | None = None
     """For the supervisor's pages behind https; None for the system's."""
     generator: Generator | None = None
@@ -119,12 +127,12 @@ class Session:
     @property
     def machine(self) -> Machine:
         """The machine that sent the load."""
-        return self.elsewhere.machine() if self.elsewhere else this_machine()
+        return self.remote.machine() if self.remote else this_machine()
 
     def soak(self, schedule: Schedule, label: str) -> Measurement:
         """One long run, in which the server's processes are looked at."""
         page = partial(target.metrics, self.target.supervisor, self.tls)
-        with VitalsWatch(page, schedule.total_s) as watch:
+        with ServerWatch(page, schedule.total_s) as watch:
             measured = self.measure(schedule, label)
         return measured.model_copy(update={"vitals": watch.vitals})
 
@@ -140,18 +148,18 @@ class Session:
         )
         # Of a server that was there already it is not known which processes are its own.
         ours = [self.generator.pid] if self.generator else []
-        watch = Watch([self.target.pid, *ours]) if self.target.pid is not None else None
+        watch = OtherProcessesWatch([self.target.pid, *ours]) if self.target.pid is not None else None
         with LiveLine(label, schedule, quiet=self.quiet) as line:
-            sends = self.elsewhere or self.generator
+            sends = self.remote or self.generator
             measurement = (sends.generate if sends else generate)(plan, line.show)
         others = watch.end() if watch else None
-        server_end = None if self.elsewhere else target.end_of(self.target)
+        server_end = None if self.remote else target.describe_end(self.target)
         after = self.identify() if server_end is None else before
         changed = before is not None and before.found is not None and after != before
         identity = after if changed else before
         return measurement.model_copy(update={"identity": identity, "others": others, "server_end": server_end})
 
-    def identify(self) -> Identity | None:
+    def identify(self) -> PackageIdentity | None:
         """Which package should be, and which is, served; None when nobody wants to know."""
         if self.any_package:
             return None
@@ -159,16 +167,16 @@ class Session:
         why = None if wanted else "nothing was packaged here, so the server's package cannot be compared"
         try:
             here = self.target.supervisor
-            served = self.elsewhere.served_sha256() if self.elsewhere else target.served_sha256(here, tls=self.tls)
-            return Identity(wanted=wanted, found=served, why_unknown=why)
+            served = self.remote.served_sha256() if self.remote else target.served_sha256(here, tls=self.tls)
+            return PackageIdentity(wanted=wanted, found=served, why_unknown=why)
         except InputError as err:
-            return Identity(wanted=wanted, found=None, why_unknown=why or err.message)
+            return PackageIdentity(wanted=wanted, found=None, why_unknown=why or err.message)
 
 
 @contextmanager
 def open_session(
     spec: Spec,
-    where: Where,
+    where: TargetOptions,
     *,
     objective: Objective,
     processes: int,
@@ -180,13 +188,13 @@ def open_session(
     timeout_s = client_timeout_s(objective, timeout_s)
     package, progress = find_package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
-        url = where.elsewhere.url if where.elsewhere else where.url
+        url = where.remote.url if where.remote else where.url
         with progress.step("start the server" if url is None else f"find {url}"):
             opened = stack.enter_context(_open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
         request = with_samples(request, spec, package.record if package else None, trace)
-        if where.elsewhere:
-            request = request.model_copy(update={"servers": where.elsewhere.servers})
+        if where.remote:
+            request = request.model_copy(update={"servers": where.remote.servers})
         files = {"cacert": where.cacert, "cert": where.cert, "key": where.key}
         named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
         yield Session(
@@ -199,19 +207,19 @@ def open_session(
             where.any_package,
             progress,
             quiet,
-            where.elsewhere,
+            where.remote,
             where.tls(),
         )
 
 
 @contextmanager
-def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
-    if where.elsewhere is not None:
-        there = where.elsewhere
+def _open_target(spec: Spec, where: TargetOptions) -> Iterator[Target]:
+    if where.remote is not None:
+        there = where.remote
         yield Target(there.url, "", cold_start_s=there.cold_start_s, confined=there.confined, seen=there.memory)
         return
     if where.url is not None:
-        opened = target.existing(where.url, where.supervisor)
+        opened = target.existing_server(where.url, where.supervisor)
         target.check_listening(opened.url, hint=f"marina serve {spec.file}, or leave `--url` out")
         yield opened
         return
@@ -220,7 +228,7 @@ def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
     with ExitStack() as stack:
         held = stack.enter_context(_confinement(spec)) if where.as_pod else None
         log = where.out / "server.log"
-        yield stack.enter_context(target.started(spec, log, command=command, confinement=held))
+        yield stack.enter_context(target.started_server(spec, log, command=command, confinement=held))
 
 
 def _confinement(spec: Spec) -> AbstractContextManager[Confinement]:
@@ -228,8 +236,8 @@ def _confinement(spec: Spec) -> AbstractContextManager[Confinement]:
     return confine(spec.cores, None if stated == "auto" else int(quantity(stated)))
 
 
-def find_package(where: Where) -> Package | None:
+def find_package(where: TargetOptions) -> Package | None:
     """The package of the build folder, without which no server can be started; None where one is there already."""
-    if (where.url is not None or where.elsewhere is not None) and not (where.out / "package.json").exists():
+    if (where.url is not None or where.remote is not None) and not (where.out / "package.json").exists():
         return None
     return read_package(where.out)

@@ -25,8 +25,8 @@ from config.machine import end_with_parent
 from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
-from loadtest.measuring import Memory, peak_memory
-from loadtest.running.confinement import Confined, Confinement
+from loadtest.measuring import PeakMemory, peak_memory
+from loadtest.running.confinement import Confinement, ServerLimits
 
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
@@ -46,19 +46,19 @@ class Target:
     pid: int | None = None
     exit_code: Callable[[], int | None] = lambda: None
     """Of the process that was started, once it has ended."""
-    confined: Confined | None = None
+    confined: ServerLimits | None = None
     """What it could use; None for a server that was not held to what its pod may use."""
 
-    seen: Callable[[], Memory | None] = lambda: None
+    seen: Callable[[], PeakMemory | None] = lambda: None
     """Peak memory of a server elsewhere, where it can be seen."""
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> PeakMemory | None:
         """Peak memory until now; None for a server of which nobody can tell."""
         return self.seen() if self.pid is None else peak_memory(self.pid)
 
 
-def existing(url: str, supervisor: str | None = None) -> Target:
+def existing_server(url: str, supervisor: str | None = None) -> Target:
     """A server at `url`; its supervisor is ten ports above, unless told otherwise."""
     parts = urlsplit(url)
     try:
@@ -83,7 +83,7 @@ def check_listening(url: str, hint: str) -> None:
         raise InputError(f"`--url`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint) from err
 
 
-def end_of(server: Target) -> str | None:
+def describe_end(server: Target) -> str | None:
     """What is known of a server's end; None for one that may still run."""
     code = server.exit_code()
     if code is not None:
@@ -105,7 +105,7 @@ def _connect(url: str) -> None:
 
 
 @contextmanager
-def started(
+def started_server(
     spec: Spec, log: Path, *, command: Sequence[str] | None = None, confinement: Confinement | None = None
 ) -> Iterator[Target]:
     """A server of the spec's package on free ports, ready; its output goes to `log`. It is stopped at the end."""

@@ -4,15 +4,15 @@ Nothing that this face names imports Locust, which patches its whole process: th
 started by `generate`.
 """
 
-from loadtest.sending.answers import BROKEN, REFUSED, TIMEOUT, Checker
-from loadtest.sending.client import Asked, Client, ask
-from loadtest.sending.generator import Generator, OnSecond, generate, standing_generator
-from loadtest.sending.headers import Header, header_of
-from loadtest.sending.log_lines import record_in, second_in
-from loadtest.sending.plan import Body, Expected, LoadPlan, Request, Server
-from loadtest.sending.recorder import Heard
-from loadtest.sending.sample import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
-from loadtest.sending.samples import with_samples
+from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
+from loadtest.sending.client import Client, RequestResult, send_and_check
+from loadtest.sending.generator import Generator, OnSecond, generate, running_generator
+from loadtest.sending.headers import Header, parse_header
+from loadtest.sending.log_lines import parse_record, parse_second
+from loadtest.sending.plan import Body, Expected, LoadPlan, LoadRequest, Server
+from loadtest.sending.recorder import StreamCounts
+from loadtest.sending.sample_bodies import with_samples
+from loadtest.sending.sample_request import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.wire import HttpAnswer
 
 __all__ = [
@@ -20,28 +20,28 @@ __all__ = [
     "CONTENT_TYPES",
     "REFUSED",
     "TIMEOUT",
-    "Asked",
     "Body",
     "Checker",
     "Client",
     "Expected",
     "Generator",
     "Header",
-    "Heard",
     "HttpAnswer",
     "LoadPlan",
+    "LoadRequest",
     "OnSecond",
-    "Request",
+    "RequestResult",
     "Server",
-    "ask",
+    "StreamCounts",
     "content_type_of",
     "expected_of",
     "generate",
-    "header_of",
     "packaged_request",
-    "record_in",
-    "second_in",
+    "parse_header",
+    "parse_record",
+    "parse_second",
+    "running_generator",
+    "send_and_check",
     "spec_request",
-    "standing_generator",
     "with_samples",
 ]

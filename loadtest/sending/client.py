@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import gevent
 from gevent import socket
 
-from loadtest.sending import answers
-from loadtest.sending.answers import Checker
-from loadtest.sending.plan import Request
+from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
+from loadtest.sending.plan import LoadRequest
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
 # A server may close a connection that rests; one that rested this long is looked at before it is used again.
@@ -22,7 +21,7 @@ _READ_BYTES = 65536
 Hear = Callable[[bytes], None]
 
 
-class Asked(NamedTuple):
+class RequestResult(NamedTuple):
     """What became of one request: the name of a failure, if any, the length of the body, and the events in it."""
 
     failure: str | None
@@ -30,7 +29,9 @@ class Asked(NamedTuple):
     heard: EventReader | None
 
 
-def ask(client: Client, which: int, checker: Checker, timeout_s: float, clock: Callable[[], float]) -> Asked:
+def send_and_check(
+    client: Client, which: int, checker: Checker, timeout_s: float, clock: Callable[[], float]
+) -> RequestResult:
     """Sends one request and looks at its answer, which may come in events."""
     heard, size = checker.reader(clock), 0
     failure: str | None
@@ -39,12 +40,12 @@ def ask(client: Client, which: int, checker: Checker, timeout_s: float, clock: C
             answer = client.send(which, None if heard is None else heard.hear)
         failure, size = checker.failure(answer, heard), len(answer.body)
     except gevent.Timeout:
-        failure = answers.TIMEOUT
+        failure = TIMEOUT
     except ConnectionRefusedError:
-        failure = answers.REFUSED
+        failure = REFUSED
     except (OSError, BrokenAnswer):
-        failure = answers.BROKEN
-    return Asked(failure, size, heard)
+        failure = BROKEN
+    return RequestResult(failure, size, heard)
 
 
 class Connection:
@@ -90,7 +91,7 @@ class Connection:
 class Client:
     """Sends one request to one server over as many connections as are needed at once."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: LoadRequest) -> None:
         self._data = [request.wire_bytes(body) for body in request.all_bodies]
         self._host = request.address[0]
         self._tls = ssl.create_default_context(cafile=request.cacert) if request.tls else None

@@ -20,13 +20,13 @@ from locust import User, task
 from locust.env import Environment
 from locust.exception import StopUser
 
-from loadtest.measuring import Beat, Measurement, Second, bucket_ms
-from loadtest.sending.answers import Checker
-from loadtest.sending.client import Client, ask
+from loadtest.measuring import GeneratorHealth, Measurement, Second, bucket_ms
+from loadtest.sending.answer_checks import Checker
+from loadtest.sending.client import Client, send_and_check
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.recorder import Recorder
 
-OnBeat = Callable[[Beat, Second], None]
+OnHealth = Callable[[GeneratorHealth, Second], None]
 _TICK_S = 0.01
 # Each open request holds a port of this machine, and there are 28,000.
 _MOST_OPEN = 20_000
@@ -52,7 +52,7 @@ def user_class(follow: Callable[[], None]) -> type[User]:
 class OpenLoop:
     """One process's share of a run, whose requests are those of a Locust environment."""
 
-    def __init__(self, plan: LoadPlan, environment: Environment, on_beat: OnBeat) -> None:
+    def __init__(self, plan: LoadPlan, environment: Environment, on_beat: OnHealth) -> None:
         self._plan = plan
         self._times = plan.schedule.times(plan.part, plan.parts)
         self._clients = [Client(request) for request in plan.request.to_each]
@@ -64,7 +64,7 @@ class OpenLoop:
         self._on_beat = on_beat
         self._stopped = Event()
         self._open = Group()
-        self._most_open = open_files() - _OTHER_FILES
+        self._most_open = connection_limit() - _OTHER_FILES
         self._start = self._ran_s = 0.0
         self._environment = environment
         # What exists now lives as long as the run; the collector need not walk it while requests are timed.
@@ -125,7 +125,9 @@ class OpenLoop:
 
     def _send(self, due: float, which: int, server: int) -> None:
         begun = self._now()
-        failure, size, heard = ask(self._clients[server], which, self._checkers[which], self._plan.timeout_s, self._now)
+        failure, size, heard = send_and_check(
+            self._clients[server], which, self._checkers[which], self._plan.timeout_s, self._now
+        )
         ended = self._now()
         self._recorder.ended(due, begun, ended, failure, server)
         if heard is not None:
@@ -157,7 +159,7 @@ class OpenLoop:
             self._on_beat(*self._recorder.beat(self._now()))
 
 
-def open_files() -> int:
+def connection_limit() -> int:
     """How many connections this process may hold, after raising the limit as far as it is allowed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -19,12 +19,12 @@ from queue import Empty, SimpleQueue
 
 from config.errors import InputError, MarinaError
 from config.machine import end_with_parent
-from loadtest.measuring import Beat, Measurement, Second
-from loadtest.sending.log_lines import is_end, record_in, second_in
+from loadtest.measuring import GeneratorHealth, Measurement, Second
+from loadtest.sending.log_lines import is_end, parse_record, parse_second
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import TOGETHER_WITHIN_S
+from loadtest.sending.processes import GATHER_TIMEOUT_S
 
-OnSecond = Callable[[int, Second, Sequence[Beat]], None]
+OnSecond = Callable[[int, Second, Sequence[GeneratorHealth]], None]
 Lines = SimpleQueue[str | None]
 
 # After Ctrl-C only the requests that are under way are waited for.
@@ -33,12 +33,12 @@ _END_WITHIN_S = 30.0
 
 def generate(plan: LoadPlan, on_second: OnSecond = lambda *_: None) -> Measurement:
     """Runs a plan, one process for each of its parts; after Ctrl-C the measurement ends there."""
-    with standing_generator() as generator:
+    with running_generator() as generator:
         return generator.generate(plan, on_second)
 
 
 @contextmanager
-def standing_generator() -> Iterator[Generator]:
+def running_generator() -> Iterator[Generator]:
     """A generator for one plan after the other: to start it takes longer than a short run."""
     with _sender() as (process, lines):
         yield Generator(process, lines)
@@ -57,7 +57,7 @@ class Generator:
         interrupted = False
         self._order(plan)
         try:
-            self._follow(on_second, record, TOGETHER_WITHIN_S + plan.timeout_s)
+            self._follow(on_second, record, GATHER_TIMEOUT_S + plan.timeout_s)
         except KeyboardInterrupt:
             interrupted = True
             _end_orders(self._process)
@@ -66,7 +66,7 @@ class Generator:
             # It had not begun.
             raise KeyboardInterrupt
         try:
-            measured, _ = record_in(record)
+            measured, _ = parse_record(record)
         except InputError as err:
             raise MarinaError(
                 "the process that sends the load ended without a result; its last words are above"
@@ -84,7 +84,7 @@ class Generator:
         """Tells every second, and keeps all other lines, until the plan is done or the process has ended; one that
         has said nothing for `silent_s` is killed."""
         while (line := self._line(silent_s)) is not None and not is_end(line):
-            second = second_in(line)
+            second = parse_second(line)
             if second is None:
                 record.append(line)
             else:

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _OURS = ("cache-control", "connection", "content-length", "content-type", "transfer-encoding")
 
 
-def header_of(text: str, environment: Mapping[str, str]) -> Header:
+def parse_header(text: str, environment: Mapping[str, str]) -> Header:
     """The header that `Name: value` asks for; InputError when it is not a header, or a variable in it is not set."""
     name, colon, value = (part.strip() for part in text.partition(":"))
     if not colon or not _NAME.fullmatch(name):

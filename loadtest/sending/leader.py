@@ -18,12 +18,12 @@ from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner
 
 from config.errors import MarinaError
-from loadtest.measuring import Beat, Measurement, Second, merge, merge_seconds
+from loadtest.measuring import GeneratorHealth, Measurement, Second, merge_measurements, merge_seconds
 from loadtest.sending import messages
 from loadtest.sending.engine import user_class
 from loadtest.sending.generator import OnSecond
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import TOGETHER_WITHIN_S
+from loadtest.sending.processes import GATHER_TIMEOUT_S
 
 _READY_WITHIN_S = 60.0
 # What the slowest worker needs to learn the moment.
@@ -37,7 +37,7 @@ class Stopped(Exception):
 
 
 @dataclass
-class _Worker:
+class _WorkerState:
     """What is known of one worker, and how to reach it."""
 
     client: str
@@ -49,7 +49,7 @@ class _Worker:
     """Its clock minus ours."""
     unsure_s: float = float("inf")
     """How wrong that may be: half the quickest way there and back."""
-    seconds: list[tuple[Beat, Second]] = field(default_factory=list)
+    seconds: list[tuple[GeneratorHealth, Second]] = field(default_factory=list)
     measured: Measurement | None = None
     error: str | None = None
 
@@ -66,13 +66,13 @@ class Leader:
         self._plan = plan
         self._on_second = on_second
         self._seconds = 0
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, _WorkerState] = {}
         self._processes: Mapping[int, subprocess.Popen[bytes]] = {}
         self._stopped = Event()
         # The workers have the users; the master counts them.
         environment = Environment(user_classes=[user_class(lambda: None)], host=plan.request.url)
         self._runner: MasterRunner = environment.create_master_runner(host, port)
-        answers: dict[str, Callable[[_Worker, dict[str, Any]], None]] = {
+        answers: dict[str, Callable[[_WorkerState, dict[str, Any]], None]] = {
             messages.WAITING: lambda worker, _: setattr(worker, "waiting", True),
             messages.CLOCK: _compare_clocks,
             messages.SECOND: self._hear_second,
@@ -107,7 +107,7 @@ class Leader:
 
     def _gather(self) -> None:
         parts = range(self._plan.parts)
-        self._await(lambda: [part for part in parts if part not in self._workers], TOGETHER_WITHIN_S, "come")
+        self._await(lambda: [part for part in parts if part not in self._workers], GATHER_TIMEOUT_S, "come")
         for part, worker in self._workers.items():
             plan = self._plan.model_copy(update={"part": part})
             self._tell([worker], messages.PLAN, {"plan": plan.model_dump_json()})
@@ -147,7 +147,7 @@ class Leader:
             raise MarinaError(f"every process of the load was lost: {', '.join(worker.name for worker in workers)}")
         lost_names = tuple(worker.name for worker in workers if worker.measured is None)
         clocks_ms = 1000 * max(worker.unsure_s for worker in workers)
-        return merge(measured).model_copy(update={"lost_processes": lost_names, "clocks_ms": clocks_ms})
+        return merge_measurements(measured).model_copy(update={"lost_processes": lost_names, "clocks_ms": clocks_ms})
 
     def _await(self, missing: Callable[[], list[int]], within_s: float, verb: str) -> None:
         """Until no part is missing any more; MarinaError when one will not come."""
@@ -164,7 +164,7 @@ class Leader:
                 raise MarinaError(f"processes {numbers} of the load did not {verb} within {within_s:g} s")
             gevent.sleep(_POLL_S)
 
-    def _is_lost(self, worker: _Worker) -> bool:
+    def _is_lost(self, worker: _WorkerState) -> bool:
         client, process = self._runner.clients.get(worker.client), self._processes.get(worker.part)
         return client is None or client.state == STATE_MISSING or (process is not None and process.poll() is not None)
 
@@ -174,24 +174,24 @@ class Leader:
                 raise MarinaError(f"process {worker.name} of the load failed: {worker.error}")
 
     def _meet(self, data: dict[str, Any]) -> None:
-        self._workers[data["part"]] = _Worker(data["client"], data["part"])
+        self._workers[data["part"]] = _WorkerState(data["client"], data["part"])
 
-    def _from_worker(self, answer: Callable[[_Worker, dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    def _from_worker(self, answer: Callable[[_WorkerState, dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
         return lambda data: answer(self._workers[data["part"]], data)
 
-    def _hear_second(self, worker: _Worker, data: dict[str, Any]) -> None:
-        worker.seconds.append((Beat.model_validate(data["beat"]), Second.model_validate(data["second"])))
+    def _hear_second(self, worker: _WorkerState, data: dict[str, Any]) -> None:
+        worker.seconds.append((GeneratorHealth.model_validate(data["beat"]), Second.model_validate(data["second"])))
         if min(len(known.seconds) for known in self._workers.values()) > self._seconds:
             beats, seconds = zip(*(known.seconds[self._seconds] for known in self._workers.values()), strict=True)
             self._seconds += 1
             self._on_second(self._seconds, merge_seconds(seconds), beats)
 
-    def _tell(self, workers: Iterable[_Worker], name: str, data: dict[str, Any]) -> None:
+    def _tell(self, workers: Iterable[_WorkerState], name: str, data: dict[str, Any]) -> None:
         for worker in workers:
             self._runner.send_message(name, data, worker.client)
 
 
-def _compare_clocks(worker: _Worker, data: dict[str, Any]) -> None:
+def _compare_clocks(worker: _WorkerState, data: dict[str, Any]) -> None:
     """The quickest of several questions tells most: the answer was given some time between its ends."""
     now = time.perf_counter()
     unsure_s = (now - data["asked"]) / 2
@@ -200,5 +200,5 @@ def _compare_clocks(worker: _Worker, data: dict[str, Any]) -> None:
     worker.clock_answers += 1
 
 
-def _keep_measurement(worker: _Worker, data: dict[str, Any]) -> None:
+def _keep_measurement(worker: _WorkerState, data: dict[str, Any]) -> None:
     worker.measured = Measurement.model_validate(data["measurement"])

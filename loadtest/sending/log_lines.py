@@ -13,14 +13,14 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from config.errors import InputError
-from loadtest.measuring import Beat, Machine, Measurement, Second
+from loadtest.measuring import GeneratorHealth, Machine, Measurement, Second
 
 _SECOND, _RECORD = "marina-second ", "marina-record "
 END_LINE = "marina-end"
 _PIECE = 8_000
 
 
-def second_line(number: int, second: Second, beats: Sequence[Beat]) -> str:
+def second_line(number: int, second: Second, beats: Sequence[GeneratorHealth]) -> str:
     """What happened in one second, as a line."""
     data = {
         "number": number,
@@ -30,7 +30,7 @@ def second_line(number: int, second: Second, beats: Sequence[Beat]) -> str:
     return _SECOND + json.dumps(data)
 
 
-def second_in(line: str) -> tuple[int, Second, list[Beat]] | None:
+def parse_second(line: str) -> tuple[int, Second, list[GeneratorHealth]] | None:
     """What a line of the leader's log says of one second; None when it is another line."""
     if not line.startswith(_SECOND):
         return None
@@ -38,7 +38,7 @@ def second_in(line: str) -> tuple[int, Second, list[Beat]] | None:
         data = json.loads(line.removeprefix(_SECOND))
     except ValueError:
         return None
-    beats = [Beat.model_validate(beat) for beat in data["beats"]]
+    beats = [GeneratorHealth.model_validate(beat) for beat in data["beats"]]
     return data["number"], Second.model_validate(data["second"]), beats
 
 
@@ -57,7 +57,7 @@ def record_lines(measured: Measurement, machine: Machine) -> Iterator[str]:
         yield f"{_RECORD}{number}/{len(pieces)} {digest} {piece}"
 
 
-def record_in(lines: Iterable[str]) -> tuple[Measurement, Machine]:
+def parse_record(lines: Iterable[str]) -> tuple[Measurement, Machine]:
     """The measurement and the machine that a log ends with; InputError when it is not there or not whole."""
     pieces: dict[int, str] = {}
     wanted, digest = 0, ""

@@ -39,7 +39,7 @@ class Server(Part):
     """Without a path."""
 
 
-class Request(Part):
+class LoadRequest(Part):
     """One request, encoded once and sent again and again."""
 
     url: str
@@ -60,7 +60,7 @@ class Request(Part):
     key: str | None = None
 
     @property
-    def to_each(self) -> tuple[Request, ...]:
+    def to_each(self) -> tuple[LoadRequest, ...]:
         """The request as each of the servers gets it."""
         urls = [f"{server.url}{self.path}" for server in self.servers] or [self.url]
         return tuple(self.model_copy(update={"url": url}) for url in urls)
@@ -109,7 +109,7 @@ class Request(Part):
 class LoadPlan(Part):
     """One process's share of a run."""
 
-    request: Request
+    request: LoadRequest
     schedule: Schedule
     part: int = 0
     parts: int = 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config.errors import MarinaError
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.sender import send
+from loadtest.sending.sender import send_plan
 from loadtest.sending.worker import work
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     try:
         plan = LoadPlan.model_validate_json(options.plan.read_text(encoding="utf-8"))
         if options.part == 0:
-            send(plan, sys.stdout, host="*", port=options.port, local=1)
+            send_plan(plan, sys.stdout, host="*", port=options.port, local=1)
         else:
             work(options.leader, options.port, options.part)
     except MarinaError as err:

@@ -7,10 +7,10 @@ import os
 import signal
 
 # A node may have to pull the image first.
-TOGETHER_WITHIN_S = 600.0
+GATHER_TIMEOUT_S = 600.0
 
 
-def go_first() -> None:
+def raise_priority() -> None:
     """Arrivals must not wait for a core that the server or anything else is using.
 
     Only a real-time class helps on a full machine (measured: p99 of the lag 10 ms without, 1.2 ms with it); where that

@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from itertools import pairwise
 
-from loadtest.measuring import Beat, Histogram, Measurement, Second, Share, Slice, Streams, merge_streams
-from loadtest.sending import answers
+from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PodShare, Second, Slice, Streams, merge_streams
+from loadtest.sending.answer_checks import TIMEOUT
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.wire import EventReader
 
 
-class _Bin:
+class _SecondCounts:
     """One second, while it is counted."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class _Bin:
         return Second(due=self.due, answered=self.answered, errors=dict(self.errors), response=self.response)
 
 
-class Heard:
+class StreamCounts:
     """Answers in events, while they are counted; the window that they belong to begins at `begin_s`."""
 
     def __init__(self, limit_ms: float, first_ms: float | None, gap_ms: float | None, begin_s: float = 0.0) -> None:
@@ -44,7 +44,7 @@ class Heard:
         times = heard.times
         self._ended_s = max(self._ended_s, ended)
         first_ms = ((times[0] if times else ended) - due) * 1000
-        if times or failure == answers.TIMEOUT:
+        if times or failure == TIMEOUT:
             self._first.add(first_ms)
         tokens = int(heard.usage.get("completion_tokens") or len(times))
         self._tokens += tokens
@@ -72,13 +72,15 @@ class Heard:
         )
 
 
-class _Stretch:
+class _SliceCounts:
     """One slice of the window, while it is counted."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.due = self.in_time = self.failed = 0
         self.response = Histogram((plan.limit_ms,))
-        self.heard = Heard(plan.limit_ms, plan.first_ms, plan.gap_ms, plan.schedule.warmup_s) if plan.hears else None
+        self.heard = (
+            StreamCounts(plan.limit_ms, plan.first_ms, plan.gap_ms, plan.schedule.warmup_s) if plan.hears else None
+        )
 
     def frozen(self) -> Slice:
         return Slice(
@@ -90,15 +92,15 @@ class _Stretch:
         )
 
 
-class _Server:
+class _PodCounts:
     """One of several servers, while its answers are counted."""
 
     def __init__(self, name: str, limit_ms: float) -> None:
         self.name, self.good, self.failed = name, 0, 0
         self.response = Histogram((limit_ms,))
 
-    def frozen(self) -> Share:
-        return Share(name=self.name, good=self.good, failed=self.failed, response=self.response)
+    def frozen(self) -> PodShare:
+        return PodShare(name=self.name, good=self.good, failed=self.failed, response=self.response)
 
 
 class Recorder:
@@ -112,11 +114,11 @@ class Recorder:
         self._response, self._service = Histogram(limits), Histogram(limits)
         self._lag, self._loop_lag = Histogram(limits), Histogram(limits)
         self._errors: Counter[str] = Counter()
-        self._bins: list[_Bin] = []
-        self._slices = [_Stretch(plan) for _ in range(self._schedule.slices)]
-        self._servers = [_Server(server.name, plan.limit_ms) for server in plan.request.servers]
-        self._recent = _Bin()
-        self._beats: list[Beat] = []
+        self._bins: list[_SecondCounts] = []
+        self._slices = [_SliceCounts(plan) for _ in range(self._schedule.slices)]
+        self._servers = [_PodCounts(server.name, plan.limit_ms) for server in plan.request.servers]
+        self._recent = _SecondCounts()
+        self._beats: list[GeneratorHealth] = []
         self._worst_loop_lag_ms = 0.0
         self._clocks = (time.perf_counter(), time.process_time())
         self.sent = self.dropped = self.warmup = self.in_time = 0
@@ -132,7 +134,7 @@ class Recorder:
     def ended(self, due: float, begun: float, ended: float, failure: str | None, server: int = 0) -> None:
         """A request to a server ended: with a good answer, or with the name of a failure."""
         response = (ended - due) * 1000
-        timed = failure is None or failure == answers.TIMEOUT
+        timed = failure is None or failure == TIMEOUT
         if failure is None:
             self._bin(ended).answered += 1
             self._recent.answered += 1
@@ -171,7 +173,7 @@ class Recorder:
         assert counted is not None
         counted.add(due, ended, heard, failure)
         # A stall is one of all streams at the same moment, whenever they began.
-        times = [*heard.times, ended] if failure == answers.TIMEOUT else heard.times
+        times = [*heard.times, ended] if failure == TIMEOUT else heard.times
         for before, now in pairwise(times):
             stretch = self._slice(now).heard
             assert stretch is not None
@@ -184,24 +186,24 @@ class Recorder:
         if self._schedule.warmup_s <= now < self._schedule.total_s:
             self._loop_lag.add(lag_ms)
 
-    def beat(self, now: float) -> tuple[Beat, Second]:
+    def beat(self, now: float) -> tuple[GeneratorHealth, Second]:
         """A second has passed: how the process was, and what ended in it."""
         clocks = (time.perf_counter(), time.process_time())
         cpu = (clocks[1] - self._clocks[1]) / max(1e-9, clocks[0] - self._clocks[0])
-        beat = Beat(cpu=cpu, loop_lag_ms=self._worst_loop_lag_ms)
+        beat = GeneratorHealth(cpu=cpu, loop_lag_ms=self._worst_loop_lag_ms)
         # A second that began in the warm-up says nothing about the window.
         if self._schedule.warmup_s + 1 <= now <= self._schedule.total_s + 0.5:
             self._beats.append(beat)
-        recent, self._recent = self._recent.frozen(), _Bin()
+        recent, self._recent = self._recent.frozen(), _SecondCounts()
         self._worst_loop_lag_ms, self._clocks = 0.0, clocks
         return beat, recent
 
-    def _bin(self, moment: float) -> _Bin:
+    def _bin(self, moment: float) -> _SecondCounts:
         while len(self._bins) <= moment:
-            self._bins.append(_Bin())
+            self._bins.append(_SecondCounts())
         return self._bins[int(moment)]
 
-    def _slice(self, moment: float) -> _Stretch:
+    def _slice(self, moment: float) -> _SliceCounts:
         share = (moment - self._schedule.warmup_s) / self._schedule.duration_s
         return self._slices[min(len(self._slices) - 1, int(share * len(self._slices)))]
 

@@ -19,22 +19,22 @@ from gevent.fileobject import FileObjectPosix
 from gevent.queue import Queue
 
 from config.errors import MarinaError
-from loadtest.measuring import Beat, Measurement, Second, this_machine
-from loadtest.sending.alone import Alone
+from loadtest.measuring import GeneratorHealth, Measurement, Second, this_machine
 from loadtest.sending.leader import Leader, Stopped
 from loadtest.sending.log_lines import END_LINE, record_lines, second_line
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import go_first, ignore_ctrl_c
+from loadtest.sending.processes import ignore_ctrl_c, raise_priority
+from loadtest.sending.single_process import SingleProcessLoad
 
 _END_WITHIN_S = 10.0
 
 
-class Orders:
+class PlanInput:
     """Plans, one after the other, until the input ends; then what is being sent stops."""
 
     def __init__(self) -> None:
         self._lines: Queue[bytes] = Queue()
-        self._load: Alone | Leader | None = None
+        self._load: SingleProcessLoad | Leader | None = None
         self._ended = False
         gevent.spawn(self._read)
 
@@ -43,7 +43,7 @@ class Orders:
         line = self._lines.get()
         return LoadPlan.model_validate_json(line) if line else None
 
-    def stop_at_end(self, load: Alone | Leader) -> None:
+    def stop_at_end(self, load: SingleProcessLoad | Leader) -> None:
         """Lets this load end with the input."""
         self._load = load
         if self._ended:
@@ -61,10 +61,10 @@ class Orders:
 def main() -> int:
     """Sends one plan after the other."""
     ignore_ctrl_c()
-    orders = Orders()
+    orders = PlanInput()
     try:
         while (plan := orders.next()) is not None:
-            send(plan, sys.stdout, host="127.0.0.1", port=0, local=plan.parts, orders=orders)
+            send_plan(plan, sys.stdout, host="127.0.0.1", port=0, local=plan.parts, orders=orders)
             print(END_LINE, flush=True)
     except MarinaError as err:
         print(f"error: {err}", file=sys.stderr)
@@ -74,15 +74,17 @@ def main() -> int:
     return 0
 
 
-def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, orders: Orders | None = None) -> None:
+def send_plan(
+    plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, orders: PlanInput | None = None
+) -> None:
     """Sends a plan with the first `local` parts on this machine, and writes what happens, and the record, to `log`."""
 
-    def on_second(number: int, second: Second, beats: Sequence[Beat]) -> None:
+    def on_second(number: int, second: Second, beats: Sequence[GeneratorHealth]) -> None:
         print(second_line(number, second, beats), file=log, flush=True)
 
     if plan.parts == 1:
-        go_first()
-        alone = Alone(plan, on_second)
+        raise_priority()
+        alone = SingleProcessLoad(plan, on_second)
         if orders is not None:
             orders.stop_at_end(alone)
         measured = alone.run()
@@ -92,7 +94,7 @@ def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, order
         print(line, file=log, flush=True)
 
 
-def _lead(leader: Leader, local: int, orders: Orders | None) -> Measurement:
+def _lead(leader: Leader, local: int, orders: PlanInput | None) -> Measurement:
     if orders is not None:
         orders.stop_at_end(leader)
     with _workers(leader.port, range(local)) as processes:

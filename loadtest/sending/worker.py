@@ -20,11 +20,11 @@ from gevent.queue import Queue
 from locust.env import Environment
 
 from config.errors import MarinaError
-from loadtest.measuring import Beat, Second
+from loadtest.measuring import GeneratorHealth, Second
 from loadtest.sending import messages
 from loadtest.sending.engine import OpenLoop, user_class
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import TOGETHER_WITHIN_S, go_first, ignore_ctrl_c
+from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_ctrl_c, raise_priority
 
 _CONNECT_S, _RETRY_S = 5.0, 0.2
 
@@ -44,13 +44,13 @@ def main() -> int:
 def work(leader: str, port: int, part: int) -> None:
     """Does as the leader says, until it says that all is done; MarinaError when there is none."""
     _await_leader(leader, port)
-    go_first()
-    Worker(leader, port, part).join()
+    raise_priority()
+    LoadWorker(leader, port, part).join()
 
 
 def _await_leader(host: str, port: int) -> None:
     """Longer than Locust would wait: where the leader runs, the image may have to be pulled first."""
-    until = time.monotonic() + TOGETHER_WITHIN_S
+    until = time.monotonic() + GATHER_TIMEOUT_S
     while True:
         try:
             socket.create_connection((host, port), timeout=_CONNECT_S).close()
@@ -61,7 +61,7 @@ def _await_leader(host: str, port: int) -> None:
             time.sleep(_RETRY_S)
 
 
-class Worker:
+class LoadWorker:
     """One share of a load. The leader's messages come in Locust's greenlet, the schedule is followed in the user's."""
 
     def __init__(self, leader: str, port: int, part: int) -> None:
@@ -109,7 +109,7 @@ class Worker:
         except (ValueError, OSError) as err:
             self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
 
-    def _tell_second(self, beat: Beat, second: Second) -> None:
+    def _tell_second(self, beat: GeneratorHealth, second: Second) -> None:
         self._send(messages.SECOND, {"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
 
     def _tell_time(self, data: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from queues import EDGES, Dice, Seconds, histogram, single
 
-from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, look_share, looks_of
+from loadtest.comparing import Judgement, Round, Turn, first_side, judge_rounds, look_schedule, look_share
 from loadtest.judging import Objective
 from loadtest.scheduling import Schedule
 
@@ -70,17 +70,17 @@ def rounds_of(injected: float, machine: Machine, seed: int, count: int, first: i
         dice = np.random.default_rng([seed, number])
         schedule = Schedule(arrivals="poisson", rate=RATE, warmup_s=0.5, duration_s=1, seed=1000 * seed + number)
         old, new = (turn(schedule, each, machine, dice) for each in (0.0, injected))
-        made.append(Round(first=first_of(number), old=old, new=new))
+        made.append(Round(first=first_side(number), old=old, new=new))
     return made
 
 
-def compared(injected: float, machine: Machine, seed: int, *, regression: float = 0.2, most: int = 360) -> Said:
+def compared(injected: float, machine: Machine, seed: int, *, regression: float = 0.2, most: int = 360) -> Judgement:
     """What `marina compare` says of the two."""
     rounds: list[Round] = []
-    looks = looks_of(most)
+    looks = look_schedule(most)
     for look in looks:
         rounds += rounds_of(injected, machine, seed, look - len(rounds), len(rounds))
-        said = judge_rounds(rounds, OBJECTIVE, regression, share=look_share(look, looks))
-        if not said.goes_on:
+        judgement = judge_rounds(rounds, OBJECTIVE, regression, share=look_share(look, looks))
+        if not judgement.needs_more_rounds:
             break
-    return said
+    return judgement

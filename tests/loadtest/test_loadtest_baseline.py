@@ -12,14 +12,14 @@ from loadtest_rig import MACHINE, SPEC, write_package
 from queues import Queue, always, measured
 
 import marina
-from loadtest.judging.outcome import Load, Outcome, Subject, run_of
+from loadtest.judging.outcome import LoadRecord, LoadTestOutcome, LoadedServer, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Machine
 from loadtest.scheduling import Schedule
 
 
-def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, **load: Any) -> Outcome:
+def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, **load: Any) -> LoadTestOutcome:
     objective = Objective(p99_ms=2000, error_rate=0.01, throughput_rps=None)
     schedule = Schedule(arrivals="poisson", rate=80, warmup_s=2, duration_s=60)
     run = measured(queue, schedule, objective.p99_ms, seed)
@@ -28,10 +28,10 @@ def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, *
         "timeout_s": 10, "sample_bytes": 300, "sample_content_type": "image/png",
     }  # fmt: skip
     judged = judge(run, objective)
-    return Outcome(
+    return LoadTestOutcome(
         verdict=judged,
         objective=objective,
-        tested=Subject(
+        tested=LoadedServer(
             name="digits",
             version="1.0",
             spec="spec.yaml",
@@ -41,10 +41,10 @@ def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, *
             served=package,
             cold_start_s=4.2,
         ),
-        load=Load(**(fields | load)),
+        load=LoadRecord(**(fields | load)),
         machine=machine,
         at="2026-01-02T03:04:05Z",
-        runs=(run_of(run, judged),),
+        runs=(run_record(run, judged),),
     )
 
 
@@ -54,7 +54,7 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     (tmp_path / "spec.yaml").write_text(SPEC)
     sha256 = write_package(tmp_path / "build/digits")
 
-    def compare(old: Outcome, new_queue: Queue, package: str | None = None) -> tuple[int, str]:
+    def compare(old: LoadTestOutcome, new_queue: Queue, package: str | None = None) -> tuple[int, str]:
         (tmp_path / "kept.json").write_text(json.dumps(old.to_data()))
         newest = verdict(new_queue, package or sha256, seed=2)
         (tmp_path / "build/digits/verdict.json").write_text(json.dumps(newest.to_data()))

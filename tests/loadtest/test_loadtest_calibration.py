@@ -9,10 +9,10 @@ import pytest
 from queues import Dice, Queue, Seconds, SimulatedSession, always, two_workers
 
 from loadtest.calibrating.knee import Untrusted
-from loadtest.calibrating.search import Search
-from loadtest.calibrating.trials import OutOfTime, Trials
+from loadtest.calibrating.options import CalibrateOptions
+from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Objective, samples_needed
-from loadtest.measuring import Histogram, Identity, Measurement
+from loadtest.measuring import Histogram, Measurement, PackageIdentity
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 
@@ -20,9 +20,9 @@ OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 TRUE_KNEE_RPS = 63.15
 
 
-def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[Trials, SimulatedSession]:
+def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[RateTrials, SimulatedSession]:
     session = SimulatedSession(queue, OBJECTIVE, seed, options.pop("change", lambda run: run))
-    return Trials(session, OBJECTIVE, Search(seed=seed, **options)), session  # type: ignore[arg-type]
+    return RateTrials(session, OBJECTIVE, CalibrateOptions(seed=seed, **options)), session  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("rate", "status", "looks"), [(20, "PASS", 1), (150, "FAIL", 1), (60, "PASS", 4)])
@@ -68,7 +68,7 @@ def test_a_late_run_that_also_misses_a_limit_is_measured_again_and_does_not_end_
 
 def test_another_package_is_no_limit_of_the_generator() -> None:
     def swapped(run: Measurement) -> Measurement:
-        return run.model_copy(update={"identity": Identity(wanted="aa", found="bb" if run.rate > 100 else "aa")})
+        return run.model_copy(update={"identity": PackageIdentity(wanted="aa", found="bb" if run.rate > 100 else "aa")})
 
     made, _ = trials(always(0.001), change=swapped, repeat=1)
     with pytest.raises(Untrusted, match="the server serves package bb, the spec's is aa"):

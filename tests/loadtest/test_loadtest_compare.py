@@ -14,12 +14,12 @@ from specs import DIGITS
 
 import marina
 from config.load import parse_spec
-from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, look_share, looks_of, ratio
-from loadtest.comparing.answers import alike
-from loadtest.comparing.comparison import Answers, Comparison, Figure, Side, Turns
-from loadtest.comparing.judgement import Wrong
-from loadtest.comparing.page import comparison_html
-from loadtest.comparing.suite import comparison_xml
+from loadtest.comparing import Judgement, Round, Turn, first_side, judge_rounds, look_schedule, look_share, ratio
+from loadtest.comparing.answer_comparison import answers_match
+from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Side
+from loadtest.comparing.comparison_junit import comparison_xml
+from loadtest.comparing.comparison_page import comparison_html
+from loadtest.comparing.judgement import FalseRates
 from loadtest.comparing.swaps import by_chance
 from loadtest.judging import Reason
 from loadtest.measuring import Histogram
@@ -84,7 +84,7 @@ def stalled(times: int, *, count: int = 80, both: bool = False) -> list[Round]:
     hit = {round(count * (at + 0.5) / times) for at in range(times)}
     return [
         Round(
-            first=first_of(number),
+            first=first_side(number),
             old=late if both and (number + 1) % count in hit else calm,
             new=late if number in hit else calm,
         )
@@ -122,15 +122,15 @@ def test_to_pass_a_figure_needs_less_than_to_fail_since_every_other_one_must_pas
     assert judge_rounds(below, OBJECTIVE, 0.2, share=0.1).status == "PASS"
     assert judge_rounds(above, OBJECTIVE, 0.2, share=0.1).status == "INVALID"
     assert judge_rounds(above, OBJECTIVE, 0.2).status == "FAIL"
-    wrong = Wrong.of(0.1)
+    wrong = FalseRates.of(0.1)
     assert (wrong.fails, wrong.passes) == pytest.approx((0.02 * 0.1 / 6, 0.02 * 0.1))
 
 
 def test_each_server_is_first_as_often_and_looks_become_rare_and_use_all_that_may_go_wrong() -> None:
-    assert "".join(first_of(number)[0] for number in range(6)) == "ononon"
-    assert looks_of(41) == (12, 18, 28, 40)
-    assert [looks_of(few) for few in (0, 5, 13)] == [(2,), (4,), (12,)]
-    shares = [look_share(look, looks_of(41)) for look in looks_of(41)]
+    assert "".join(first_side(number)[0] for number in range(6)) == "ononon"
+    assert look_schedule(41) == (12, 18, 28, 40)
+    assert [look_schedule(few) for few in (0, 5, 13)] == [(2,), (4,), (12,)]
+    shares = [look_share(look, look_schedule(41)) for look in look_schedule(41)]
     assert sum(shares) == pytest.approx(1)
     assert shares == sorted(shares)
 
@@ -146,14 +146,14 @@ def turn(
     )
 
 
-def figure_of(name: str, verdict: Said) -> Figure:
+def figure_of(name: str, verdict: Judgement) -> Figure:
     return next(each for each in verdict.figures if each.figure == name)
 
 
 def rounds(old: Turn, new: Turn, count: int = 12, disturbed: int = 0) -> list[Round]:
     late = (Reason(id="arrivals-late", text="late"),)
     return [
-        Round(first=first_of(number), old=old, new=new, left_out=late if number < disturbed else ())
+        Round(first=first_side(number), old=old, new=new, left_out=late if number < disturbed else ())
         for number in range(count)
     ]
 
@@ -188,7 +188,7 @@ def test_a_busy_generator_makes_it_invalid_and_a_round_or_two_are_left_out() -> 
     few = judge_rounds(rounds(turn(), turn(), 15, disturbed=3), OBJECTIVE, 0.2)
     assert few.status == "PASS"
     many = judge_rounds(rounds(turn(), turn(13), 15, disturbed=9), OBJECTIVE, 0.2)
-    assert (many.status, many.goes_on) == ("INVALID", False)
+    assert (many.status, many.needs_more_rounds) == ("INVALID", False)
     assert [reason.id for reason in many.reasons] == ["disturbed", "arrivals-late"]
 
 
@@ -203,7 +203,7 @@ def test_a_few_rounds_decide_nothing() -> None:
 
 
 def test_answers_that_differ_fail_however_fast_they_are() -> None:
-    answers = Answers(inputs=10, same=8, differing=("a.png", "b.png"))
+    answers = AnswerCounts(inputs=10, same=8, differing=("a.png", "b.png"))
     verdict = judge_rounds(rounds(turn(), turn(5)), OBJECTIVE, 0.2, answers=answers, agreement=0.99)
     assert verdict.status == "FAIL"
     assert verdict.figures[-1].reasons[0].text == (
@@ -234,19 +234,20 @@ def test_a_server_that_dies_is_a_fail_of_the_new_one_only() -> None:
     ],
 )
 def test_answers_are_alike_in_what_they_mean(old: bytes, new: bytes, same: bool) -> None:
-    assert alike((200, old), (200, new), 0.05) is same
-    assert not alike((200, old), (500, new), 0.05)
-    assert alike((422, old), (422, new), 0.05)
+    assert answers_match((200, old), (200, new), 0.05) is same
+    assert not answers_match((200, old), (500, new), 0.05)
+    assert answers_match((422, old), (422, new), 0.05)
 
 
 def comparison(injected: float = 0.5) -> Comparison:
     made = rounds_of(injected, QUIET, 1, 40)
-    verdict = judge_rounds(made, OBJECTIVE, 0.2, answers=Answers(inputs=3, same=3, differing=()))
+    verdict = judge_rounds(made, OBJECTIVE, 0.2, answers=AnswerCounts(inputs=3, same=3, differing=()))
     side = Side(name="digits", version="1.0", spec="s", url="http://127.0.0.1:1", package="ab" * 32, started=True)
     return Comparison(
         status=verdict.status, reasons=verdict.reasons, figures=verdict.figures, regression=0.2, objective=OBJECTIVE,
-        old=side, new=side.model_copy(update={"version": "1.<1>"}), answers=Answers(inputs=3, same=3, differing=()),
-        load=Turns(arrivals="poisson", rate=50, warmup_s=1, turn_s=6, seed=0, timeout_s=10), machine=MACHINE,
+        old=side, new=side.model_copy(update={"version": "1.<1>"}),
+        answers=AnswerCounts(inputs=3, same=3, differing=()),
+        load=ComparisonLoad(arrivals="poisson", rate=50, warmup_s=1, turn_s=6, seed=0, timeout_s=10), machine=MACHINE,
         at="2026-01-01T00:00:00Z", rounds=tuple(made),
     )  # fmt: skip
 

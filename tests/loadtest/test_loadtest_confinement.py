@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.running.confinement import Confined, Confinement, confine
+from loadtest.running.confinement import Confinement, ServerLimits, confine
 
 CPUINFO = "model name\t: A Processor  @ 2 GHz\nflags\t\t: fpu avx2 avx512f sse\n"
 
@@ -72,6 +72,6 @@ def test_a_group_that_may_not_be_made_leaves_the_affinity(modern: Path) -> None:
 
 def test_the_record_names_the_processor_and_its_instructions(modern: Path) -> None:
     with confine(1, None, modern) as confinement:
-        record = Confined.model_validate_json(confinement.record.model_dump_json())
+        record = ServerLimits.model_validate_json(confinement.record.model_dump_json())
     assert record.machine.processor == "A Processor @ 2 GHz"
     assert record.machine.isa == ("avx2", "avx512f")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from queues import Queue, always, measured, single, true_p99_ms, two_workers
 
-from loadtest.judging import Objective, Verdict, goes_on, judge
+from loadtest.judging import Objective, Verdict, is_undecided, judge
 from loadtest.judging.interval import (
     Counts,
     arrivals_to_decide,
@@ -112,7 +112,7 @@ def test_a_limit_that_is_the_true_p99_goes_on_and_stays_undecided() -> None:
     reason = latency.reasons[0]
     assert reason.id == "undecided"
     assert "more requests would decide" in reason.text
-    assert goes_on(verdict)
+    assert is_undecided(verdict)
 
 
 def test_a_clear_answer_takes_one_run() -> None:

@@ -4,14 +4,14 @@ import pytest
 from test_loadtest_slo import measured
 
 from config.errors import InputError
-from loadtest.measuring import Beat, Histogram, Second, this_machine
-from loadtest.sending.log_lines import END_LINE, is_end, record_in, record_lines, second_in, second_line
+from loadtest.measuring import GeneratorHealth, Histogram, Second, this_machine
+from loadtest.sending.log_lines import END_LINE, is_end, parse_record, parse_second, record_lines, second_line
 
 
 def test_a_second_comes_back_as_it_was_written() -> None:
     second = Second(due=3, answered=2, errors={"timeout": 1}, response=Histogram())
-    beats = [Beat(cpu=0.5, loop_lag_ms=1.5)]
-    assert second_in(second_line(7, second, beats)) == (7, second, beats)
+    beats = [GeneratorHealth(cpu=0.5, loop_lag_ms=1.5)]
+    assert parse_second(second_line(7, second, beats)) == (7, second, beats)
 
 
 def test_a_plan_ends_with_a_line_of_its_own() -> None:
@@ -20,14 +20,14 @@ def test_a_plan_ends_with_a_line_of_its_own() -> None:
 
 
 def test_other_lines_are_no_second() -> None:
-    assert second_in("locust: ready") is None
-    assert second_in("marina-second {cut") is None
+    assert parse_second("locust: ready") is None
+    assert parse_second("marina-second {cut") is None
 
 
 def test_a_record_comes_back_from_between_other_lines() -> None:
     run = measured(*[20.0] * 100)
     lines = ["starting", *record_lines(run, this_machine()), "bye"]
-    assert record_in(lines) == (run, this_machine())
+    assert parse_record(lines) == (run, this_machine())
 
 
 def test_a_log_that_lost_a_line_is_no_record() -> None:
@@ -36,6 +36,6 @@ def test_a_log_that_lost_a_line_is_no_record() -> None:
     pieces = list(record_lines(run, this_machine()))
     assert len(pieces) > 1
     with pytest.raises(InputError, match="pieces of its record"):
-        record_in(pieces[1:])
+        parse_record(pieces[1:])
     with pytest.raises(InputError, match=r"0 of \? pieces"):
-        record_in(["error: out of memory"])
+        parse_record(["error: out of memory"])

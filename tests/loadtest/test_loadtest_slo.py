@@ -8,15 +8,15 @@ from config.errors import InputError
 from config.load import parse_spec
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, Status
-from loadtest.measuring import Beat, Histogram, Identity, Measurement, merge
+from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PackageIdentity, merge_measurements
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, Request
+from loadtest.sending import LoadPlan, LoadRequest
 from loadtest.sending.recorder import Recorder
 
 OBJECTIVE = Objective(p99_ms=105, error_rate=0.001, throughput_rps=100)
 
 
-REQUEST = Request(url="http://x/predictions/m", body=b"YQ==", content_type="text/plain")
+REQUEST = LoadRequest(url="http://x/predictions/m", body=b"YQ==", content_type="text/plain")
 
 
 def histogram(*values: float, limit: float = 105) -> Histogram:
@@ -46,8 +46,8 @@ def measured(*values: float, limit: float = 105, errors: dict[str, int] | None =
         "lag": histogram(*[0.1] * count),
         "loop_lag": histogram(*[0.1] * 100),
         "seconds": (),
-        "generators": ((Beat(cpu=0.2, loop_lag_ms=1),) * 10,),
-        "identity": Identity(wanted="aa", found="aa"),
+        "generators": ((GeneratorHealth(cpu=0.2, loop_lag_ms=1),) * 10,),
+        "identity": PackageIdentity(wanted="aa", found="aa"),
     }
     return Measurement(**(fields | changes))
 
@@ -144,7 +144,9 @@ def test_without_a_throughput_objective_the_offered_rate_must_be_held() -> None:
 
 SLOW = [300.0] * 1000
 HELD_BACK: list[Any] = [
-    pytest.param({"generators": ((Beat(cpu=0.97, loop_lag_ms=1),) * 10,)}, "generator-saturated", id="its own work"),
+    pytest.param(
+        {"generators": ((GeneratorHealth(cpu=0.97, loop_lag_ms=1),) * 10,)}, "generator-saturated", id="its own work"
+    ),
     pytest.param({"loop_lag": histogram(*[60.0] * 100)}, "generator-stalled", id="loop late"),
     pytest.param({"lag": histogram(*[60.0] * 1000)}, "arrivals-late", id="arrivals late"),
     pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
@@ -152,8 +154,8 @@ HELD_BACK: list[Any] = [
     pytest.param({"sent": 1211}, "requests-lost", id="requests in no count"),
     pytest.param({"lost_processes": ("2 on host",)}, "process-lost", id="a generator that died"),
     pytest.param({"starts_ms": (0.0, 15.0), "clocks_ms": 7.0}, "processes-apart", id="generators not in step"),
-    pytest.param({"identity": Identity(wanted="aa", found="bb")}, "package-differs", id="another package"),
-    pytest.param({"identity": Identity(wanted="aa", found=None)}, "package-unknown", id="no package named"),
+    pytest.param({"identity": PackageIdentity(wanted="aa", found="bb")}, "package-differs", id="another package"),
+    pytest.param({"identity": PackageIdentity(wanted="aa", found=None)}, "package-unknown", id="no package named"),
 ]
 
 
@@ -176,7 +178,7 @@ def test_a_server_that_ends_during_the_run_fails_whatever_else_is_wrong() -> Non
 
 
 def test_the_end_of_another_packages_server_says_nothing() -> None:
-    run = measured(*[20.0] * 1000, server_end="gone", identity=Identity(wanted="aa", found="bb"))
+    run = measured(*[20.0] * 1000, server_end="gone", identity=PackageIdentity(wanted="aa", found="bb"))
     assert ids(run) == ("INVALID", ["package-differs"])
 
 
@@ -197,7 +199,7 @@ def test_a_timeout_within_the_latency_limit_is_refused() -> None:
 
 
 def test_one_busy_second_in_a_hundred_is_allowed() -> None:
-    calm, busy = Beat(cpu=0.2, loop_lag_ms=1), Beat(cpu=1.0, loop_lag_ms=1)
+    calm, busy = GeneratorHealth(cpu=0.2, loop_lag_ms=1), GeneratorHealth(cpu=1.0, loop_lag_ms=1)
     assert ids(measured(*[20.0] * 1000, generators=((busy, *[calm] * 99),)))[0] == "PASS"
     assert ids(measured(*[20.0] * 1000, generators=((busy, *[calm] * 98),)))[0] == "INVALID"
 
@@ -251,7 +253,7 @@ def test_repeats_that_cannot_be_trusted_are_left_out_and_named() -> None:
 
 def test_processes_merge_into_the_run_they_made_together() -> None:
     parts = [measured(*[20.0] * 600, warmup=5), measured(*[90.0] * 400, errors={"timeout": 1}, warmup=6)]
-    run = merge(parts)
+    run = merge_measurements(parts)
     assert (run.response.count, run.warmup, run.errors, len(run.generators)) == (1001, 11, {"timeout": 1}, 2)
 
 
@@ -285,7 +287,7 @@ def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
             recorder.due(due, dropped=False)
             recorder.ended(due, due, due + 0.1 + number / 1e4, "http 500" if number % 10 == 9 else None)
         parts.append(recorder.measurement(4))
-    run = merge(parts)
+    run = merge_measurements(parts)
     assert len(run.slices) == 120
     assert sum(piece.due for piece in run.slices) == run.planned == 400
     assert sum(piece.failed for piece in run.slices) == run.failed == 40

@@ -12,13 +12,13 @@ from loadtest_rig import behave, running_server
 from config.errors import SpecError
 from config.load import parse_spec
 from config.spec import Spec
-from loadtest.judging import Objective, Status, decided_early, judge, pieces_of, pool
+from loadtest.judging import Objective, Status, decided_early, judge, pool, stream_figures
 from loadtest.judging.slo import objective_of
-from loadtest.measuring import Measurement, merge
+from loadtest.measuring import Measurement, merge_measurements
 from loadtest.reporting import verdict_lines
-from loadtest.running import RunOptions, Where, run
+from loadtest.running import RunOptions, TargetOptions, run
 from loadtest.scheduling import Schedule
-from loadtest.sending import Body, Expected, Heard, LoadPlan, Request
+from loadtest.sending import Body, Expected, LoadPlan, LoadRequest, StreamCounts
 from loadtest.sending.recorder import Recorder
 from loadtest.sending.wire import AnswerReader, EventReader
 
@@ -117,7 +117,7 @@ def test_the_token_that_ends_a_text_took_its_step_too() -> None:
     usage = b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n'
     for data in (event(), event(), event("", "stop"), usage, b"data: [DONE]\n\n"):
         reader.hear(data)
-    counted = Heard(5000, None, None)
+    counted = StreamCounts(5000, None, None)
     counted.add(0.0, 0.2, reader, None)
     assert counted.frozen().pace.mean_ms == pytest.approx(100)
 
@@ -125,7 +125,7 @@ def test_the_token_that_ends_a_text_took_its_step_too() -> None:
 def test_tokens_that_came_after_the_window_took_their_time() -> None:
     slow = recorded([(10_000, 20)] * 1000)
     for measured in (slow, pool([slow, slow])):
-        pieces = pieces_of(measured)
+        pieces = stream_figures(measured)
         assert pieces is not None
         assert pieces.tokens_per_s == pytest.approx(11_000 / 20.19)
 
@@ -134,7 +134,7 @@ def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int =
     """A run of an answer every 10 ms, each with its time to the first of 11 pieces and from one to the next, in ms."""
     limits = OBJECTIVE.model_copy(update=objective).limits
     body = Body(body=b"e30=", content_type="application/json", expected=Expected(form="events"))
-    request = Request(url="http://x/", body=b"e30=", content_type="application/json", bodies=(body,))
+    request = LoadRequest(url="http://x/", body=b"e30=", content_type="application/json", bodies=(body,))
     schedule = Schedule(arrivals="constant", rate=100, warmup_s=0, duration_s=len(answers) / 100)
     plan = LoadPlan(request=request, schedule=schedule, part=part, parts=parts, timeout_s=9, **limits)
     recorder = Recorder(plan)
@@ -154,7 +154,7 @@ def status(measurement: Measurement, name: str, objective: Objective = OBJECTIVE
 
 def test_the_figures_are_those_of_what_came() -> None:
     measured = recorded([(100, 20)] * 1000)
-    pieces = pieces_of(measured)
+    pieces = stream_figures(measured)
     assert pieces is not None
     assert [each.p99 for each in (pieces.ttft, pieces.itl, pieces.tpot)] == pytest.approx([100, 20, 20], rel=0.01)
     assert (pieces.goodput, pieces.goodput_rps) == (1, 100)
@@ -169,7 +169,7 @@ def test_the_figures_are_those_of_what_came() -> None:
 
 def test_several_processes_have_the_figures_of_one() -> None:
     answers = [(50.0 + number % 90, 10.0 + number % 7) for number in range(1000)]
-    alone, together = recorded(answers), merge([recorded(answers, part, 2) for part in range(2)])
+    alone, together = recorded(answers), merge_measurements([recorded(answers, part, 2) for part in range(2)])
     for whole, merged in zip([alone, *alone.slices], [together, *together.slices], strict=True):
         assert whole.streams is not None
         assert merged.streams is not None
@@ -245,10 +245,10 @@ def test_a_run_hears_streams_and_counts_those_that_are_cut(tmp_path: Path) -> No
     options = RunOptions(rate=100, duration_s=2, warmup_s=0.2, max_duration_s=2)
     with running_server(tmp_path / "build") as url:
         behave(url, first_ms=50, gap_ms=20)
-        outcome = run(spec_at(tmp_path), options, Where(out=tmp_path / "build", url=url))
+        outcome = run(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url))
         pieces = json.loads((tmp_path / "build/verdict.json").read_text())["runs"][0]["pieces"]
         behave(url, first_ms=0, gap_ms=1, cut=True)
-        cut = run(spec_at(tmp_path), options, Where(out=tmp_path / "build", url=url)).runs[0].measurement
+        cut = run(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url)).runs[0].measurement
     (measured,) = (each.measurement for each in outcome.runs)
     assert measured.streams is not None
     lengths = measured.streams.tokens - 4 * 200

@@ -11,9 +11,9 @@ from queues import QUEUES, always, measured, true_knee
 
 from config.errors import InputError
 from config.load import parse_spec
-from loadtest.judging import Objective, climb_of, climb_text, judge_climb
+from loadtest.judging import Objective, judge_ramp, ramp_result, ramp_text
 from loadtest.measuring import Histogram, Measurement
-from loadtest.running import RunOptions, Where, run, verdict_text
+from loadtest.running import RunOptions, TargetOptions, run, verdict_text
 from loadtest.scheduling import Ramp, Schedule
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=None)
@@ -47,7 +47,7 @@ def test_it_breaks_around_the_true_knee(queue: object) -> None:
     knee = true_knee(queue, 60, requests=200_000)  # type: ignore[arg-type]
     for seed in range(4):
         schedule = rising(0.2 * knee, 1.6 * knee, seed=seed)
-        climb = climb_of(measured(queue, schedule, 60, seed), schedule.ramp or Ramp(begin=1, end=2), OBJECTIVE)  # type: ignore[arg-type]
+        climb = ramp_result(measured(queue, schedule, 60, seed), schedule.ramp or Ramp(begin=1, end=2), OBJECTIVE)  # type: ignore[arg-type]
         assert climb.broke_rps is not None
         low, high = climb.broke_rps
         assert low <= knee <= high <= 1.45 * knee
@@ -71,7 +71,7 @@ def test_what_is_promised_decides(
     climbing: tuple[Measurement, Ramp], promised: float | None, status: str, reasons: list[str]
 ) -> None:
     objective = OBJECTIVE.model_copy(update={"throughput_rps": promised})
-    verdict = judge_climb(climbing[0], climb_of(*climbing, objective), objective)
+    verdict = judge_ramp(climbing[0], ramp_result(*climbing, objective), objective)
     assert (verdict.status, [reason.id for reason in verdict.every_reason()]) == (status, reasons)
 
 
@@ -83,7 +83,7 @@ def test_a_ramp_that_ends_too_early_or_has_too_few_requests_says_nothing() -> No
     ):
         assert schedule.ramp
         run = measured(always(0.001), schedule, 60, 1)
-        verdict = judge_climb(run, climb_of(run, schedule.ramp, objective), objective)
+        verdict = judge_ramp(run, ramp_result(run, schedule.ramp, objective), objective)
         assert (verdict.status, [each.id for each in verdict.every_reason()]) == ("INVALID", [reason])
 
 
@@ -95,9 +95,9 @@ def test_a_failure_at_a_low_rate_alone_is_said_to_be_none_of_the_rate(climbing: 
         piece.model_copy(update={"response": slow, "due": 30} if 100 <= at < 200 else {"response": FAST, "due": 30})
         for at, piece in enumerate(run.slices)
     )
-    climb = climb_of(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
+    climb = ramp_result(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
     assert climb.recovered
-    assert "was met again at a higher rate" in climb_text(climb, OBJECTIVE)
+    assert "was met again at a higher rate" in ramp_text(climb, OBJECTIVE)
 
 
 FAST = Histogram((60,))
@@ -112,9 +112,9 @@ def test_requests_that_are_refused_break_it_as_well(climbing: tuple[Measurement,
         )
         for at, piece in enumerate(run.slices)
     )
-    climb = climb_of(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
+    climb = ramp_result(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
     assert climb.about_rps == pytest.approx(70, rel=0.02)
-    assert ": errors 9" in climb_text(climb, OBJECTIVE)
+    assert ": errors 9" in ramp_text(climb, OBJECTIVE)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_real_server_breaks_where_its_capacity_ends(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as url:
         behave(url, capacity=300)
         options = RunOptions(ramp=(150, 600), duration_s=20, warmup_s=1, processes=2)
-        outcome = run(spec_in(tmp_path, text), options, Where(out=tmp_path / "build", url=url), quiet=True)  # type: ignore[arg-type]
+        outcome = run(spec_in(tmp_path, text), options, TargetOptions(out=tmp_path / "build", url=url), quiet=True)  # type: ignore[arg-type]
     assert outcome.ramp is not None
     assert outcome.verdict.status != "PASS"
     assert outcome.ramp.broke_rps is not None

@@ -19,11 +19,11 @@ from config.load import parse_spec
 from config.pages import linear_axis
 from loadtest.judging import Objective, judge, judge_soak
 from loadtest.judging.soak import trend
-from loadtest.measuring import Measurement, Reading, Second, Vitals, VitalsWatch, percent
-from loadtest.measuring.vitals import reading_of
-from loadtest.reporting.growth import growth
-from loadtest.reporting.words import beside_text, check_text
-from loadtest.running import RunOptions, Where, run
+from loadtest.measuring import Measurement, Second, ServerReading, ServerReadings, ServerWatch, percent
+from loadtest.measuring.server_readings import parse_reading
+from loadtest.reporting.growth_charts import growth_charts
+from loadtest.reporting.text import check_text, interval_note
+from loadtest.running import RunOptions, TargetOptions, run
 from loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=None)
@@ -75,11 +75,11 @@ def soaked(memory: Callable[[float], float] = lambda _: BASE, **changes: Any) ->
     """Ten minutes of a server whose memory is that at each second."""
     run = measured(always(0.001), Schedule(arrivals="poisson", rate=20, warmup_s=0, duration_s=600), 50, 1)
     readings = [
-        Reading(at_s=at, memory={"worker 9000": memory(at), "torchserve": BASE}, files={"worker 9000": 12.0})
+        ServerReading(at_s=at, memory={"worker 9000": memory(at), "torchserve": BASE}, files={"worker 9000": 12.0})
         for at in range(2, 600, 2)
     ]
     seconds = tuple(Second(due=20, response=run.slices[at].response) for at in range(600))
-    return run.model_copy(update={"vitals": Vitals(readings=tuple(readings)), "seconds": seconds} | changes)
+    return run.model_copy(update={"vitals": ServerReadings(readings=tuple(readings)), "seconds": seconds} | changes)
 
 
 def judged(run: Measurement) -> tuple[str, list[str]]:
@@ -92,12 +92,12 @@ def test_a_step_is_no_growth_and_the_verdict_says_why() -> None:
     verdict = judge_soak(judge(run, OBJECTIVE), run, warmup_s=0)
     (memory,) = (check for check in verdict.checks if check.objective == "memory")
     assert check_text(memory) == f"memory {percent(memory.measured or 0)} > 2 %, but not steadily"
-    assert (memory.status, beside_text(memory)) == ("PASS", "but not steadily")
+    assert (memory.status, interval_note(memory)) == ("PASS", "but not steadily")
 
 
 def test_what_each_process_held_is_drawn_beside_what_it_held_when_it_began_to_be_judged() -> None:
     run = soaked(lambda at: BASE * (0.5 if at < 20 else 1 + max(0, at - 200) / 4000))
-    memory, files = growth(run, 0, linear_axis(0, 600))
+    memory, files = growth_charts(run, 0, linear_axis(0, 600))
     drawn = {line.name: line for line in memory.chart.lines}
     assert drawn.keys() == {"worker 9000", "torchserve"}
     assert memory.chart.limit == 102
@@ -111,7 +111,7 @@ def test_what_each_process_held_is_drawn_beside_what_it_held_when_it_began_to_be
 
 
 def test_of_a_run_in_which_nobody_looked_nothing_is_drawn() -> None:
-    assert growth(soaked(vitals=None), 0, linear_axis(0, 600)) == []
+    assert growth_charts(soaked(vitals=None), 0, linear_axis(0, 600)) == []
 
 
 def test_a_server_that_keeps_what_it_has_passes() -> None:
@@ -150,7 +150,7 @@ def test_a_heap_that_fills_with_the_first_requests_is_no_leak_of_java_but_of_a_w
             for each in run.vitals.readings
         )
         seconds = tuple(each.model_copy(update={"due": due}) for each in run.seconds)
-        return judged(run.model_copy(update={"vitals": Vitals(readings=readings), "seconds": seconds}))
+        return judged(run.model_copy(update={"vitals": ServerReadings(readings=readings), "seconds": seconds}))
 
     status, (reason,) = growing("torchserve")
     assert status == "INVALID"
@@ -160,11 +160,11 @@ def test_a_heap_that_fills_with_the_first_requests_is_no_leak_of_java_but_of_a_w
 
 
 def test_files_that_are_never_closed_are_named() -> None:
-    vitals = soaked().vitals or Vitals()
+    vitals = soaked().vitals or ServerReadings()
     readings = tuple(
         each.model_copy(update={"files": {"torchserve": 50 + each.at_s // 20}}) for each in vitals.readings
     )
-    status, (reason,) = judged(soaked(vitals=Vitals(readings=readings)))
+    status, (reason,) = judged(soaked(vitals=ServerReadings(readings=readings)))
     assert (status, reason.partition(" in ")[0]) == (
         "FAIL",
         "files-grows: the open files of torchserve grew from 60 to 79",
@@ -187,29 +187,32 @@ def test_answers_that_take_longer_and_longer_fail() -> None:
     ("vitals", "reason"),
     [
         (None, "server-unseen: the memory cannot be seen"),
-        (Vitals(missed=300, why="http://x/metrics cannot be read"), "http://x/metrics cannot be read"),
-        (Vitals(readings=tuple(Reading(at_s=at) for at in range(600))), "its page of metrics does not say it"),
+        (ServerReadings(missed=300, why="http://x/metrics cannot be read"), "http://x/metrics cannot be read"),
+        (
+            ServerReadings(readings=tuple(ServerReading(at_s=at) for at in range(600))),
+            "its page of metrics does not say it",
+        ),
     ],
 )
-def test_a_server_that_cannot_be_seen_is_not_judged(vitals: Vitals | None, reason: str) -> None:
+def test_a_server_that_cannot_be_seen_is_not_judged(vitals: ServerReadings | None, reason: str) -> None:
     status, reasons = judged(soaked(vitals=vitals))
     assert status == "INVALID"
     assert reason in reasons[0]
 
 
 def test_a_worker_that_was_started_again_fails() -> None:
-    vitals = soaked().vitals or Vitals()
+    vitals = soaked().vitals or ServerReadings()
     readings = tuple(
         each.model_copy(update={"restarts": {"worker 9000": each.at_s // 400}}) for each in vitals.readings
     )
-    assert judged(soaked(vitals=Vitals(readings=readings))) == (
+    assert judged(soaked(vitals=ServerReadings(readings=readings))) == (
         "FAIL",
         ["restarted: worker 9000 ended and was started again"],
     )
 
 
 def test_the_page_is_read_as_the_supervisor_writes_it() -> None:
-    assert reading_of(PAGE, 3.0) == Reading(
+    assert parse_reading(PAGE, 3.0) == ServerReading(
         at_s=3.0,
         memory={"worker 9000": 5e8, "torchserve": 3.5e8},
         files={"torchserve": 77, "worker 9000": 12},
@@ -229,7 +232,7 @@ def test_looks_that_fail_are_counted() -> None:
             raise OSError("gone") from None
 
     missed: list[int] = []
-    with VitalsWatch(page, total_s=1) as watch:
+    with ServerWatch(page, total_s=1) as watch:
         while not missed:
             time.sleep(0.05)
     assert (len(watch.vitals.readings), watch.vitals.why) == (2, "gone")
@@ -244,6 +247,6 @@ def test_what_contradicts_a_soak_is_refused(option: str) -> None:
 
 def test_pods_are_not_soaked_from_here(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
-    where: Any = Where(out=tmp_path, elsewhere=SimpleNamespace(pods=2))  # type: ignore[arg-type]
+    where: Any = TargetOptions(out=tmp_path, remote=SimpleNamespace(pods=2))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="`--soak`: looks at the memory of one server"):
         run(spec, RunOptions(rate=5, soak_s=60), where)

@@ -11,16 +11,16 @@ from typing import Any
 from config.errors import MarinaError
 from config.spec import Spec
 from config.uncached import UNCACHED
-from loadtest.comparing.comparison import Answers
-from loadtest.sending import Request, content_type_of
+from loadtest.comparing.comparison import AnswerCounts
+from loadtest.sending import LoadRequest, content_type_of
 
 _MOST_INPUTS, _MOST_NAMED = 200, 5
 _TIMEOUT_S = 60.0
 
-Answer = tuple[int, bytes]
+StatusAndBody = tuple[int, bytes]
 
 
-def compare_answers(old: Request, new: Request, spec: Spec) -> Answers:
+def compare_answers(old: LoadRequest, new: LoadRequest, spec: Spec) -> AnswerCounts:
     """Sends each input to both; two that refuse it with the same status agree."""
     differing, count = [], 0
     connections = _connection(old), _connection(new)
@@ -31,15 +31,15 @@ def compare_answers(old: Request, new: Request, spec: Spec) -> Answers:
                 _ask(connection, request, body, kind)
                 for connection, request in zip(connections, (old, new), strict=True)
             )
-            if not alike(before, after, spec.model.tolerance):
+            if not answers_match(before, after, spec.model.tolerance):
                 differing.append(name)
     finally:
         for connection in connections:
             connection.close()
-    return Answers(inputs=count, same=count - len(differing), differing=tuple(differing[:_MOST_NAMED]))
+    return AnswerCounts(inputs=count, same=count - len(differing), differing=tuple(differing[:_MOST_NAMED]))
 
 
-def alike(old: Answer, new: Answer, tolerance: float) -> bool:
+def answers_match(old: StatusAndBody, new: StatusAndBody, tolerance: float) -> bool:
     """Whether two answers mean the same: the same top class, or outputs within the tolerance; else the same data."""
     if old[0] != new[0] or old[0] >= 300:
         return old[0] == new[0]
@@ -72,7 +72,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _inputs(request: Request, spec: Spec) -> Iterator[tuple[str, bytes, str]]:
+def _inputs(request: LoadRequest, spec: Spec) -> Iterator[tuple[str, bytes, str]]:
     """Name, body and content type of each; the files of `model.calibration` where they are on this machine."""
     yield "the sample", request.body, request.content_type
     folder = spec.path(spec.model.calibration) if spec.model.calibration else None
@@ -82,7 +82,7 @@ def _inputs(request: Request, spec: Spec) -> Iterator[tuple[str, bytes, str]]:
         yield file.name, file.read_bytes(), kind
 
 
-def _connection(request: Request) -> http.client.HTTPConnection:
+def _connection(request: LoadRequest) -> http.client.HTTPConnection:
     host, port = request.address
     if request.tls:
         trusted = ssl.create_default_context(cafile=request.cacert)
@@ -90,7 +90,7 @@ def _connection(request: Request) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
 
 
-def _ask(connection: http.client.HTTPConnection, request: Request, body: bytes, kind: str) -> Answer:
+def _ask(connection: http.client.HTTPConnection, request: LoadRequest, body: bytes, kind: str) -> StatusAndBody:
     headers = UNCACHED | {"Content-Type": kind, "Accept": "application/json"} | dict(request.headers)
     try:
         connection.request("POST", request.path, body, headers)

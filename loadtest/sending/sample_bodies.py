@@ -12,14 +12,14 @@ from config.errors import InputError, listed
 from config.record import Record
 from config.spec import Spec
 from loadtest.scheduling import Trace
-from loadtest.sending.plan import Body, Expected, Request
-from loadtest.sending.sample import CONTENT_TYPES, expected_of, expected_without_package
+from loadtest.sending.plan import Body, Expected, LoadRequest
+from loadtest.sending.sample_request import CONTENT_TYPES, expected_of, expected_without_package
 
 _LINES = ".jsonl"
 _ENDINGS = sorted([*CONTENT_TYPES, _LINES])
 
 
-def with_samples(request: Request, spec: Spec, record: Record | None, trace: Trace | None = None) -> Request:
+def with_samples(request: LoadRequest, spec: Spec, record: Record | None, trace: Trace | None = None) -> LoadRequest:
     """The request with the bodies of a trace, or of `load.samples`, which a language model is to answer in events; as
     it is, where there is nothing of the kind."""
     traced = bool(trace and trace.samples)

@@ -8,26 +8,26 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
 from config.pages import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
-from loadtest.judging import Climb, Outcome
-from loadtest.measuring import Histogram, Second, merged
-from loadtest.reporting.growth import growth
+from loadtest.judging import LoadTestOutcome, RampResult
+from loadtest.measuring import Histogram, Second, merge_histograms
+from loadtest.reporting.growth_charts import growth_charts
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
 _KINDS = 5
 _MOST_LABELS = 8
 
 
-def figures(outcome: Outcome) -> list[Drawing]:
+def charts(outcome: LoadTestOutcome) -> list[Drawing]:
     """All charts of an outcome."""
     rising = [_climb(outcome.ramp, outcome)] if outcome.ramp else []
-    growing = growth(outcome.runs[0].measurement, outcome.load.warmup_s, _time_axis(outcome))
+    growing = growth_charts(outcome.runs[0].measurement, outcome.load.warmup_s, _time_axis(outcome))
     return [*rising, _curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome), *growing]
 
 
-def _curve(outcome: Outcome) -> Drawing:
+def _curve(outcome: LoadTestOutcome) -> Drawing:
     limit = outcome.objective.p99_ms
-    response = merged([run.measurement.response for run in outcome.runs])
-    service = merged([run.measurement.service for run in outcome.runs])
+    response = merge_histograms([run.measurement.response for run in outcome.runs])
+    service = merge_histograms([run.measurement.service for run in outcome.runs])
     lowest = min(service.min_ms, limit) if service.count else limit / 10
     highest = max(response.max_ms, limit * 1.2)
     most = max(100, response.count)
@@ -49,7 +49,7 @@ def _curve(outcome: Outcome) -> Drawing:
     return Drawing(chart, "Share of requests answered within a time, all runs together", legend)
 
 
-def _climb(climb: Climb, outcome: Outcome) -> Drawing:
+def _climb(climb: RampResult, outcome: LoadTestOutcome) -> Drawing:
     limit = outcome.objective.p99_ms
     points = [((step.begin_rps + step.end_rps) / 2, step.p99_ms) for step in climb.steps]
     shown = [value for _, value in points if value is not None] or [limit]
@@ -80,7 +80,7 @@ def _steps(histogram: Histogram) -> list[tuple[float, float | None]]:
     return points + [(share, latency) for share, latency in histogram.curve()]
 
 
-def _latency(outcome: Outcome) -> Drawing:
+def _latency(outcome: LoadTestOutcome) -> Drawing:
     seconds, limit = _seconds(outcome), outcome.objective.p99_ms
     middle = [(at + 0.5, second.response.percentile(0.5)) for at, second in seconds]
     tail = [(at + 0.5, second.response.percentile(0.99)) for at, second in seconds]
@@ -102,7 +102,7 @@ def _latency(outcome: Outcome) -> Drawing:
     return Drawing(chart, "Response time of the requests due in each second", legend)
 
 
-def _rate(outcome: Outcome) -> Drawing:
+def _rate(outcome: LoadTestOutcome) -> Drawing:
     seconds = _seconds(outcome)
     highest = max([second.due for _, second in seconds] + [second.answered for _, second in seconds] + [1])
     chart = Chart(
@@ -123,7 +123,7 @@ def _rate(outcome: Outcome) -> Drawing:
     return Drawing(chart, "Requests a second", legend)
 
 
-def _errors(outcome: Outcome) -> Drawing:
+def _errors(outcome: LoadTestOutcome) -> Drawing:
     seconds = _seconds(outcome)
     total: Counter[str] = Counter()
     for _, second in seconds:
@@ -148,7 +148,7 @@ def _errors(outcome: Outcome) -> Drawing:
     )
 
 
-def _seconds(outcome: Outcome) -> list[tuple[float, Second]]:
+def _seconds(outcome: LoadTestOutcome) -> list[tuple[float, Second]]:
     """The seconds of all runs, one run after the other."""
     return [
         (begin + at, second)
@@ -157,14 +157,14 @@ def _seconds(outcome: Outcome) -> list[tuple[float, Second]]:
     ]
 
 
-def _spans(outcome: Outcome) -> list[tuple[int, int]]:
+def _spans(outcome: LoadTestOutcome) -> list[tuple[int, int]]:
     """Where each run begins and ends on the axis."""
     lengths = [math.ceil(outcome.load.warmup_s + run.measurement.asked_s) for run in outcome.runs]
     ends = list(accumulate(max(1, length) for length in lengths))
     return list(pairwise([0, *ends]))
 
 
-def _time_axis(outcome: Outcome) -> Axis:
+def _time_axis(outcome: LoadTestOutcome) -> Axis:
     spans = _spans(outcome)
     whole = spans[-1][1]
     if len(spans) == 1:
@@ -181,5 +181,5 @@ def _some(spans: Sequence[tuple[int, tuple[int, int]]]) -> Iterable[tuple[int, t
     return spans[:: max(1, math.ceil(len(spans) / 5))]
 
 
-def _warmups(outcome: Outcome) -> list[tuple[float, float]]:
+def _warmups(outcome: LoadTestOutcome) -> list[tuple[float, float]]:
     return [(begin, begin + outcome.load.warmup_s) for begin, _ in _spans(outcome)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from loadtest.judging import Check, Pieces, Reason, Verdict, interval_text
-from loadtest.measuring import Share, figure, percent
+from loadtest.judging import Check, Reason, StreamFigures, Verdict, interval_text
+from loadtest.measuring import PodShare, figure, percent
 from loadtest.scheduling import Spacing
 
 _TITLES = {"ttft": "first text: ", "itl": "between pieces of text: "}
@@ -56,7 +56,7 @@ def check_text(check: Check) -> str:
     return f"{name} {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
 
 
-def beside_text(check: Check) -> str:
+def interval_note(check: Check) -> str:
     """What is said beside a figure: its interval, or why more than the limit does not count as growth."""
     if _is_unsteady(check):
         return _UNSTEADY
@@ -80,7 +80,7 @@ def check_title(check: Check) -> str:
     return f"{_TITLES.get(check.objective, '')}p99 at most {check.limit:g} ms"
 
 
-def share_text(share: Share) -> str:
+def pod_share_text(share: PodShare) -> str:
     """`digits-7c9f-x2b4z answered 600, p99 12 ms`: one of several pods."""
     p99 = share.response.percentile(0.99)
     slow = "" if p99 is None else f", p99 {figure(p99)} ms"
@@ -95,7 +95,7 @@ def texts_by_id(reasons: Iterable[Reason]) -> dict[str, list[str]]:
     return texts
 
 
-def pieces_facts(pieces: Pieces | None) -> dict[str, str]:
+def stream_facts(pieces: StreamFigures | None) -> dict[str, str]:
     """What came token by token; nothing where answers came whole."""
     if pieces is None:
         return {}
@@ -112,9 +112,9 @@ def pieces_facts(pieces: Pieces | None) -> dict[str, str]:
     }
 
 
-def pieces_lines(pieces: Pieces | None) -> list[str]:
+def stream_lines(pieces: StreamFigures | None) -> list[str]:
     """The same for a terminal."""
-    return [f"  {name}: {text}" for name, text in pieces_facts(pieces).items()]
+    return [f"  {name}: {text}" for name, text in stream_facts(pieces).items()]
 
 
 def ms(value: float | None) -> str:

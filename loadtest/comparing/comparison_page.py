@@ -8,10 +8,10 @@ from pathlib import Path
 
 from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
-from loadtest.comparing.suite import figure_title
-from loadtest.judging import SHARE
-from loadtest.measuring import Histogram, figure, merged
-from loadtest.reporting import arrivals_text, cost_facts, percentile_axis, texts_by_id, value_text
+from loadtest.comparing.comparison_junit import figure_title
+from loadtest.judging import P99_SHARE
+from loadtest.measuring import Histogram, figure, merge_histograms
+from loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
 
 _MEANING = {
     "PASS": "The new server is surely not worse than the old one by more than is allowed.",
@@ -26,7 +26,7 @@ def comparison_html(comparison: Comparison) -> str:
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
     return render(
-        Path(__file__).with_name("comparison.html"),
+        Path(__file__).with_name("comparison_page.html"),
         title=f"{status}: {name}",
         heading=name,
         status=status,
@@ -50,8 +50,8 @@ def _row(value: Figure) -> dict[str, str]:
         between = f"{low:.3g} to {f'{high:.3g}' if math.isfinite(high) else '∞'}"
     return {
         "title": figure_title(value),
-        "old": value_text(value.old, value.unit),
-        "new": value_text(value.new, value.unit),
+        "old": measured_text(value.old, value.unit),
+        "new": measured_text(value.new, value.unit),
         "ratio": "-" if value.ratio is None else f"{value.ratio:.3g}",
         "between": "" if value.ratio is None else between,
         "status": value.status,
@@ -60,7 +60,9 @@ def _row(value: Figure) -> dict[str, str]:
 
 def _charts(comparison: Comparison) -> list[Drawing]:
     counted = comparison.counted
-    old, new = (merged([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted))
+    old, new = (
+        merge_histograms([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted)
+    )
     if not old.count or not new.count:
         return []
     return [_cumulative(old, new), _tail(old, new), _each_round(counted)]
@@ -106,7 +108,7 @@ def _tail(old: Histogram, new: Histogram) -> Drawing:
 
 def _each_round(rounds: Sequence[Round]) -> Drawing:
     dots, shown = [], []
-    for share, name in ((0.5, "three"), (SHARE, "limit")):
+    for share, name in ((0.5, "three"), (P99_SHARE, "limit")):
         values = [_percentile(turns.new, share) / _percentile(turns.old, share) for turns in rounds]
         shown += values
         dots.append(Line(name, f"fail ink-{name}", [(at + 0.5, value) for at, value in enumerate(values)]))
@@ -133,7 +135,7 @@ def _compared(comparison: Comparison) -> dict[str, str]:
     load, answers = comparison.load, comparison.answers
     left_out = len(comparison.rounds) - len(comparison.counted)
     still = [side for side in (comparison.old, comparison.new) if not side.started]
-    alike = "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered alike"
+    same_answers = "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered alike"
     return {
         "Old": _subject(comparison.old),
         "New": _subject(comparison.new),
@@ -143,7 +145,7 @@ def _compared(comparison: Comparison) -> dict[str, str]:
         "Beside it": "each stood still while the other was measured"
         if not still
         else "a server that was not started here keeps running, and its CPU time is not known",
-        "Answers": alike,
+        "Answers": same_answers,
         "Machine": f"{comparison.machine}, {comparison.machine.system}",
         "Begun": comparison.at,
     }

@@ -21,7 +21,7 @@ _FIRST_LOOK = 0.25
 _USUAL_LENGTHS = 30
 
 
-class Search(Part):
+class CalibrateOptions(Part):
     """The options of `marina calibrate`; None is a default that depends on the objective."""
 
     first: Annotated[float, Field(gt=0)] | None = None

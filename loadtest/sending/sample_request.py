@@ -9,7 +9,7 @@ from config.errors import InputError
 from config.mar import open_mar
 from config.record import Package, Record
 from config.spec import Spec
-from loadtest.sending.plan import Expected, Request
+from loadtest.sending.plan import Expected, LoadRequest
 
 # Of a language model's whole answer.
 _WRITTEN = ("choices", "usage")
@@ -23,7 +23,7 @@ CONTENT_TYPES = {
 }
 
 
-def packaged_request(package: Package, folder: Path, url: str) -> Request:
+def packaged_request(package: Package, folder: Path, url: str) -> LoadRequest:
     """The sample inside the MAR of a build folder, for the model's prediction path."""
     record, mar = package.record, folder / package.mar
     with open_mar(mar) as archive:
@@ -31,7 +31,7 @@ def packaged_request(package: Package, folder: Path, url: str) -> Request:
     return _request(url, record.name, body, record.sample.content_type, expected_of(record))
 
 
-def spec_request(spec: Spec, url: str) -> Request:
+def spec_request(spec: Spec, url: str) -> LoadRequest:
     """The sample that the spec names, for a server whose package is not here."""
     if spec.load.sample is None:
         text = f"{spec.file}: `load.sample`: missing, and without a package there is no other sample to send"
@@ -76,8 +76,8 @@ def expected_of(record: Record, content_type: str | None = None) -> Expected:
     return Expected()
 
 
-def _request(url: str, name: str, body: bytes, content_type: str, expected: Expected) -> Request:
-    return Request(
+def _request(url: str, name: str, body: bytes, content_type: str, expected: Expected) -> LoadRequest:
+    return LoadRequest(
         url=f"{url.rstrip('/')}/predictions/{name}",
         body=base64.b64encode(body),
         content_type=content_type,

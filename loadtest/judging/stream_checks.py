@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from loadtest.judging.certainty import SHARE, Latencies, decide, met_between, samples_needed, tail_between, with_status
+from loadtest.judging.certainty import (
+    P99_SHARE,
+    LatenciesOf,
+    decide,
+    goodput_interval,
+    samples_needed,
+    tail_interval,
+    with_status,
+)
 from loadtest.judging.verdict import TOO_FEW, Check, Objective, Status
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
@@ -17,7 +25,7 @@ class Tail(NamedTuple):
 
     name: Literal["p99", "ttft", "itl"]
     limit: float
-    of: Latencies
+    of: LatenciesOf
 
 
 def judged_tails(objective: Objective) -> list[Tail]:
@@ -42,17 +50,17 @@ def _tail(tail: Tail, measurement: Measurement, late: int) -> Check:
     if measurement.streams is None:
         return with_status(check, "INVALID", "no-events", f"no answer came in events, so its {name} cannot be seen")
     whole = tail.of(measurement)
-    check = check.model_copy(update={"measured": whole.percentile(SHARE)})
+    check = check.model_copy(update={"measured": whole.percentile(P99_SHARE)})
     if not measurement.good:
         return with_status(check, "FAIL" if measurement.finished else "INVALID")
     if whole.count < samples_needed():
         text = f"{whole.count:,} are too few for a p99 of {name}, needed: {samples_needed():,}"
         return with_status(check, "INVALID", TOO_FEW, text)
     over = whole.count - whole.within(limit)
-    allowed = whole.count - nearest_rank(SHARE, whole.count)
+    allowed = whole.count - nearest_rank(P99_SHARE, whole.count)
     status: Status = "PASS" if over <= allowed else "FAIL"
     if measurement.slices:
-        check, status = decide(check, tail_between(whole, [tail.of(piece) for piece in measurement.slices], limit))
+        check, status = decide(check, tail_interval(whole, [tail.of(piece) for piece in measurement.slices], limit))
     if status != "FAIL":
         return check
     text = f"{_NAMES[name]} p99 {figure(check.measured or 0.0)} ms > {limit:g} ms"
@@ -70,7 +78,7 @@ def _goodput(limit: float, measurement: Measurement) -> Check:
     check = check.model_copy(update={"measured": met})
     status: Status = "PASS" if met >= limit else "FAIL"
     if measurement.slices:
-        check, status = decide(check, met_between(measurement, limit))
+        check, status = decide(check, goodput_interval(measurement, limit))
     if status != "FAIL":
         return check
     text = f"{percent(met)} of requests met every objective < {percent(limit)}"

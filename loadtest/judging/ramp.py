@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from loadtest.judging.certainty import SHARE, errors_between, latency_between
-from loadtest.judging.outcome import Climb, Step
-from loadtest.judging.trust import against_run, disturbed, server_died
+from loadtest.judging.certainty import P99_SHARE, errors_interval, latency_interval
+from loadtest.judging.outcome import RampResult, RampStep
+from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
 from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Status, Verdict
 from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
 from loadtest.scheduling import Ramp
@@ -21,7 +21,7 @@ _ROWS = (1, 2, 4)
 _AS_PROMISED = 0.99
 
 
-def climb_of(run: Measurement, ramp: Ramp, objective: Objective) -> Climb:
+def ramp_result(run: Measurement, ramp: Ramp, objective: Objective) -> RampResult:
     """The steps of a run, and between which rates the objective broke.
 
     No server gets quicker by being asked for more: if some steps in a row surely miss the objective, the last of their
@@ -34,7 +34,7 @@ def climb_of(run: Measurement, ramp: Ramp, objective: Objective) -> Climb:
     broke = min((window.end_rps for window in windows if window.status == "FAIL"), default=None)
     met = [window.begin_rps for window in windows if window.status == "PASS"]
     held = max((rate for rate in met if broke is None or rate < broke), default=None)
-    return Climb(
+    return RampResult(
         begin_rps=ramp.begin,
         end_rps=ramp.end,
         held_rps=held,
@@ -45,7 +45,7 @@ def climb_of(run: Measurement, ramp: Ramp, objective: Objective) -> Climb:
     )
 
 
-def _about(steps: Sequence[Step], objective: Objective) -> float | None:
+def _about(steps: Sequence[RampStep], objective: Objective) -> float | None:
     """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
     missed = [step.error_rate > objective.error_rate or (step.p99_ms or 0.0) > objective.p99_ms for step in steps]
     wrong = [sum(missed[:place]) + missed[place:].count(False) for place in range(len(missed) + 1)]
@@ -53,7 +53,7 @@ def _about(steps: Sequence[Step], objective: Objective) -> float | None:
     return steps[place].begin_rps if place < len(steps) else None
 
 
-def judge_climb(run: Measurement, climb: Climb, objective: Objective) -> Verdict:
+def judge_ramp(run: Measurement, climb: RampResult, objective: Objective) -> Verdict:
     """Whether the objective held up to the rate that is promised, or up to the end of the ramp."""
     promised = objective.throughput_rps or climb.end_rps
     check = Check(
@@ -64,15 +64,15 @@ def judge_climb(run: Measurement, climb: Climb, objective: Objective) -> Verdict
         interval=climb.broke_rps,
         unit="requests/s",
     )
-    against, died = against_run(run, objective), server_died(run)
+    against, died = distrust_reasons(run, objective), server_died_reasons(run)
     status, reasons = _said_of(climb, promised, objective)
     check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
     whole: Status = "FAIL" if died else check.status
-    busy = disturbed(run) if whole == "FAIL" else []
+    busy = busy_machine_reasons(run) if whole == "FAIL" else []
     return Verdict(status=whole, reasons=(*died, *against, *busy), checks=(check,))
 
 
-def climb_text(climb: Climb, objective: Objective) -> str:
+def ramp_text(climb: RampResult, objective: Objective) -> str:
     """`ramp: the objective broke at about 140 requests/s, surely between 120 and 155: p99 812 ms`."""
     if climb.broke_rps:
         return f"ramp: {_broke(climb, objective)}"
@@ -80,7 +80,7 @@ def climb_text(climb: Climb, objective: Objective) -> str:
     return f"ramp: surely held up to {held}, and broke nowhere for sure"
 
 
-def _said_of(climb: Climb, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
+def _said_of(climb: RampResult, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
     if len(climb.steps) < _FEWEST_STEPS:
         text = f"{sum(step.requests for step in climb.steps):,} requests are too few for a ramp"
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
@@ -94,7 +94,7 @@ def _said_of(climb: Climb, promised: float, objective: Objective) -> tuple[Statu
     return "INVALID", (Reason(id=UNDECIDED, text=f"whether it held at {figure(promised)} requests/s is not clear"),)
 
 
-def _broke(climb: Climb, objective: Objective) -> str:
+def _broke(climb: RampResult, objective: Objective) -> str:
     low, high = climb.broke_rps or (0.0, 0.0)
     step = next((step for step in climb.steps if step.end_rps >= high), climb.steps[-1])
     slow = step.p99_ms is not None and step.p99_ms > objective.p99_ms
@@ -107,24 +107,24 @@ def _broke(climb: Climb, objective: Objective) -> str:
     return f"the objective broke {about}: {excess}{later}"
 
 
-def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective) -> Step:
+def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective) -> RampStep:
     begin, end = cut
     slices = run.slices[begin:end]
     whole = merge_slices(slices)
     part = run.model_copy(update={"slices": slices, "response": whole.response})
-    errors = errors_between(part, objective.error_rate).status
-    latency: Status = latency_between(part, objective.p99_ms).status if whole.response.count else "INVALID"
+    errors = errors_interval(part, objective.error_rate).status
+    latency: Status = latency_interval(part, objective.p99_ms).status if whole.response.count else "INVALID"
     share = whole.failed / whole.due
     status: Status = "INVALID"
     if "FAIL" in (errors, latency):
         status = "FAIL"
     elif latency == "PASS" and share <= objective.error_rate:
         status = "PASS"
-    return Step(
+    return RampStep(
         begin_rps=ramp.rate(begin / len(run.slices)),
         end_rps=ramp.rate(end / len(run.slices)),
         requests=whole.due,
-        p99_ms=whole.response.percentile(SHARE),
+        p99_ms=whole.response.percentile(P99_SHARE),
         error_rate=share,
         status=status,
     )

@@ -30,7 +30,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedKnee:
     """The knee and its interval, requests/s."""
 
     rps: float
@@ -43,7 +43,7 @@ class Fitted:
         return (self.high - self.low) / 2 / self.rps
 
 
-def fit(points: Sequence[Point], share: float, about: float, clumps: float) -> Fitted | None:
+def fit_knee(points: Sequence[Point], share: float, about: float, clumps: float) -> FittedKnee | None:
     """The rate at which `share` of the requests are over the limit, near `about`; None when the runs do not show one.
 
     `clumps` is how many requests say as much as one independent one.
@@ -65,7 +65,7 @@ def fit(points: Sequence[Point], share: float, about: float, clumps: float) -> F
     spread = _dispersion(near, rates[likely.index(best)], odds, clumps)
     inside = [rate for rate, likelihood in zip(rates, likely, strict=True) if 2 * (best - likelihood) / spread <= _FALL]
     flat = [rate for rate, likelihood in zip(rates, likely, strict=True) if best - likelihood < 1e-3]
-    return Fitted(math.sqrt(flat[0] * flat[-1]), inside[0], inside[-1])
+    return FittedKnee(math.sqrt(flat[0] * flat[-1]), inside[0], inside[-1])
 
 
 def _likeliest(points: Sequence[Point], knee: float, odds: float, clumps: float, start: float) -> tuple[float, float]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.evidence import ServingSettings
 from loadtest.measuring import figure
 
-Measure = Callable[[Settings, float], float | None]
+Measure = Callable[[ServingSettings, float], float | None]
 """The rate that settings hold within the objective, requests/s; None when it is less than the rate given."""
 
 # Less than this is noise: two searches for one knee differ by as much.
@@ -20,7 +20,7 @@ _BETTER = 1.03
 
 
 @dataclass(frozen=True)
-class Space:
+class SettingsSpace:
     """What may be tried."""
 
     cores: int
@@ -40,10 +40,10 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedSettings:
     """One setting and what it holds; None when it does not hold `to_beat`, and then it is not measured further."""
 
-    settings: Settings
+    settings: ServingSettings
     rps: float | None
     to_beat: float
 
@@ -52,14 +52,14 @@ class Tried:
 class Tuning:
     """The best of all that was tried, in the order it was tried; the first is where it began."""
 
-    best: Tried
-    tried: tuple[Tried, ...]
+    best: TriedSettings
+    tried: tuple[TriedSettings, ...]
     why: tuple[str, ...]
 
 
-def tune(measure: Measure, start: Settings, space: Space) -> Tuning:
+def search_settings(measure: Measure, start: ServingSettings, space: SettingsSpace) -> Tuning:
     """Searches the space from `start`."""
-    search = _Search(measure)
+    search = _SettingsSearch(measure)
     best = search.try_settings(start, 0.0)
     improved = True
     while improved:
@@ -73,19 +73,19 @@ def tune(measure: Measure, start: Settings, space: Space) -> Tuning:
     return Tuning(best, tuple(search.tried.values()), tuple(search.why))
 
 
-class _Search:
+class _SettingsSearch:
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
-        self.tried: dict[Settings, Tried] = {}
+        self.tried: dict[ServingSettings, TriedSettings] = {}
         self.why: list[str] = []
 
-    def try_settings(self, settings: Settings, to_beat: float) -> Tried:
+    def try_settings(self, settings: ServingSettings, to_beat: float) -> TriedSettings:
         # What did not hold an earlier bar does not hold a later one, which is higher.
         if settings not in self.tried:
-            self.tried[settings] = Tried(settings, self._measure(settings, to_beat), to_beat)
+            self.tried[settings] = TriedSettings(settings, self._measure(settings, to_beat), to_beat)
         return self.tried[settings]
 
-    def best_of(self, best: Tried, others: Sequence[Settings], name: str) -> Tried:
+    def best_of(self, best: TriedSettings, others: Sequence[ServingSettings], name: str) -> TriedSettings:
         known = len(self.tried)
         winner = best
         for settings in others:
@@ -95,7 +95,7 @@ class _Search:
             self._explain(name, best, winner)
         return winner
 
-    def climb(self, best: Tried, field: str, values: Sequence[int]) -> Tried:
+    def climb(self, best: TriedSettings, field: str, values: Sequence[int]) -> TriedSettings:
         """Steps up or down one field as long as each step is better."""
         begun, known = best, len(self.tried)
         current = getattr(best.settings, field)
@@ -113,7 +113,7 @@ class _Search:
             self._explain(field, begun, best)
         return best
 
-    def _explain(self, name: str, before: Tried, after: Tried) -> None:
+    def _explain(self, name: str, before: TriedSettings, after: TriedSettings) -> None:
         if after == before:
             kept = f"{_shown(name, after)}, {figure(_rps(after))} requests/s"
             self.why.append(f"`{name}`: nothing else tried is better than {kept}")
@@ -123,19 +123,19 @@ class _Search:
             self.why.append(f"`{name}`: {change} raises the knee from {rates}")
 
 
-def _split(settings: Settings, workers: int, threads: int) -> Settings:
+def _split(settings: ServingSettings, workers: int, threads: int) -> ServingSettings:
     return settings.model_copy(update={"workers": workers, "threads": threads})
 
 
-def _is_better(tried: Tried, other: Tried) -> bool:
+def _is_better(tried: TriedSettings, other: TriedSettings) -> bool:
     return _rps(tried) > _BETTER * _rps(other)
 
 
-def _rps(tried: Tried) -> float:
+def _rps(tried: TriedSettings) -> float:
     return tried.rps or 0.0
 
 
-def _shown(name: str, tried: Tried) -> str:
+def _shown(name: str, tried: TriedSettings) -> str:
     if name == "workers × threads":
         return f"{tried.settings.workers} × {tried.settings.threads}"
     return str(getattr(tried.settings, name))

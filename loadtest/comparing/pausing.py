@@ -15,7 +15,7 @@ _WAKER = ["/bin/sh", "-c", 'read -r _; kill -CONT "$@"', "sh"]
 
 
 @contextmanager
-def standing_still(pid: int | None) -> Iterator[None]:
+def paused(pid: int | None) -> Iterator[None]:
     """The server's processes stand still meanwhile; without a process of ours nothing does.
 
     They go on whatever becomes of us: what wakes them is a process that waits for our end of a pipe to close.

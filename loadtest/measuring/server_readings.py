@@ -19,7 +19,7 @@ _LABEL = re.compile(r'(worker|process)="([^"]*)"')
 _READINGS, _OFTEN_S, _SELDOM_S = 360, 0.5, 30.0
 
 
-class Reading(Part):
+class ServerReading(Part):
     """One look at all processes."""
 
     at_s: float
@@ -30,28 +30,28 @@ class Reading(Part):
     restarts: dict[str, float] = Field(default_factory=dict)
 
 
-class Vitals(Part):
+class ServerReadings(Part):
     """All looks of a run."""
 
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[ServerReading, ...] = ()
     missed: int = 0
     """Looks at which the page could not be read."""
     why: str | None = None
     """What was wrong at the last of them."""
 
 
-class VitalsWatch:
+class ServerWatch:
     """Reads a page from a thread of its own, from when it is entered until it is left."""
 
     def __init__(self, page: Callable[[], str], total_s: float) -> None:
         self._page = page
         self._every_s = min(_SELDOM_S, max(_OFTEN_S, total_s / _READINGS))
-        self._readings: list[Reading] = []
+        self._readings: list[ServerReading] = []
         self._missed, self._why = 0, ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> VitalsWatch:
+    def __enter__(self) -> ServerWatch:
         self._begun = time.monotonic()
         self._thread.start()
         return self
@@ -61,9 +61,9 @@ class VitalsWatch:
         self._thread.join()
 
     @property
-    def vitals(self) -> Vitals:
+    def vitals(self) -> ServerReadings:
         """What was seen until now."""
-        return Vitals(readings=tuple(self._readings), missed=self._missed, why=self._why or None)
+        return ServerReadings(readings=tuple(self._readings), missed=self._missed, why=self._why or None)
 
     def _read(self) -> None:
         while not self._ended.wait(self._every_s):
@@ -72,14 +72,14 @@ class VitalsWatch:
             except (OSError, ValueError) as err:
                 self._missed, self._why = self._missed + 1, str(err)
                 continue
-            self._readings.append(reading_of(text, time.monotonic() - self._begun))
+            self._readings.append(parse_reading(text, time.monotonic() - self._begun))
 
 
-def reading_of(text: str, at_s: float) -> Reading:
+def parse_reading(text: str, at_s: float) -> ServerReading:
     """What a supervisor's metrics say of its processes."""
     kinds: dict[str, dict[str, float]] = {name: {} for name in _KINDS.values()}
     for worker, series, labels, value in _SERIES.findall(text):
         for label, name in _LABEL.findall(labels):
             if label == ("worker" if worker else "process"):
                 kinds[_KINDS[series]][f"worker {name}" if worker else name] = float(value)
-    return Reading(at_s=at_s, **kinds)
+    return ServerReading(at_s=at_s, **kinds)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis
 from loadtest.judging import GROWTH_ALLOWED, judged_from_s
-from loadtest.measuring import Measurement, Reading
+from loadtest.measuring import Measurement, ServerReading
 
 # The supervisor and Java have a colour each, and all workers one.
 _COLOURS = {"supervisor": "one", "torchserve": "two"}
@@ -18,7 +18,7 @@ _TITLES: dict[Literal["memory", "files"], str] = {"memory": "Memory", "files": "
 _FIRST = 12
 
 
-def growth(run: Measurement, warmup_s: float, time: Axis) -> list[Drawing]:
+def growth_charts(run: Measurement, warmup_s: float, time: Axis) -> list[Drawing]:
     """Nothing for a run in which nobody looked at the server."""
     readings = run.vitals.readings if run.vitals else ()
     from_s = judged_from_s(run.asked_s, warmup_s)
@@ -30,7 +30,7 @@ def growth(run: Measurement, warmup_s: float, time: Axis) -> list[Drawing]:
     return drawings
 
 
-def _lines(readings: Sequence[Reading], kind: Literal["memory", "files"], from_s: float) -> list[Line]:
+def _lines(readings: Sequence[ServerReading], kind: Literal["memory", "files"], from_s: float) -> list[Line]:
     """Of each process, in percent of what it held when it began to be judged."""
     values: dict[str, list[tuple[float, float]]] = {}
     for reading in readings:

@@ -16,7 +16,7 @@ _HINT = (
     "CSV lines such as `0.25,cat.jpg` or `2026-03-02T08:00:00.250Z,cat.jpg`, or JSON lines such as "
     '`{"time": 0.25, "sample": "cat.jpg"}`; samples are files beside it, and may be left out of all lines'
 )
-Row = tuple[int, object, object]
+TraceRow = tuple[int, object, object]
 """Number of the line, time, sample; what is not there is None."""
 
 
@@ -48,7 +48,7 @@ def read_trace(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> 
     )
 
 
-def _from_csv(file: Path, text: str) -> Iterator[Row]:
+def _from_csv(file: Path, text: str) -> Iterator[TraceRow]:
     reader, time_at, sample_at = csv.reader(text.splitlines()), 0, 1
     try:
         for fields in reader:
@@ -64,7 +64,7 @@ def _from_csv(file: Path, text: str) -> Iterator[Row]:
         raise InputError(f"{file}:{reader.line_num}: cannot be read: {err}", hint=_HINT) from err
 
 
-def _from_json(file: Path, text: str) -> Iterator[Row]:
+def _from_json(file: Path, text: str) -> Iterator[TraceRow]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue

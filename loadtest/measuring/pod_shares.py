@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from config.record import Part
 from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.streams import Latencies, merged
+from loadtest.measuring.streams import Latencies, merge_histograms
 
 
-class Share(Part):
+class PodShare(Part):
     """One pod's part of the measured window."""
 
     name: str
@@ -19,18 +19,18 @@ class Share(Part):
     """As of the whole run, of its requests."""
 
 
-def merge_shares(runs: Iterable[tuple[Share, ...]]) -> tuple[Share, ...]:
+def merge_pod_shares(runs: Iterable[tuple[PodShare, ...]]) -> tuple[PodShare, ...]:
     """The shares of several processes, or of several runs, pod by pod."""
-    by_name: dict[str, list[Share]] = {}
+    by_name: dict[str, list[PodShare]] = {}
     for shares in runs:
         for share in shares:
             by_name.setdefault(share.name, []).append(share)
     return tuple(
-        Share(
+        PodShare(
             name=name,
             good=sum(part.good for part in parts),
             failed=sum(part.failed for part in parts),
-            response=merged([part.response for part in parts]),
+            response=merge_histograms([part.response for part in parts]),
         )
         for name, parts in by_name.items()
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.comparing.standstill import standing_still
+from loadtest.comparing.pausing import paused
 from loadtest.measuring import cpu_seconds
 
 TREE = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: sum(range(1000))'])"
@@ -40,7 +40,7 @@ def tree() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_server_stands_still_with_its_children_and_goes_on(tree: subprocess.Popen[bytes]) -> None:
-    with standing_still(tree.pid):
+    with paused(tree.pid):
         awaited(tree.pid, still=True)
         before = cpu_seconds(tree.pid)
         time.sleep(0.1)
@@ -61,7 +61,7 @@ def test_cpu_time_is_told_finer_than_a_tick() -> None:
 @pytest.mark.slow
 def test_it_goes_on_when_who_let_it_stand_still_is_killed(tree: subprocess.Popen[bytes]) -> None:
     code = (
-        "import sys, time; from loadtest.comparing.standstill import standing_still\n"
+        "import sys, time; from loadtest.comparing.pausing import standing_still\n"
         "with standing_still(int(sys.argv[1])): time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tree.pid)])
@@ -72,5 +72,5 @@ def test_it_goes_on_when_who_let_it_stand_still_is_killed(tree: subprocess.Popen
 
 
 def test_a_server_of_somebody_else_is_left_alone() -> None:
-    with standing_still(None):
+    with paused(None):
         pass

@@ -14,11 +14,11 @@ from test_loadtest_report import measured as made
 from test_loadtest_slo import OBJECTIVE, measured
 
 from loadtest.judging import judge
-from loadtest.measuring import Measurement, Others, Watch
+from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
 from loadtest.running import next_step
 
-BUSY = Others(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
-QUIET = Others(cores=0.1, of=2)
+BUSY = OtherProcesses(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
+QUIET = OtherProcesses(cores=0.1, of=2)
 SPIN = "import time\nuntil = time.monotonic() + 100\nwhile time.monotonic() < until: pass"
 
 
@@ -27,13 +27,13 @@ def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a machine that is busy with more than this, it may not be among the few that are named.
-    monkeypatch.setattr("loadtest.measuring.others._NAMED", 10_000)
-    monkeypatch.setattr("loadtest.measuring.others._WORTH_NAMING", 0.001)
+    monkeypatch.setattr("loadtest.measuring.other_processes._NAMED", 10_000)
+    monkeypatch.setattr("loadtest.measuring.other_processes._WORTH_NAMING", 0.001)
     program = tmp_path / "spinner"
     program.symlink_to(sys.executable)
     spinning = subprocess.Popen([program, "-c", SPIN])
     try:
-        watch = Watch([spinning.pid] if ours else [])
+        watch = OtherProcessesWatch([spinning.pid] if ours else [])
         while psutil.Process(spinning.pid).cpu_times().user < 0.5:
             time.sleep(0.05)
         watched = watch.end()
@@ -51,7 +51,7 @@ def test_a_fail_on_a_busy_machine_names_what_used_it() -> None:
 
 
 @pytest.mark.parametrize(("latency", "others"), [(20.0, BUSY), (200.0, QUIET), (200.0, None)])
-def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Others | None) -> None:
+def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: OtherProcesses | None) -> None:
     verdict = judge(measured(*[latency] * 1000, others=others), OBJECTIVE)
     assert "machine-busy" not in [reason.id for reason in verdict.every_reason()]
 

@@ -7,13 +7,13 @@ import time
 from gevent.queue import Queue
 from locust.env import Environment
 
-from loadtest.measuring import Beat, Measurement, Second
+from loadtest.measuring import GeneratorHealth, Measurement, Second
 from loadtest.sending.engine import OpenLoop, user_class
 from loadtest.sending.generator import OnSecond
 from loadtest.sending.plan import LoadPlan
 
 
-class Alone:
+class SingleProcessLoad:
     """One run."""
 
     def __init__(self, plan: LoadPlan, on_second: OnSecond) -> None:
@@ -46,6 +46,6 @@ class Alone:
             # Locust would start the task again.
             self._result.put(err)
 
-    def _hear_second(self, beat: Beat, second: Second) -> None:
+    def _hear_second(self, beat: GeneratorHealth, second: Second) -> None:
         self._seconds += 1
         self._on_second(self._seconds, second, (beat,))

@@ -15,7 +15,7 @@ _NAMED, _WORTH_NAMING = 3, 0.05
 _BUSY_SHARE, _BUSY_CORES = 0.15, 0.25
 
 
-class Others(Part):
+class OtherProcesses(Part):
     """Of one run: the mean of its time."""
 
     cores: float
@@ -35,7 +35,7 @@ class Others(Part):
         return f"other processes used {self.cores:.1f} of {self.of} cores" + (f": {named}" if named else "")
 
 
-class Watch:
+class OtherProcessesWatch:
     """Begins when it is made; `pids` are the roots of what is ours beside this process and its children."""
 
     def __init__(self, pids: Iterable[int]) -> None:
@@ -43,7 +43,7 @@ class Watch:
         self._begun, self._busy_s, self._own_s, self._used = _now()
         self._ours = self._tree()
 
-    def end(self) -> Others:
+    def end(self) -> OtherProcesses:
         """What others used since then."""
         ours = self._ours | self._tree()
         ended, busy_s, own_s, used = _now()
@@ -55,7 +55,7 @@ class Watch:
             if pid not in ours and pid != os.getpid():
                 by_name[name] = by_name.get(name, 0.0) + seconds / elapsed_s
         most = sorted(by_name.items(), key=lambda entry: -entry[1])[:_NAMED]
-        return Others(
+        return OtherProcesses(
             cores=round(max(0.0, busy_s - self._busy_s - ours_s) / elapsed_s, 3),
             of=psutil.cpu_count() or 1,
             processes=tuple((name, round(cores, 2)) for name, cores in most if cores >= _WORTH_NAMING),

@@ -17,15 +17,15 @@ from config.progress import Progress
 from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.calibrating.calibration import settings_of
-from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.evidence import ServingSettings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
-from loadtest.calibrating.patch import unified, with_settings
-from loadtest.calibrating.search import Search
-from loadtest.calibrating.trials import ServerEnded, Trials
-from loadtest.calibrating.tune import Space, Tuning, tune
+from loadtest.calibrating.options import CalibrateOptions
+from loadtest.calibrating.patch import settings_patch, with_settings
+from loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
+from loadtest.calibrating.trials import RateTrials, ServerEnded
 from loadtest.judging import Objective, objective_of
 from loadtest.measuring import figure
-from loadtest.running import Session, Where, open_session, serve_command
+from loadtest.running import Session, TargetOptions, open_session, serve_command
 
 DELAYS_MS = (1, 2, 5, 10, 20)
 # Wide enough to tell settings apart in a few runs each; the knee of the best is found exactly afterwards.
@@ -42,29 +42,31 @@ _PATHS = (
     ("model", "handler"),
 )
 
-Serve = Callable[[Settings], AbstractContextManager[Session]]
+Serve = Callable[[ServingSettings], AbstractContextManager[Session]]
 
 
-def retune(spec: Spec, options: Search, out: Path, *, serve: Serve | None = None, quiet: bool = False) -> Tuning:
+def tune_settings(
+    spec: Spec, options: CalibrateOptions, out: Path, *, serve: Serve | None = None, quiet: bool = False
+) -> Tuning:
     """Finds the best settings and writes `tune.json` and `tune.patch` into `out`."""
     objective = objective_of(spec)
     measure = _Measure(serve or _server(spec, options, objective, out, quiet), objective, options)
-    tuning = tune(measure, settings_of(spec), space_of(spec, objective))
+    tuning = search_settings(measure, settings_of(spec), settings_space(spec, objective))
     before = spec.file.read_text(encoding="utf-8")
-    write_text(out / "tune.patch", unified(before, with_settings(before, tuning.best.settings), str(spec.file)))
-    write_json(out / "tune.json", tuning_record(tuning, space_of(spec, objective)))
+    write_text(out / "tune.patch", settings_patch(before, with_settings(before, tuning.best.settings), str(spec.file)))
+    write_json(out / "tune.json", tuning_record(tuning, settings_space(spec, objective)))
     return tuning
 
 
-def space_of(spec: Spec, objective: Objective) -> Space:
+def settings_space(spec: Spec, objective: Objective) -> SettingsSpace:
     """What may be tried for a spec."""
     cores = spec.workers * spec.threads if spec.serving.device == "cuda" else max(1, int(spec.cores))
     # A batch that waits for half the limit leaves too little for the model.
     delays = [delay for delay in DELAYS_MS if delay <= objective.p99_ms / 2] or [1]
-    return Space(cores=cores, batches=spec.model.batch_sizes, delays_ms=delays)
+    return SettingsSpace(cores=cores, batches=spec.model.batch_sizes, delays_ms=delays)
 
 
-def tuning_record(tuning: Tuning, space: Space) -> dict[str, Any]:
+def tuning_record(tuning: Tuning, space: SettingsSpace) -> dict[str, Any]:
     """`tune.json`."""
     return {
         "schema": "marina.tune/1",
@@ -76,7 +78,7 @@ def tuning_record(tuning: Tuning, space: Space) -> dict[str, Any]:
     }
 
 
-def tuning_text(tuning: Tuning, space: Space, out: Path) -> str:
+def tuning_text(tuning: Tuning, space: SettingsSpace, out: Path) -> str:
     """The tuning as a few lines for a terminal."""
     start = tuning.tried[0]
     lines = [*(f"  {reason}" for reason in tuning.why), f"tried {len(tuning.tried)} of {space.size} settings"]
@@ -91,14 +93,14 @@ def tuning_text(tuning: Tuning, space: Space, out: Path) -> str:
 class _Measure:
     """Measures settings: first whether they beat the best known at all, and only then by how much."""
 
-    def __init__(self, serve: Serve, objective: Objective, options: Search) -> None:
+    def __init__(self, serve: Serve, objective: Objective, options: CalibrateOptions) -> None:
         self._serve = serve
         self._objective = objective
         self._options = options.model_copy(update={"repeat": 1, "tolerance": max(_TOLERANCE, options.tolerance)})
 
-    def __call__(self, settings: Settings, to_beat: float) -> float | None:
+    def __call__(self, settings: ServingSettings, to_beat: float) -> float | None:
         with self._serve(settings) as session:
-            trials = Trials(session, self._objective, self._options)
+            trials = RateTrials(session, self._objective, self._options)
             try:
                 if to_beat:
                     # It has just started, and must not lose to one that ran for minutes for that.
@@ -121,15 +123,15 @@ class _Measure:
                 ) from err
 
 
-def _server(spec: Spec, options: Search, objective: Objective, out: Path, quiet: bool) -> Serve:
+def _server(spec: Spec, options: CalibrateOptions, objective: Objective, out: Path, quiet: bool) -> Serve:
     """Packages and serves settings for real, each in a folder of its own."""
 
-    def serve(settings: Settings) -> AbstractContextManager[Session]:
+    def serve(settings: ServingSettings) -> AbstractContextManager[Session]:
         Progress(quiet=quiet).say(str(settings))
         tuned = tuned_spec(spec, settings, out / "tune" / "-".join(map(str, settings.model_dump().values())))
         folder = tuned.file.parent
         _package(tuned.file, folder)
-        where = Where(out=folder / spec.name, command=serve_command(tuned.file, folder), as_pod=True)
+        where = TargetOptions(out=folder / spec.name, command=serve_command(tuned.file, folder), as_pod=True)
         return open_session(
             tuned,
             where,
@@ -142,7 +144,7 @@ def _server(spec: Spec, options: Search, objective: Objective, out: Path, quiet:
     return serve
 
 
-def tuned_spec(spec: Spec, settings: Settings, folder: Path) -> Spec:
+def tuned_spec(spec: Spec, settings: ServingSettings, folder: Path) -> Spec:
     """The spec with other settings, written to a folder of its own; its paths still mean the same files."""
     data = spec.model_dump(mode="json", exclude_unset=True)
     data["serving"] = data.get("serving", {}) | settings.model_dump() | {"drain_propagation_s": 0}
