@@ -1,5 +1,5 @@
-"""Whether one server is worse than another: both measured in turns, round after round, and judged by the interval of
-each ratio; and `compare`, the verb."""
+"""Whether one server is worse than another: `marina compare` measures both in turns, round after round, and judges the
+interval of each ratio."""
 
 from loadtest.comparing.baseline import compare_with_baseline
 from loadtest.comparing.compare import CompareOptions, compare, comparison_text

@@ -1,5 +1,7 @@
-"""`compare.json`: the verdict of a comparison, each figure of it, and every round behind it. docs/04-loadtest.md
-explains each field."""
+"""The record `compare.json`: the verdict of a comparison, each figure, and every round behind it.
+
+docs/04-loadtest.md explains each field.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ SideName = Literal["old", "new"]
 
 
 class Turn(Part):
-    """What one server showed in one round."""
+    """What was measured of one server in one round."""
 
     asked_s: float
     planned: int
     sent: int
     answered: int
-    """Good answers, those of the warm-up too: what the CPU time was used for."""
+    """Good answers, including those of the warm-up, since the CPU time includes it, too."""
     in_time: int
-    """Good answers to the arrivals of the window, in time."""
+    """Good answers in time to the arrivals of the window."""
     failed: int
     cpu_s: float | None
-    """CPU time of the server's processes, warm-up included; None for a server that runs elsewhere."""
+    """CPU time of the server's processes, including the warm-up; None for a server that was not started here."""
     response: Latencies
 
 
@@ -39,22 +41,22 @@ class Round(Part):
     old: Turn
     new: Turn
     left_out: tuple[Reason, ...] = ()
-    """Why it cannot be trusted; empty for one that counts."""
+    """Why the round cannot be trusted; empty for one that counts."""
 
 
 class Figure(Part):
-    """One thing that is compared, over all rounds that count."""
+    """One figure that is compared, over all rounds that count."""
 
     figure: FigureName
     status: Status
     old: float | None
     new: float | None
     ratio: float | None = None
-    """New / old: the middle of that of each round, so that one that was disturbed does not decide."""
+    """New / old: the median over the rounds' own ratios, so that one disturbed round does not decide."""
     interval: tuple[float, float] | None = None
-    """Of the ratio; how often an end is exceeded, `looks` of the comparison decides. None for errors and answers."""
+    """The interval of the ratio. How often its ends are exceeded depends on `looks`. None for errors and answers."""
     limit: float
-    """Of the ratio; of the errors and answers, the share that is allowed."""
+    """The limit of the ratio; for errors and answers, the allowed share."""
     unit: Unit
     reasons: tuple[Reason, ...] = ()
 
@@ -67,39 +69,39 @@ class Side(Part):
     spec: str | None
     url: str
     package: str | None
-    """Hash of the MAR."""
+    """The hash of the MAR."""
     started: bool
-    """Whether it was started here; only then it stands still while the other is measured, and its CPU time is known."""
+    """Whether it was started here: only then is it paused while the other is measured, and its CPU time known."""
 
 
 class AnswerCounts(Part):
-    """How the two answered the same inputs."""
+    """How many inputs both servers answered in the same way."""
 
     inputs: int
     same: int
     differing: tuple[str, ...]
-    """The names of some that were answered differently."""
+    """The names of some inputs that were answered differently."""
 
 
 class ComparisonLoad(Part):
-    """How the two were loaded."""
+    """The load that both servers got."""
 
     arrivals: Spacing
     rate: float
     warmup_s: float
     turn_s: float
     seed: int
-    """Of the first round; each further one adds one."""
+    """The seed of the first round; each further round adds one."""
     timeout_s: float
 
 
 class Comparison(Document):
-    """The whole record."""
+    """The whole record of a comparison."""
 
     schema_: Literal["marina.comparison/1"] = SCHEMA
     status: Status
     reasons: tuple[Reason, ...]
-    """Against the comparison as a whole."""
+    """Reasons against the comparison as a whole."""
     figures: tuple[Figure, ...]
     regression: float
     """The spec's `slo.regression`."""
@@ -112,13 +114,13 @@ class Comparison(Document):
     at: str
     rounds: tuple[Round, ...]
     looks: int = 1
-    """How often the figures might be looked at: the more often, the surer each look must be."""
+    """How often the figures could be looked at: the more often, the stricter each look must be."""
     costs: Costs | None = None
-    """Of the new server; without a `cost` in the spec, none."""
+    """What the new server costs; None if the spec has no `cost`."""
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
+        """The exit code of the command line."""
         return EXIT_CODES[self.status]
 
     @property
@@ -127,12 +129,12 @@ class Comparison(Document):
         return [turns for turns in self.rounds if not turns.left_out]
 
     def every_reason(self) -> list[Reason]:
-        """The reasons of the whole and of each figure, in order."""
+        """The reasons against the comparison, then those of each figure."""
         return [*self.reasons, *(reason for figure in self.figures for reason in figure.reasons)]
 
 
 def turn_from(measurement: Measurement, cpu_s: float | None) -> Turn:
-    """A run's share of a comparison."""
+    """The turn that a measurement makes in a comparison."""
     return Turn(
         asked_s=measurement.asked_s,
         planned=measurement.planned,

@@ -1,4 +1,4 @@
-"""`compare.xml`: JUnit with one case for each figure, so that any CI shows the verdict of a comparison."""
+"""`compare.xml`: JUnit with one test case per figure, so that any CI system can show the result of a comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from loadtest.reporting import JUnitCase, arrivals_text, cost_cases, suite_xml
 
 
 def comparison_xml(comparison: Comparison) -> str:
-    """The file's text."""
+    """The text of `compare.xml`."""
     against = [reason for reason in comparison.reasons if reason.id != "over-budget"]
     cases = [
         JUnitCase(figure_title(value), value.status, [*(against if value.status == "INVALID" else ()), *value.reasons])
@@ -30,7 +30,7 @@ def comparison_xml(comparison: Comparison) -> str:
 
 
 def figure_title(value: Figure) -> str:
-    """What must hold of a figure: `p99 of new / old at most 1.2`."""
+    """What must hold: `p99 of new / old at most 1.2`."""
     if value.figure == "errors":
         return f"errors at most {percent(value.limit)} more"
     if value.figure == "answers":

@@ -1,4 +1,5 @@
-"""`compare.html`: two servers as two curves, and what they differ by. One file, no network and no script."""
+"""`compare.html`: the latencies of two servers as two curves, and their differences. One file, no network, no
+script."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from loadtest.measuring import Histogram, figure, merge_histograms
 from loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
 
 _MEANING = {
-    "PASS": "The new server is surely not worse than the old one by more than is allowed.",
-    "FAIL": "The new server is worse than the old one by more than is allowed.",
-    "INVALID": "The measurement does not tell whether the new server is worse than the old one.",
+    "PASS": "The new server is certainly not worse than the old one by more than allowed.",
+    "FAIL": "The new server is worse than the old one by more than allowed.",
+    "INVALID": "The measurement does not show whether the new server is worse than the old one.",
 }
 _LEGEND = [Entry("ink-two", "old"), Entry("ink-one", "new")]
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The file's text."""
+    """The text of `compare.html`."""
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
     return render(
@@ -84,7 +85,7 @@ def _cumulative(old: Histogram, new: Histogram) -> Drawing:
 
 
 def _rank(histogram: Histogram) -> int:
-    """The last one that is drawn: the very slowest would press all others into a corner."""
+    """The rank of the slowest latency that is drawn: the very slowest would squeeze all others into a corner."""
     return max(1, math.ceil(0.999 * histogram.count))
 
 
@@ -134,20 +135,22 @@ def _percentile(turn: Turn, share: float) -> float:
 def _compared(comparison: Comparison) -> dict[str, str]:
     load, answers = comparison.load, comparison.answers
     left_out = len(comparison.rounds) - len(comparison.counted)
-    still = [side for side in (comparison.old, comparison.new) if not side.started]
-    same_answers = "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered alike"
+    never_paused = [side for side in (comparison.old, comparison.new) if not side.started]
+    same_answers = (
+        "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered the same"
+    )
     return {
         "Old": _subject(comparison.old),
         "New": _subject(comparison.new),
-        "Load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.turn_s:g} s each in a round, "
+        "Load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.turn_s:g} s each per round, "
         f"after {load.warmup_s:g} s of warm-up",
-        "Rounds": f"{len(comparison.rounds)}, of which {left_out} left out: old, new, new, old and so on",
-        "Beside it": "each stood still while the other was measured"
-        if not still
-        else "a server that was not started here keeps running, and its CPU time is not known",
+        "Rounds": f"{len(comparison.rounds)} (old, new, new, old and so on), of which {left_out} were left out",
+        "Other server": "each was paused while the other was measured"
+        if not never_paused
+        else "a server that was not started here keeps running, and its CPU time is unknown",
         "Answers": same_answers,
         "Machine": f"{comparison.machine}, {comparison.machine.system}",
-        "Begun": comparison.at,
+        "Started": comparison.at,
     }
 
 

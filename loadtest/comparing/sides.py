@@ -1,4 +1,4 @@
-"""The two servers of a comparison: what OLD may be, and how each is opened."""
+"""The two servers of a comparison: finds what `--against` names, and starts or connects to each server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from loadtest.running import (
 from loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
 
 _ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
-# What a package fixes of its spec's `serving`, and its name in `model-config.yaml`.
+# The fields of `serving` that a package fixes, and their names in its `model-config.yaml`.
 _PACKED = {
     "max_batch": "batchSize",
     "max_batch_delay_ms": "maxBatchDelay",
@@ -43,24 +43,24 @@ _PACKED = {
 
 @dataclass(frozen=True)
 class Contender:
-    """One of the two, before it is opened."""
+    """One of the two servers, before it is started or connected to."""
 
     label: str
     spec: Spec
     package: Package | None = None
     folder: Path = Path()
-    """Where the package's MAR lies."""
+    """The folder of the package's MAR."""
     url: str | None = None
     supervisor: str | None = None
 
     @property
     def mar(self) -> Path | None:
-        """The MAR that is to be served."""
+        """The MAR to serve; None for a server that is running already."""
         return self.folder / self.package.mar if self.package else None
 
 
 def find_contender(text: str, new: Contender, out: Path) -> Contender:
-    """What `--against` names; `out` gets the spec of a MAR that has none."""
+    """The old server, as `--against` names it. A MAR has no spec, so one is written for it below `out`."""
     if text.startswith(("http://", "https://")):
         return Contender("old", new.spec, url=text)
     file = Path(text)
@@ -109,12 +109,12 @@ def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
         if (folder / "package.json").is_file() and read_package(folder).sha256 == wanted:
             package = read_package(folder)
             return replace(_of_mar(folder / package.mar, new.spec, out), package=package)
-    text = f"`--against`: the package {wanted[:12]} that {file} is about is no longer on this machine"
+    text = f"`--against`: package {wanted[:12]}, which {file} is about, is no longer on this machine"
     raise InputError(text, hint="--against old.mar, or --baseline with the stored verdict")
 
 
 def read_outcome(file: Path, option: str) -> LoadTestOutcome:
-    """A stored verdict; InputError for another file."""
+    """Reads a stored verdict; InputError if the file is anything else."""
     try:
         return LoadTestOutcome.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as err:
@@ -123,14 +123,14 @@ def read_outcome(file: Path, option: str) -> LoadTestOutcome:
 
 @dataclass(frozen=True)
 class OpenedSide:
-    """A server that can be measured, and what is said of it."""
+    """A server that is up, with its session and its entry in the record."""
 
     session: Session
     side: Side
 
     @property
     def pid(self) -> int | None:
-        """The process that was started here."""
+        """The process that was started here; None for a server that was already running."""
         return self.session.target.pid
 
 
@@ -145,7 +145,7 @@ def open_side(
     generator: Generator,
     quiet: bool,
 ) -> Iterator[OpenedSide]:
-    """A server of this side until the end; both are sent the same request, by the same generator."""
+    """Starts or connects to the server of one side. Both sides get the same requests, from the same generator."""
     progress = Progress(quiet=quiet)
     with _target(side, where, progress) as target:
         request = _request(side, request_of, target.url)
@@ -158,7 +158,7 @@ def open_side(
             objective,
             1,
             timeout_s,
-            # Of a server elsewhere it is enough to know that it stays the same.
+            # For a server that was not started here it is enough that its package stays the same.
             where.any_package or side.package is None,
             progress,
             quiet,
@@ -184,7 +184,7 @@ def _target(side: Contender, where: TargetOptions, progress: Progress) -> Iterat
 
 
 def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
-    """The samples of the new package's spec, at this side's address, with this side's structure."""
+    """The request with the samples of `of`, sent to this side's URL, and checked for the structure of its answers."""
     request = packaged_request(of.package, of.folder, url) if of.package else spec_request(of.spec, url)
     record = side.package.record if side.package else of.package.record if of.package else None
     request = with_samples(request, of.spec, record)

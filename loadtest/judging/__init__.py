@@ -1,4 +1,4 @@
-"""From a measurement and an objective to PASS, FAIL or INVALID. Pure."""
+"""Turns a measurement and an objective into PASS, FAIL or INVALID. No I/O."""
 
 from loadtest.judging.certainty import (
     P99_SHARE,
@@ -12,12 +12,12 @@ from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
 from loadtest.judging.outcome import (
     LatencySummary,
+    LoadedServer,
     LoadRecord,
     LoadTestOutcome,
     RampResult,
     RunRecord,
     StreamFigures,
-    LoadedServer,
     latency_summary,
     run_record,
     stream_figures,
@@ -59,13 +59,13 @@ __all__ = [
     "LatencySummary",
     "LoadRecord",
     "LoadTestOutcome",
+    "LoadedServer",
     "Objective",
     "RampResult",
     "Reason",
     "RunRecord",
     "Status",
     "StreamFigures",
-    "LoadedServer",
     "Verdict",
     "arrivals_needed",
     "best_guess",

@@ -1,5 +1,7 @@
-"""`verdict.json`: the verdict, every run behind it, and what was tested where. docs/04-loadtest.md explains
-each field."""
+"""The record `verdict.json`: the verdict, every run behind it, and what was tested where.
+
+docs/04-loadtest.md explains each field.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SUMMARY_SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 class LoadRecord(Part):
-    """What was sent."""
+    """The load that was sent."""
 
     arrivals: Spacing
     rate: float
@@ -25,36 +27,36 @@ class LoadRecord(Part):
     replay: str | None = None
     """The file of the trace that was replayed."""
     speed: float = 1.0
-    """How many times as fast."""
+    """How many times as fast as recorded."""
     repeat: int
     processes: int
     seed: int
     timeout_s: float
     samples: int = 1
-    """How many different bodies."""
+    """The number of different bodies."""
     sample_bytes: int
-    """Of the largest of them."""
+    """The size of the largest body."""
     sample_content_type: str
 
 
 class LoadedServer(Part):
-    """What it was sent to."""
+    """The server that the load was sent to."""
 
     name: str
     version: str
     spec: str
     url: str
     started: bool
-    """Whether the server was started for the test, on the machine of the generator."""
+    """Whether the server was started for the test, on the generator's machine."""
     package: str | None
-    """Hash of the MAR that the spec's package record names."""
+    """The hash of the MAR in the spec's package record."""
     served: str | None
-    """Hash of the MAR that the server named."""
+    """The hash of the MAR that the server says it serves."""
     cold_start_s: float | None
 
 
 class LatencySummary(Part):
-    """A histogram in a few figures, ms; the whole of it is in the measurement."""
+    """A few percentiles of a histogram, ms; the measurement has the whole histogram."""
 
     p50: float | None
     p90: float | None
@@ -66,37 +68,37 @@ class LatencySummary(Part):
 
 
 class StreamFigures(Part):
-    """Answers that came token by token, in a few figures."""
+    """A summary of streamed answers."""
 
     ttft: LatencySummary
     itl: LatencySummary
     tpot: LatencySummary
     goodput: float
-    """Share of the requests that met every objective."""
+    """The share of the requests that met every objective."""
     goodput_rps: float
-    """Those a second."""
+    """Requests per second that met every objective."""
     tokens_per_s: float
-    """Until the last answer ended: what a server wrote after the window, it wrote later."""
+    """Counted until the last answer ended, because tokens written after the window took that time."""
     cached_share: float
-    """Of the prompts' tokens, those that the server did not compute again: if your clients repeat less, they see a
-    worse result."""
+    """The share of the prompts' tokens that the server did not compute again: if your clients repeat less, they see
+    worse results."""
     heard_late_ms: float | None
-    """How late the generator heard of what came, p99."""
+    """How late the generator read what arrived, p99."""
 
 
 class RunRecord(Part):
-    """One run: its verdict, its figures, and everything measured."""
+    """One run: its verdict, a summary, and everything measured."""
 
     verdict: Verdict
     response: LatencySummary
     service: LatencySummary
     pieces: StreamFigures | None = None
-    """None where answers came whole."""
+    """None if answers were not streamed."""
     measurement: Measurement
 
 
 class RampStep(Part):
-    """A part of a ramp."""
+    """One step of a ramp."""
 
     begin_rps: float
     end_rps: float
@@ -104,27 +106,29 @@ class RampStep(Part):
     p99_ms: float | None
     error_rate: float
     status: Status
-    """FAIL when its p99 or its errors surely miss the limit, PASS when its p99 surely meets it and no more failed."""
+    """FAIL if its p99 or its error rate certainly misses the limit; PASS if its p99 certainly meets its limit and the
+    measured error rate does, too."""
 
 
 class RampResult(Part):
-    """What a rising rate showed."""
+    """The result of a run with a rising rate."""
 
     begin_rps: float
     end_rps: float
     held_rps: float | None
-    """It surely held at this rate; None where that is sure of no rate."""
+    """The highest rate at which the objective certainly held; None if there is none."""
     broke_rps: tuple[float, float] | None
-    """From there, or 0, to a rate at which it surely did not hold; None without such a rate."""
+    """The objective broke between these rates: the last at which it certainly held, or 0, and the first at which it
+    certainly did not; None if there is no such rate."""
     about_rps: float | None
-    """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
+    """The rate that best separates the steps that met the objective from those that missed it; None if all met it."""
     recovered: bool
-    """Whether it surely held again at a higher rate."""
+    """Whether the objective certainly held again at a higher rate."""
     steps: tuple[RampStep, ...]
 
 
 class LoadTestOutcome(Document):
-    """The whole record."""
+    """The whole record of a load test."""
 
     schema_: Literal["marina.verdict/1"] = SCHEMA
     verdict: Verdict
@@ -133,21 +137,21 @@ class LoadTestOutcome(Document):
     load: LoadRecord
     machine: Machine
     at: str
-    """When the first run began, UTC."""
+    """When the first run started, UTC."""
     runs: tuple[RunRecord, ...]
     costs: Costs | None = None
-    """Without a `cost` in the spec, none."""
+    """None if the spec has no `cost`."""
     ramp: RampResult | None = None
-    """Of a rate that rose."""
+    """The result of `--ramp`; otherwise None."""
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it before it was done."""
+        """Whether Ctrl-C ended the load test early."""
         return any(run.measurement.interrupted for run in self.runs)
 
 
 def run_record(measurement: Measurement, verdict: Verdict) -> RunRecord:
-    """A run's entry in the record."""
+    """The record of one run."""
     return RunRecord(
         verdict=verdict,
         response=latency_summary(measurement.response),
@@ -158,7 +162,7 @@ def run_record(measurement: Measurement, verdict: Verdict) -> RunRecord:
 
 
 def stream_figures(measurement: Measurement) -> StreamFigures | None:
-    """What came token by token, in a few figures."""
+    """A summary of the streamed answers; None if answers were not streamed."""
     streams = measurement.streams
     if streams is None:
         return None
@@ -175,7 +179,7 @@ def stream_figures(measurement: Measurement) -> StreamFigures | None:
 
 
 def latency_summary(histogram: Histogram) -> LatencySummary:
-    """The few figures."""
+    """A few percentiles of the histogram."""
     p50, p90, p95, p99, p999 = (histogram.percentile(share) for share in SUMMARY_SHARES)
     highest = histogram.max_ms if histogram.count else None
     return LatencySummary(p50=p50, p90=p90, p95=p95, p99=p99, p999=p999, mean=histogram.mean_ms, max=highest)

@@ -1,4 +1,4 @@
-"""Several runs as one: what each measured is counted together, so that all of them decide. Pure."""
+"""Adds several runs up into one measurement, so that all of them together decide. No I/O."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _pooled_streams(runs: Sequence[Measurement]) -> Streams | None:
 
 
 def _even_slices(runs: Sequence[Measurement]) -> tuple[Slice, ...]:
-    """All slices, those of short runs put together so that all are about as long as the longest."""
+    """The slices of all runs; those of shorter runs are joined until all are about as long as the longest."""
     if not all(run.slices for run in runs):
         return ()
     length_s = max(run.asked_s / len(run.slices) for run in runs)

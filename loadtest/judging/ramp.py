@@ -1,4 +1,5 @@
-"""At which rate an objective broke: a run whose rate rises is cut into steps, each with intervals of its own. Pure."""
+"""The rate at which an objective breaks: a run with a rising rate is cut into steps, each with its own intervals. No
+I/O."""
 
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reaso
 from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
 from loadtest.scheduling import Ramp
 
-# With so many requests in each of so many steps, simulated queues break surely within a quarter of their true knee.
+# With this many requests per step and this many steps, a simulated queue is certain to break within a quarter of its
+# true knee.
 STEP_REQUESTS, MOST_STEPS = 1000, 20
 _FEWEST_STEPS = 4
-# Steps that are judged together.
+# How many neighbouring steps are judged together.
 _ROWS = (1, 2, 4)
-_AS_PROMISED = 0.99
+_PROMISED_SHARE = 0.99
 
 
 def ramp_result(run: Measurement, ramp: Ramp, objective: Objective) -> RampResult:
-    """The steps of a run, and between which rates the objective broke.
+    """The steps of a run, and the two rates between which the objective broke.
 
-    No server gets quicker by being asked for more: if some steps in a row surely miss the objective, the last of their
-    rates does, and if they surely meet it, the first of them does.
+    No server gets faster with more load. So if several steps in a row certainly miss the objective, it is missed at the
+    highest of their rates; if they certainly meet it, it is met at the lowest.
     """
     cuts = _cut(run.slices)
     steps = tuple(_step(run, cut, ramp, objective) for cut in cuts)
@@ -46,7 +48,7 @@ def ramp_result(run: Measurement, ramp: Ramp, objective: Objective) -> RampResul
 
 
 def _about(steps: Sequence[RampStep], objective: Objective) -> float | None:
-    """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
+    """The rate that best separates the steps that met the objective from those that missed it; None if all met it."""
     missed = [step.error_rate > objective.error_rate or (step.p99_ms or 0.0) > objective.p99_ms for step in steps]
     wrong = [sum(missed[:place]) + missed[place:].count(False) for place in range(len(missed) + 1)]
     place = len(wrong) - 1 - wrong[::-1].index(min(wrong))
@@ -54,7 +56,7 @@ def _about(steps: Sequence[RampStep], objective: Objective) -> float | None:
 
 
 def judge_ramp(run: Measurement, climb: RampResult, objective: Objective) -> Verdict:
-    """Whether the objective held up to the rate that is promised, or up to the end of the ramp."""
+    """Whether the objective held up to `slo.throughput_rps`, or without one up to the end of the ramp."""
     promised = objective.throughput_rps or climb.end_rps
     check = Check(
         objective="throughput",
@@ -65,7 +67,7 @@ def judge_ramp(run: Measurement, climb: RampResult, objective: Objective) -> Ver
         unit="requests/s",
     )
     against, died = distrust_reasons(run, objective), server_died_reasons(run)
-    status, reasons = _said_of(climb, promised, objective)
+    status, reasons = _check_ramp(climb, promised, objective)
     check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
     whole: Status = "FAIL" if died else check.status
     busy = busy_machine_reasons(run) if whole == "FAIL" else []
@@ -73,25 +75,27 @@ def judge_ramp(run: Measurement, climb: RampResult, objective: Objective) -> Ver
 
 
 def ramp_text(climb: RampResult, objective: Objective) -> str:
-    """`ramp: the objective broke at about 140 requests/s, surely between 120 and 155: p99 812 ms`."""
+    """`ramp: the objective broke at about 140 requests/s, certainly between 120 and 155: p99 812 ms`."""
     if climb.broke_rps:
         return f"ramp: {_broke(climb, objective)}"
     held = "no rate" if climb.held_rps is None else f"{figure(climb.held_rps)} requests/s"
-    return f"ramp: surely held up to {held}, and broke nowhere for sure"
+    return f"ramp: the objective certainly held up to {held}, and certainly broke at no rate"
 
 
-def _said_of(climb: RampResult, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
+def _check_ramp(climb: RampResult, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
     if len(climb.steps) < _FEWEST_STEPS:
         text = f"{sum(step.requests for step in climb.steps):,} requests are too few for a ramp"
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
     if climb.broke_rps and climb.broke_rps[1] <= promised:
         return "FAIL", (Reason(id="broke", text=_broke(climb, objective)),)
-    if climb.held_rps is not None and climb.held_rps >= _AS_PROMISED * promised:
+    if climb.held_rps is not None and climb.held_rps >= _PROMISED_SHARE * promised:
         return "PASS", ()
-    if climb.end_rps < _AS_PROMISED * promised:
+    if climb.end_rps < _PROMISED_SHARE * promised:
         text = f"the ramp ended at {figure(climb.end_rps)} requests/s, the objective is {figure(promised)}"
         return "INVALID", (Reason(id="rate-below-objective", text=text),)
-    return "INVALID", (Reason(id=UNDECIDED, text=f"whether it held at {figure(promised)} requests/s is not clear"),)
+    return "INVALID", (
+        Reason(id=UNDECIDED, text=f"it is not certain that the objective held at {figure(promised)} requests/s"),
+    )
 
 
 def _broke(climb: RampResult, objective: Objective) -> str:
@@ -101,9 +105,11 @@ def _broke(climb: RampResult, objective: Objective) -> str:
     excess = f"p99 {figure(step.p99_ms or 0.0)} ms" if slow else f"errors {percent(step.error_rate)}"
     where = f"between {figure(low)} and {figure(high)}" if low else f"below {figure(high)}"
     about = (
-        f"at about {figure(climb.about_rps)} requests/s, surely {where}" if climb.about_rps else f"{where} requests/s"
+        f"at about {figure(climb.about_rps)} requests/s, certainly {where}"
+        if climb.about_rps
+        else f"{where} requests/s"
     )
-    later = ", and was met again at a higher rate, so it was not the rate alone" if climb.recovered else ""
+    later = ", but it held again at a higher rate, so the rate was not the only cause" if climb.recovered else ""
     return f"the objective broke {about}: {excess}{later}"
 
 
@@ -131,7 +137,7 @@ def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objecti
 
 
 def _cut(slices: Sequence[Slice]) -> list[tuple[int, int]]:
-    """Where each step begins and ends, all with about as many requests."""
+    """The first slice of each step and the first one after it; all steps have about the same number of requests."""
     so_far = list(accumulate((piece.due for piece in slices), initial=0))
     steps = min(MOST_STEPS, so_far[-1] // STEP_REQUESTS)
     cuts = [bisect_right(so_far, so_far[-1] * number / steps - 0.5) for number in range(steps + 1)] if steps else []

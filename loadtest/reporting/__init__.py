@@ -1,4 +1,4 @@
-"""A verdict as people read it: pages, charts, words, JUnit."""
+"""Shows a verdict to people: pages, charts, texts, and JUnit for CI."""
 
 from loadtest.reporting.charts import percentile_axis
 from loadtest.reporting.junit import JUnitCase, cost_cases, suite_xml, verdict_xml

@@ -1,4 +1,4 @@
-"""The charts of `verdict.html`, from an outcome."""
+"""The charts of `verdict.html`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from loadtest.measuring import Histogram, Second, merge_histograms
 from loadtest.reporting.growth_charts import growth_charts
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
-_KINDS = 5
+_MOST_ERROR_NAMES = 5
 _MOST_LABELS = 8
 
 
 def charts(outcome: LoadTestOutcome) -> list[Drawing]:
-    """All charts of an outcome."""
-    rising = [_climb(outcome.ramp, outcome)] if outcome.ramp else []
+    """All charts of a load test."""
+    rising = [_ramp(outcome.ramp, outcome)] if outcome.ramp else []
     growing = growth_charts(outcome.runs[0].measurement, outcome.load.warmup_s, _time_axis(outcome))
     return [*rising, _curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome), *growing]
 
@@ -49,26 +49,26 @@ def _curve(outcome: LoadTestOutcome) -> Drawing:
     return Drawing(chart, "Share of requests answered within a time, all runs together", legend)
 
 
-def _climb(climb: RampResult, outcome: LoadTestOutcome) -> Drawing:
+def _ramp(ramp: RampResult, outcome: LoadTestOutcome) -> Drawing:
     limit = outcome.objective.p99_ms
-    points = [((step.begin_rps + step.end_rps) / 2, step.p99_ms) for step in climb.steps]
+    points = [((step.begin_rps + step.end_rps) / 2, step.p99_ms) for step in ramp.steps]
     shown = [value for _, value in points if value is not None] or [limit]
-    rates = linear_axis(climb.begin_rps, climb.end_rps)
+    rates = linear_axis(ramp.begin_rps, ramp.end_rps)
     chart = Chart(
         title="Latency by rate",
-        x=Axis(rates.place, [tick for tick in rates.ticks if tick[0] <= climb.end_rps]),
+        x=Axis(rates.place, [tick for tick in rates.ticks if tick[0] <= ramp.end_rps]),
         y=log_axis(max(0.01, min(*shown, limit)), max(*shown, limit), milliseconds),
         lines=[Line("p99", "two", points)],
         dots=[Line("steps", "two", points)],
         limit=limit,
-        shaded=[climb.broke_rps] if climb.broke_rps else [],
+        shaded=[ramp.broke_rps] if ramp.broke_rps else [],
     )
     legend = [Entry("ink-two", "p99"), Entry("ink-limit dash", "p99 limit"), Entry("ink-shade block", "where it broke")]
     return Drawing(chart, "Response time of each step of the ramp, requests/s", legend)
 
 
 def percentile_axis(most: int) -> Axis:
-    """Shares of so many values, the last ones as wide as the first."""
+    """An axis for percentiles of up to `most` values, on which each further nine takes up as much room as the first."""
     return Axis(
         lambda share: math.log10(1 / max(1 - share, 1 / most)) / math.log10(most),
         [(share, text) for share, text in _SHARES if share < 1 - 1 / most],
@@ -129,14 +129,14 @@ def _errors(outcome: LoadTestOutcome) -> Drawing:
     for _, second in seconds:
         total.update(second.errors)
     names = [name for name, _ in total.most_common()]
-    shown = names if len(names) <= _KINDS else names[: _KINDS - 1]
+    shown = names if len(names) <= _MOST_ERROR_NAMES else names[: _MOST_ERROR_NAMES - 1]
     bars = [
         Bars(name, f"e{number}", [(at, float(second.errors.get(name, 0))) for at, second in seconds])
         for number, name in enumerate(shown, 1)
     ]
     if len(shown) < len(names):
         rest = [(at, float(sum(second.errors.get(name, 0) for name in names[len(shown) :]))) for at, second in seconds]
-        bars.append(Bars("others", f"e{_KINDS}", rest))
+        bars.append(Bars("others", f"e{_MOST_ERROR_NAMES}", rest))
     highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
     chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
     counts = {series.name: sum(value for _, value in series.values) for series in bars}
@@ -149,7 +149,7 @@ def _errors(outcome: LoadTestOutcome) -> Drawing:
 
 
 def _seconds(outcome: LoadTestOutcome) -> list[tuple[float, Second]]:
-    """The seconds of all runs, one run after the other."""
+    """The seconds of all runs, one run after another, each with its place on the axis."""
     return [
         (begin + at, second)
         for run, (begin, end) in zip(outcome.runs, _spans(outcome), strict=True)
@@ -158,7 +158,7 @@ def _seconds(outcome: LoadTestOutcome) -> list[tuple[float, Second]]:
 
 
 def _spans(outcome: LoadTestOutcome) -> list[tuple[int, int]]:
-    """Where each run begins and ends on the axis."""
+    """Where each run starts and ends on the axis."""
     lengths = [math.ceil(outcome.load.warmup_s + run.measurement.asked_s) for run in outcome.runs]
     ends = list(accumulate(max(1, length) for length in lengths))
     return list(pairwise([0, *ends]))
@@ -171,7 +171,7 @@ def _time_axis(outcome: LoadTestOutcome) -> Axis:
         even = linear_axis(0, whole)
         ticks = [(value, f"{value:g} s") for value, _ in even.ticks if value <= whole]
     else:
-        # A label needs some room, which the runs after a long one may not have.
+        # Only runs that are long enough have room for a label; those after a long first run may be too short.
         wide = [(number, span) for number, span in enumerate(spans, 1) if span[1] - span[0] >= whole / _MOST_LABELS]
         ticks = [((begin + end) / 2, f"run {number}") for number, (begin, end) in _some(wide)]
     return Axis(lambda value: value / whole, ticks)

@@ -1,4 +1,4 @@
-"""`verdict.xml`: JUnit with one case per objective, so that any CI shows the verdict.
+"""`verdict.xml`: JUnit with one test case per objective, so that any CI system can show the verdict.
 
 FAIL is a failure, INVALID an error: a measurement that cannot be trusted must not look like a skipped one.
 """
@@ -19,7 +19,7 @@ _ELEMENTS = {"FAIL": "failure", "INVALID": "error"}
 
 @dataclass(frozen=True)
 class JUnitCase:
-    """One thing that was judged, and why it is not PASS."""
+    """One test case: what was judged, and why it is not PASS."""
 
     name: str
     status: Status
@@ -27,7 +27,7 @@ class JUnitCase:
 
 
 def verdict_xml(outcome: LoadTestOutcome) -> str:
-    """The file's text."""
+    """The text of `verdict.xml`."""
     against = outcome.verdict.reasons
     cases = [
         JUnitCase(check_title(check), check.status, [*(against if check.status == "INVALID" else ()), *check.reasons])
@@ -36,13 +36,15 @@ def verdict_xml(outcome: LoadTestOutcome) -> str:
     cases += cost_cases(outcome.costs)
     if outcome.verdict.status not in {case.status for case in cases}:
         # A server that died after its last answer, or a run among others that cannot be trusted.
-        cases.insert(0, JUnitCase("all runs can be trusted, and the server lives", outcome.verdict.status, against))
+        cases.insert(
+            0, JUnitCase("all runs can be trusted, and the server stayed alive", outcome.verdict.status, against)
+        )
     seconds = sum(run.measurement.ran_s for run in outcome.runs)
     return suite_xml("loadtest", outcome.tested.name, cases, _properties(outcome), at=outcome.at, seconds=seconds)
 
 
 def cost_cases(costs: Costs | None) -> list[JUnitCase]:
-    """The budget as a case; none without one."""
+    """A test case for the budget; empty if there is none."""
     if costs is None or costs.budget is None:
         return []
     over = costs.over
@@ -53,7 +55,7 @@ def cost_cases(costs: Costs | None) -> list[JUnitCase]:
 def suite_xml(
     verb: str, name: str, cases: Sequence[JUnitCase], properties: Mapping[str, str], *, at: str, seconds: float
 ) -> str:
-    """What a verb judged about a name, as one suite."""
+    """The XML of one test suite: what `marina VERB` judged about the service `name`."""
     counts = {
         "tests": len(cases),
         "failures": sum(case.status == "FAIL" for case in cases),

@@ -1,4 +1,4 @@
-"""`verdict.html`: the verdict and what it rests on, in one file that needs no network and no script."""
+"""`verdict.html`: the verdict and the evidence for it, in one file that needs no network and no script."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MEANING = {
     "FAIL": "The service missed its objective.",
     "INVALID": "The measurement cannot be trusted, so it says nothing about the service.",
 }
-_UNDECIDED = "What was measured is too little to tell whether the service met its objective."
+_UNDECIDED = "The measurement is too short to tell whether the service met its objective."
 
 
 def verdict_html(outcome: LoadTestOutcome) -> str:
-    """The file's text."""
+    """The text of `verdict.html`."""
     verdict, tested = outcome.verdict, outcome.tested
     name = f"{tested.name} {tested.version}"
     return render(
@@ -52,7 +52,7 @@ def verdict_html(outcome: LoadTestOutcome) -> str:
 
 
 def measured_text(value: float | None, unit: str) -> str:
-    """What was measured, or a dash: `1.2 %`, `26 ms`, `99.8/s`."""
+    """A measured value with its unit, or a dash if there is none: `1.2 %`, `26 ms`, `99.8/s`."""
     if value is None:
         return "-"
     if unit == "share":
@@ -68,8 +68,8 @@ def _tested(outcome: LoadTestOutcome) -> dict[str, str]:
     same = tested.served is not None and tested.served == tested.package
     replayed = f" of {load.replay}, {load.speed:g} times as fast" if load.replay else ""
     return {
-        "Package": tested.package or "not known here",
-        "Served": "the same" if same else tested.served or "not asked, or the server did not say",
+        "Package": tested.package or "unknown",
+        "Served": "the same" if same else tested.served or "unknown: not asked, or the server did not say",
         "Server": tested.url + cold,
         "Machine of the generator": f"{outcome.machine}, {outcome.machine.system}",
         **_pods(outcome),
@@ -77,12 +77,12 @@ def _tested(outcome: LoadTestOutcome) -> dict[str, str]:
         f"{load.duration_s:g} s after {load.warmup_s:g} s of warm-up",
         "Request": f"{load.sample_content_type}, {load.sample_bytes:,} bytes",
         "Spec": tested.spec,
-        "Begun": outcome.at,
+        "Started": outcome.at,
     }
 
 
 def _pods(outcome: LoadTestOutcome) -> dict[str, str]:
-    """What each of several pods answered; nothing for one server."""
+    """What each pod answered; empty if there was only one server."""
     shares = pool([run.measurement for run in outcome.runs]).shares
     return {"Pods": "; ".join(map(pod_share_text, shares))} if shares else {}
 
@@ -96,21 +96,21 @@ def _generator(outcome: LoadTestOutcome) -> dict[str, str]:
     return {
         "Processes": str(outcome.load.processes),
         "Busiest second": f"{busiest:.0%} of a core",
-        "Arrivals late, p99": f"{late:.2f} ms of {outcome.objective.late_ms:g} ms allowed",
+        "Requests sent late, p99": f"{late:.2f} ms of {outcome.objective.late_ms:g} ms allowed",
         "Event loop late, p99": f"{loop:.2f} ms of {outcome.objective.coarse_ms:g} ms allowed",
         "Requests sent": f"{sum(run.sent for run in measurements):,}",
     }
 
 
 def cost_facts(costs: Costs | None) -> dict[str, str]:
-    """What 10,000 requests cost, and may; nothing where it was not asked."""
+    """What 10,000 requests cost, and the budget; empty if the spec has no `cost`."""
     if costs is None:
         return {}
-    rates = (("At the target rate", costs.at_target, costs.target_rps), ("As seen", costs.at_seen, costs.seen_rps))
+    rates = (("At the target rate", costs.at_target, costs.target_rps), ("As measured", costs.at_seen, costs.seen_rps))
     cost_texts = {
-        name: f"{cost:.3g} {costs.currency}, {figure(rate or 0.0)} requests/s a pod"
+        name: f"{cost:.3g} {costs.currency}, {figure(rate or 0.0)} requests/s per pod"
         for name, cost, rate in rates
         if cost is not None
     }
-    budget = {} if costs.budget is None else {"Allowed": f"{costs.budget:.3g} {costs.currency}"}
-    return cost_texts | budget | {"A pod": f"{costs.pod_hour:g} {costs.currency} an hour"}
+    budget = {} if costs.budget is None else {"Budget": f"{costs.budget:.3g} {costs.currency}"}
+    return cost_texts | budget | {"Price of a pod": f"{costs.pod_hour:g} {costs.currency} per hour"}

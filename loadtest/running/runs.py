@@ -11,11 +11,11 @@ from config.record import Package, write_json, write_text
 from config.spec import Spec
 from loadtest.judging import (
     HELD_SHARE,
+    LoadedServer,
     LoadRecord,
     LoadTestOutcome,
     Objective,
     RunRecord,
-    LoadedServer,
     costs_of,
     costs_text,
     judge,

@@ -12,7 +12,7 @@ from loadtest_rig import MACHINE, SPEC, write_package
 from queues import Queue, always, measured
 
 import marina
-from loadtest.judging.outcome import LoadRecord, LoadTestOutcome, LoadedServer, run_record
+from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Machine

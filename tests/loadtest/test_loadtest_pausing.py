@@ -61,8 +61,7 @@ def test_cpu_time_is_told_finer_than_a_tick() -> None:
 @pytest.mark.slow
 def test_it_goes_on_when_who_let_it_stand_still_is_killed(tree: subprocess.Popen[bytes]) -> None:
     code = (
-        "import sys, time; from loadtest.comparing.pausing import standing_still\n"
-        "with standing_still(int(sys.argv[1])): time.sleep(60)"
+        "import sys, time; from loadtest.comparing.pausing import paused\nwith paused(int(sys.argv[1])): time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tree.pid)])
     awaited(tree.pid, still=True)

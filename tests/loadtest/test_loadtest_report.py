@@ -12,7 +12,7 @@ import pytest
 from config.pages import Chart, linear_axis, log_axis, milliseconds
 from loadtest.calibrating.evidence import Evidence, KneeRecord, LatencyAtRate, ServingSettings, TrialRecord
 from loadtest.calibrating.evidence_report import evidence_html
-from loadtest.judging.outcome import LoadRecord, LoadTestOutcome, LoadedServer, latency_summary, run_record
+from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import (
