@@ -1,4 +1,4 @@
-"""The highest rate that meets the objective, as evidence."""
+"""Finds the highest rate that meets the objective, and the best settings for it; the results are evidence."""
 
 from loadtest.calibrating.calibration import calibrate, evidence_text
 from loadtest.calibrating.evidence import Evidence

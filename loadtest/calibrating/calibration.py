@@ -1,4 +1,5 @@
-"""`calibrate`, the verb: how much this package holds on this machine, as `evidence.json` and `evidence.html`."""
+"""`calibrate`, for `marina calibrate`: measures the knee of a package on this machine, and writes `evidence.json` and
+`evidence.html`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from loadtest.calibrating import knee
 from loadtest.calibrating.evidence import (
     MAY_HOLD_MORE,
     Evidence,
-    KneeRecord,
     LatencyAtRate,
     ServingSettings,
     TrialRecord,
@@ -40,7 +40,7 @@ def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, qu
     ) as session:
         trials = RateTrials(session, objective, options)
         if session.target.confined:
-            session.progress.say(f"  the server may use {session.target.confined}; a pod has {figure(spec.cores)}")
+            session.progress.say(f"  the server may use {session.target.confined}; its pod gets {figure(spec.cores)}")
         measured, long_run, reasons = _search(trials, options.first)
         reasons += _memory_over(session.target)
         evidence = Evidence(
@@ -51,7 +51,7 @@ def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, qu
             package=session.package.sha256 if session.package else None,
             objective=objective,
             settings=settings_of(spec),
-            knee=_knee_record(measured) if measured else None,
+            knee=measured,
             at_knee=trials.nearest_pass(measured.rps) if measured else None,
             at_70_percent=long_run,
             cold_start_s=session.target.cold_start_s,
@@ -69,7 +69,7 @@ def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, qu
 
 
 def evidence_text(evidence: Evidence) -> str:
-    """The evidence as a few lines for a terminal."""
+    """The evidence as a few lines for the terminal."""
     lines = [f"  {reason.id}: {reason.text}" for reason in evidence.reasons]
     measured = evidence.knee
     if measured is None:
@@ -84,7 +84,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def settings_of(spec: Spec) -> ServingSettings:
-    """The spec's settings, completed."""
+    """The settings of the completed spec."""
     return ServingSettings(
         workers=spec.workers,
         threads=spec.threads,
@@ -94,18 +94,12 @@ def settings_of(spec: Spec) -> ServingSettings:
 
 
 def _memory_over(server: Target) -> list[Reason]:
-    """Where no control group held it, a server may have taken what would have ended its pod."""
+    """A reason if the server took more memory than its pod gets: without a control group nothing stopped it."""
     limit, memory = server.confined and server.confined.memory_bytes, server.memory
     if not limit or memory is None or memory.total_bytes <= limit:
         return []
-    text = f"at its peak the server took {memory.total_bytes / MIB:.0f} Mi, its pod has {limit / MIB:.0f} Mi"
+    text = f"the server's memory peaked at {memory.total_bytes / MIB:.0f} Mi, but its pod gets {limit / MIB:.0f} Mi"
     return [Reason(id="memory-over", text=f"{text}: `kubernetes.resources.memory`")]
-
-
-def _knee_record(measured: Knee) -> KneeRecord:
-    return KneeRecord(
-        rps=measured.rps, interval=measured.interval, found=measured.found, spread=measured.spread, limit=measured.limit
-    )
 
 
 def _search(trials: RateTrials, first: float | None) -> tuple[Knee | None, LatencyAtRate | None, list[Reason]]:
@@ -117,17 +111,21 @@ def _search(trials: RateTrials, first: float | None) -> tuple[Knee | None, Laten
     except OutOfTime as err:
         return measured, None, [Reason(id="cut-short", text=str(err))]
     except Untrusted as err:
-        return measured, None, [Reason(id="cut-short" if measured else "no-knee", text=str(err)), *trials.why()]
+        return (
+            measured,
+            None,
+            [Reason(id="cut-short" if measured else "no-knee", text=str(err)), *trials.last_reasons()],
+        )
     reasons = []
     if not measured.agrees:
         text = f"the searches differ by {measured.spread:.0%} of the knee, allowed: {knee.AGREEMENT:.0%}"
         reasons.append(Reason(id="searches-differ", text=text))
     if measured.width > knee.AGREEMENT:
-        text = f"its interval is {measured.width:.0%} of the knee to each side, allowed: {knee.AGREEMENT:.0%}"
+        text = f"the knee's interval reaches {measured.width:.0%} to each side, allowed: {knee.AGREEMENT:.0%}"
         reasons.append(Reason(id="knee-unsure", text=text))
     if long_run.status != "PASS":
-        text = f"a long run at {figure(long_run.rate)} requests/s, 70 % of the knee, is {long_run.status}"
-        reasons += [Reason(id="knee-not-held", text=text), *trials.why()]
+        text = f"a long run at {figure(long_run.rate)} requests/s, 70 % of the knee, ended as {long_run.status}"
+        reasons += [Reason(id="knee-not-held", text=text), *trials.last_reasons()]
     return measured, long_run, reasons
 
 

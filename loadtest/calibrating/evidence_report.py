@@ -1,4 +1,4 @@
-"""`evidence.html`: the rate against p50 and p99, the knee, and what it was measured on. One file, no network."""
+"""`evidence.html`: p50 and p99 at each rate, the knee, and what it was measured on. One file, no network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
 
 
 def evidence_html(evidence: Evidence) -> str:
-    """The file's text."""
+    """The text of `evidence.html`."""
     name = f"{evidence.name} {evidence.version}"
     costs = evidence.costs
     return render(
@@ -75,7 +75,7 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         Entry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
         Entry("ink-soft dash", "knee"),
     ]
-    return Drawing(chart, "One dot a run, filled where the objective was missed; requests/s", legend)
+    return Drawing(chart, "One dot per run, filled if the objective was missed; requests/s", legend)
 
 
 def _points(trials: list[TrialRecord], field: str, passed: bool) -> list[tuple[float, float | None]]:
@@ -83,7 +83,7 @@ def _points(trials: list[TrialRecord], field: str, passed: bool) -> list[tuple[f
 
 
 def _medians(trials: list[TrialRecord], field: str) -> list[tuple[float, float | None]]:
-    """One point a rate, so that runs at the same rate do not draw a comb."""
+    """The median of the runs at each rate, so that several runs at one rate do not make the line jagged."""
     by_rate: dict[float, list[float]] = {}
     for trial in trials:
         by_rate.setdefault(trial.rate, []).append(getattr(trial, field))
@@ -93,7 +93,7 @@ def _medians(trials: list[TrialRecord], field: str) -> list[tuple[float, float |
 def _measured(evidence: Evidence) -> dict[str, str]:
     memory, limits = evidence.memory, evidence.objective
     measured = {
-        "Package": evidence.package or "not known here",
+        "Package": evidence.package or "unknown",
         "Objective": f"p99 {limits.p99_ms:g} ms, errors {percent(limits.error_rate)}",
         "Settings": str(evidence.settings),
         "Machine": f"{evidence.machine}, {evidence.machine.system}",
@@ -108,4 +108,4 @@ def _measured(evidence: Evidence) -> dict[str, str]:
             f"{memory.total_bytes / MB:,.0f} MB: Java {memory.java_bytes / MB:,.0f}, workers {workers}, "
             f"supervisor {memory.supervisor_bytes / MB:,.0f}"
         )
-    return measured | {"Arrivals": arrivals_text(evidence.arrivals), "Begun": evidence.at}
+    return measured | {"Arrivals": arrivals_text(evidence.arrivals), "Started": evidence.at}

@@ -1,4 +1,4 @@
-"""Settings written into a spec's text, comments and order kept; and the same as a patch."""
+"""Writes settings into the text of a spec, keeping its comments and order, and makes a patch of the change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDENT = "  "
 
 
 def with_settings(text: str, settings: ServingSettings) -> str:
-    """The spec's text with these settings under `serving`."""
+    """The text of the spec with these settings under `serving`."""
     edits: list[tuple[int, int, str]] = []
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     serving = _value(root, "serving")
@@ -36,7 +36,7 @@ def with_settings(text: str, settings: ServingSettings) -> str:
 
 
 def settings_patch(before: str, after: str, file: str) -> str:
-    """What `patch -p0` applies."""
+    """A patch of the change, for `patch -p0`."""
     lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), file, file)
     return "".join(lines)
 

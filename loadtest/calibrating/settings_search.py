@@ -1,7 +1,7 @@
-"""The best settings under the objective, without trying all of them. Pure: what a setting holds, the caller measures.
+"""The search for the best settings under the objective, without trying all of them. The caller measures. No I/O.
 
-Starts from the spec's own settings and improves one group at a time, the ones that matter most first, until nothing in
-reach is better: workers with threads, which share the cores; then the batch; then how long it waits to fill.
+It starts from the spec's own settings and improves one group at a time, the most important one first, until nothing
+nearby is better: workers and threads, which share the cores; then the batch size; then how long a batch waits to fill.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from loadtest.calibrating.evidence import ServingSettings
 from loadtest.measuring import figure
 
 Measure = Callable[[ServingSettings, float], float | None]
-"""The rate that settings hold within the objective, requests/s; None when it is less than the rate given."""
+"""Returns the rate that settings hold within the objective, requests/s; None if it is less than the given rate."""
 
-# Less than this is noise: two searches for one knee differ by as much.
+# A smaller difference is noise: two searches for the same knee differ by as much.
 _BETTER = 1.03
 
 
 @dataclass(frozen=True)
 class SettingsSpace:
-    """What may be tried."""
+    """The settings that may be tried."""
 
     cores: int
     batches: Sequence[int]
-    """Sizes that are compiled; a larger batch would be cut."""
+    """The compiled batch sizes; a larger batch would be split."""
     delays_ms: Sequence[int]
 
     @property
     def splits(self) -> list[tuple[int, int]]:
-        """Workers and threads that leave no core idle and none shared."""
+        """All pairs of workers and threads that use every core exactly once."""
         return [(workers, self.cores // workers) for workers in range(1, self.cores + 1) if not self.cores % workers]
 
     @property
     def size(self) -> int:
-        """How many settings the full grid has."""
+        """The number of settings in the full grid."""
         return len(self.splits) * len(self.batches) * len(self.delays_ms)
 
 
 @dataclass(frozen=True)
 class TriedSettings:
-    """One setting and what it holds; None when it does not hold `to_beat`, and then it is not measured further."""
+    """Settings and the rate that they hold; None if they do not hold `to_beat`, and then they are not measured
+    further."""
 
     settings: ServingSettings
     rps: float | None
@@ -50,7 +51,7 @@ class TriedSettings:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best of all that was tried, in the order it was tried; the first is where it began."""
+    """The result: the best settings, all that were tried, in order and starting with the spec's own, and why."""
 
     best: TriedSettings
     tried: tuple[TriedSettings, ...]
@@ -66,7 +67,7 @@ def search_settings(measure: Measure, start: ServingSettings, space: SettingsSpa
         before = best
         best = search.best_of(best, [_split(best.settings, *split) for split in space.splits], "workers × threads")
         best = search.climb(best, "max_batch", space.batches)
-        # A batch of one waits for nobody, so its delay does nothing.
+        # A batch of one does not wait, so its delay has no effect.
         if best.settings.max_batch > 1:
             best = search.climb(best, "max_batch_delay_ms", space.delays_ms)
         improved = best != before
@@ -80,7 +81,7 @@ class _SettingsSearch:
         self.why: list[str] = []
 
     def try_settings(self, settings: ServingSettings, to_beat: float) -> TriedSettings:
-        # What did not hold an earlier bar does not hold a later one, which is higher.
+        # Settings that did not hold an earlier rate do not hold a later one, which is higher.
         if settings not in self.tried:
             self.tried[settings] = TriedSettings(settings, self._measure(settings, to_beat), to_beat)
         return self.tried[settings]
@@ -96,7 +97,7 @@ class _SettingsSearch:
         return winner
 
     def climb(self, best: TriedSettings, field: str, values: Sequence[int]) -> TriedSettings:
-        """Steps up or down one field as long as each step is better."""
+        """Moves one field up or down, as long as each step is better."""
         begun, known = best, len(self.tried)
         current = getattr(best.settings, field)
         up = [value for value in sorted(values) if value > current]

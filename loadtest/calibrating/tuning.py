@@ -1,4 +1,4 @@
-"""`calibrate --tune`: packages and serves each setting that `tune` asks for, and writes the best as a patch."""
+"""`calibrate --tune`: packages and serves each setting that the search asks for, and writes the best one as a patch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from loadtest.measuring import figure
 from loadtest.running import Session, TargetOptions, open_session, serve_command
 
 DELAYS_MS = (1, 2, 5, 10, 20)
-# Wide enough to tell settings apart in a few runs each; the knee of the best is found exactly afterwards.
+# Wide enough to tell settings apart with a few runs each; afterwards the knee of the best is measured exactly.
 _TOLERANCE = 0.08
-# Where the warm-up of a setting that has a rate to beat begins.
-_BELOW = 0.3
-# What a command ends with that Ctrl-C stopped: who started us in the background may have kept it from us.
+# The warm-up of a setting that has a rate to beat starts at this share of that rate.
+_WARM_UP_SHARE = 0.3
+# The exit code of a command that Ctrl-C stopped: if this process was started in the background, it may not get SIGINT
+# itself.
 _INTERRUPTED = 130
 _PATHS = (
     ("model", "source"),
@@ -48,7 +49,7 @@ Serve = Callable[[ServingSettings], AbstractContextManager[Session]]
 def tune_settings(
     spec: Spec, options: CalibrateOptions, out: Path, *, serve: Serve | None = None, quiet: bool = False
 ) -> Tuning:
-    """Finds the best settings and writes `tune.json` and `tune.patch` into `out`."""
+    """Finds the best settings, and writes `tune.json` and `tune.patch` into `out`."""
     objective = objective_of(spec)
     measure = _Measure(serve or _server(spec, options, objective, out, quiet), objective, options)
     tuning = search_settings(measure, settings_of(spec), settings_space(spec, objective))
@@ -59,15 +60,15 @@ def tune_settings(
 
 
 def settings_space(spec: Spec, objective: Objective) -> SettingsSpace:
-    """What may be tried for a spec."""
+    """The settings that may be tried for a spec."""
     cores = spec.workers * spec.threads if spec.serving.device == "cuda" else max(1, int(spec.cores))
-    # A batch that waits for half the limit leaves too little for the model.
+    # A batch that waits for more than half of the limit leaves too little time for the model.
     delays = [delay for delay in DELAYS_MS if delay <= objective.p99_ms / 2] or [1]
     return SettingsSpace(cores=cores, batches=spec.model.batch_sizes, delays_ms=delays)
 
 
 def tuning_record(tuning: Tuning, space: SettingsSpace) -> dict[str, Any]:
-    """`tune.json`."""
+    """The content of `tune.json`."""
     return {
         "schema": "marina.tune/1",
         "best": tuning.best.settings.model_dump(),
@@ -79,7 +80,7 @@ def tuning_record(tuning: Tuning, space: SettingsSpace) -> dict[str, Any]:
 
 
 def tuning_text(tuning: Tuning, space: SettingsSpace, out: Path) -> str:
-    """The tuning as a few lines for a terminal."""
+    """The result of the search as a few lines for the terminal."""
     start = tuning.tried[0]
     lines = [*(f"  {reason}" for reason in tuning.why), f"tried {len(tuning.tried)} of {space.size} settings"]
     if tuning.best.rps is None:
@@ -91,7 +92,7 @@ def tuning_text(tuning: Tuning, space: SettingsSpace, out: Path) -> str:
 
 
 class _Measure:
-    """Measures settings: first whether they beat the best known at all, and only then by how much."""
+    """Measures settings: first only whether they beat the best so far; if they do, their knee."""
 
     def __init__(self, serve: Serve, objective: Objective, options: CalibrateOptions) -> None:
         self._serve = serve
@@ -103,8 +104,9 @@ class _Measure:
             trials = RateTrials(session, self._objective, self._options)
             try:
                 if to_beat:
-                    # It has just started, and must not lose to one that ran for minutes for that.
-                    trials.warm_up(_BELOW * to_beat)
+                    # It has just started, and must not lose to a server that has been running for minutes just for
+                    # that.
+                    trials.warm_up(_WARM_UP_SHARE * to_beat)
                     if not trials.holds(to_beat):
                         return None
                 return trials.find(to_beat or self._options.first).rps
@@ -116,7 +118,7 @@ class _Measure:
                 raise
             except Untrusted as err:
                 if to_beat:
-                    # What cannot be shown to be better is not taken for it.
+                    # Settings that cannot be shown to be better do not count as better.
                     return None
                 raise MarinaError(
                     f"`{settings}` cannot be measured: {err}", hint="try again on a quieter machine"
@@ -124,7 +126,7 @@ class _Measure:
 
 
 def _server(spec: Spec, options: CalibrateOptions, objective: Objective, out: Path, quiet: bool) -> Serve:
-    """Packages and serves settings for real, each in a folder of its own."""
+    """Returns a function that packages and serves settings, each in its own folder."""
 
     def serve(settings: ServingSettings) -> AbstractContextManager[Session]:
         Progress(quiet=quiet).say(str(settings))
@@ -145,7 +147,7 @@ def _server(spec: Spec, options: CalibrateOptions, objective: Objective, out: Pa
 
 
 def tuned_spec(spec: Spec, settings: ServingSettings, folder: Path) -> Spec:
-    """The spec with other settings, written to a folder of its own; its paths still mean the same files."""
+    """The spec with other settings, written to its own folder; its paths still lead to the same files."""
     data = spec.model_dump(mode="json", exclude_unset=True)
     data["serving"] = data.get("serving", {}) | settings.model_dump() | {"drain_propagation_s": 0}
     for section, field in (*_PATHS, ("load", "sample"), ("load", "replay")):
@@ -161,7 +163,7 @@ def tuned_spec(spec: Spec, settings: ServingSettings, folder: Path) -> Spec:
 
 
 def _is_path(spec: Spec, value: str) -> bool:
-    """`./model.py:build` is one, `image` and `torchvision:resnet50` are not."""
+    """Whether a value is a path: `./model.py:build` is one, `image` and `torchvision:resnet50` are not."""
     return spec.path(value.partition(":")[0]).exists()
 
 

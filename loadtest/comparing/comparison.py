@@ -52,7 +52,7 @@ class Figure(Part):
     old: float | None
     new: float | None
     ratio: float | None = None
-    """New / old: the median over the rounds' own ratios, so that one disturbed round does not decide."""
+    """New / old: the Hodges-Lehmann median of the rounds' own ratios, so that one disturbed round does not decide."""
     interval: tuple[float, float] | None = None
     """The interval of the ratio. How often its ends are exceeded depends on `looks`. None for errors and answers."""
     limit: float

@@ -120,7 +120,7 @@ def _growth_check(
         shown, grown = trend(blocks, kind), _grown(kind, name, blocks, run)
         if shown == "FAIL" and _still_fills(blocks, kind, run, fills.get(name, 0)):
             shown = "INVALID"
-            what = "a heap does until it is full" if name == _JAVA else "buffers do until they are full"
+            what = "a heap does while it fills up" if name == _JAVA else "buffers do while they fill up"
             text = f"{grown}, as {what} during the first {_FULL_AFTER:,} requests"
             reasons.append(Reason(id="settles", text=f"{text}: {_LONGER}"))
         elif shown == "FAIL":

@@ -68,7 +68,7 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 @pytest.mark.parametrize(
     ("service_s", "code", "text"),
-    [(0.005, 0, "compare: PASS new / old: p50 1 ("), (0.0051, 0, "PASS"), (0.009, 1, "p50-worse: p50 slower by")],
+    [(0.005, 0, "compare: PASS new / old: p50 1 ("), (0.0051, 0, "PASS"), (0.009, 1, "p50-worse: p50 is")],
 )
 def test_a_package_is_compared_with_a_stored_verdict(compared: Any, service_s: float, code: int, text: str) -> None:
     exit_code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(service_s))
@@ -92,7 +92,7 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
 def test_a_verdict_of_another_package_than_the_one_here_is_refused(compared: Any) -> None:
     code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005), package="cd" * 32)
     assert code == 2
-    assert "verdict.json: is about package cdcdcdcdcdcd, but packaged is" in said
+    assert "verdict.json: it is about package cdcdcdcdcdcd, but the spec's package is" in said
 
 
 def test_a_file_that_is_no_verdict_is_refused(compared: Any, tmp_path: Path) -> None:

@@ -28,13 +28,13 @@ def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[RateTrials, Sim
 @pytest.mark.parametrize(("rate", "status", "looks"), [(20, "PASS", 1), (150, "FAIL", 1), (60, "PASS", 4)])
 def test_a_clear_rate_takes_a_short_look_and_one_near_the_knee_several(rate: float, status: str, looks: int) -> None:
     made, session = trials(always(0.01))
-    assert made.at(rate) == status
+    assert made.judge_rate(rate) == status
     assert len(session.schedules) == looks
 
 
 def test_a_slow_server_that_clearly_fails_is_not_measured_for_a_thousand_answers() -> None:
     made, session = trials(always(0.4))
-    assert made.at(5) == "FAIL"
+    assert made.judge_rate(5) == "FAIL"
     assert session.schedules[-1].planned < samples_needed()
     assert len(session.schedules) == 1
 
@@ -60,8 +60,8 @@ def test_late_arrivals_above_a_rate_are_the_generators_limit() -> None:
 
 def test_a_late_run_that_also_misses_a_limit_is_measured_again_and_does_not_end_the_search() -> None:
     made, session = trials(always(0.01), change=lambda run: late(run) if run.rate > 80 else run, trial_s=15)
-    assert made.at(200) == "INVALID"
-    assert "p99-over" in [reason.id for reason in made.why()]
+    assert made.judge_rate(200) == "INVALID"
+    assert "p99-over" in [reason.id for reason in made.last_reasons()]
     assert made.find(50).rps == pytest.approx(TRUE_KNEE_RPS, rel=0.15)
     assert len({schedule.rate for schedule in session.schedules}) > 3
 
@@ -71,7 +71,7 @@ def test_another_package_is_no_limit_of_the_generator() -> None:
         return run.model_copy(update={"identity": PackageIdentity(wanted="aa", found="bb" if run.rate > 100 else "aa")})
 
     made, _ = trials(always(0.001), change=swapped, repeat=1)
-    with pytest.raises(Untrusted, match="the server serves package bb, the spec's is aa"):
+    with pytest.raises(Untrusted, match="the server serves package bb, but the spec's is aa"):
         made.find(50)
 
 
@@ -107,7 +107,7 @@ def test_a_calibration_measures_no_longer_than_it_may() -> None:
 
 def test_a_search_that_has_no_time_left_says_so() -> None:
     made, _ = trials(always(0.01), max_duration_s=60)
-    with pytest.raises(OutOfTime, match="`--max-duration` is over"):
+    with pytest.raises(OutOfTime, match="`--max-duration` leaves no time"):
         made.find(None)
 
 

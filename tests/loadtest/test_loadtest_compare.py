@@ -100,8 +100,8 @@ def test_stalls_that_hit_only_the_new_server_and_often_fail_and_few_are_not_pass
     assert [each.status for each in (often, few, rare, both)] == ["FAIL", "INVALID", "PASS", "PASS"]
     assert [reason.id for reason in figure_of("p99", often).reasons] == ["stalls"]
     assert figure_of("p99", few).reasons[0].text == (
-        "the new server's answers over 22.64 ms outnumber the old one's over 18.86 ms in 6 rounds, and are fewer in 0: "
-        "more rounds would tell whether that is chance"
+        "in 6 rounds the new server gave more answers over 22.64 ms than the old one gave over 18.86 ms, "
+        "in 0 rounds fewer: more rounds would show whether that is chance"
     )
 
 

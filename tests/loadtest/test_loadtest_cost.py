@@ -42,7 +42,7 @@ def test_the_budget_is_held_against_the_target_and_without_one_against_what_was_
     assert costs(10, 400, budget_per_10k=0.05).over is None
     over = costs(10, budget_per_10k=0.05).over
     assert over.id == "over-budget"
-    assert over.text == "10,000 requests cost 1 USD at 10 requests/s a pod, allowed: 0.05"
+    assert over.text == "10,000 requests cost 1 USD at 10 requests/s per pod, allowed: 0.05"
     assert costs(10).over is None
 
 
@@ -60,9 +60,10 @@ def test_a_budget_that_is_not_kept_fails_but_what_is_invalid_stays_so() -> None:
 def test_costs_are_said_in_words_on_the_page_and_as_a_case() -> None:
     money = costs(100, 400, budget_per_10k=0.01, currency="EUR")
     assert costs_text(money) == (
-        "cost: 10,000 requests 0.0357 EUR at 280 requests/s a pod (the target), 0.1 EUR at 100 requests/s a pod (seen)"
+        "cost of 10,000 requests: 0.0357 EUR at 280 requests/s per pod (target), "
+        "0.1 EUR at 100 requests/s per pod (measured)"
     )
-    assert cost_facts(money)["Allowed"] == "0.01 EUR"
+    assert cost_facts(money)["Budget"] == "0.01 EUR"
     assert [(case.name, case.status) for case in cost_cases(money)] == [
         ("10,000 requests cost at most 0.01 EUR", "FAIL")
     ]

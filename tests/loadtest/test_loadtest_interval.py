@@ -150,7 +150,7 @@ def test_a_queue_that_only_grows_fails_although_the_limit_is_long(seed: int) -> 
     verdict = judge(run, Objective(p99_ms=2000, error_rate=0.01, throughput_rps=None))
     assert (verdict.status, verdict.checks[2].status) == ("FAIL", "FAIL")
     assert verdict.checks[2].reasons[-1].id == "backlog-grows"
-    assert "more is asked for than the server answers" in verdict.checks[2].reasons[-1].text
+    assert "so the server gets more than it can answer" in verdict.checks[2].reasons[-1].text
 
 
 def test_an_overloaded_server_never_passes_and_fails_before_long() -> None:

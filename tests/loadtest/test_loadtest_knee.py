@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from loadtest.calibrating.evidence import ServingSettings
-from loadtest.calibrating.knee import NeverHeld, Status, Untrusted, estimate_capacity, find_knee
+from loadtest.calibrating.knee import NeverHeld, Untrusted, estimate_capacity, find_knee
 from loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
 from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective
+from loadtest.judging.verdict import Objective, Status
 from loadtest.measuring import Histogram, Measurement
 from loadtest.scheduling import Schedule
 

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from config.pages import Chart, linear_axis, log_axis, milliseconds
-from loadtest.calibrating.evidence import Evidence, KneeRecord, LatencyAtRate, ServingSettings, TrialRecord
+from loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettings, TrialRecord
 from loadtest.calibrating.evidence_report import evidence_html
+from loadtest.calibrating.knee import Knee
 from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
@@ -224,8 +225,8 @@ def test_the_interval_is_shown_wherever_a_verdict_is_read() -> None:
     reader = Reader()
     reader.feed(verdict_html(made))
     assert words in reader.words
-    assert "too little to tell whether the service met its objective" in reader.words
-    assert f"p99 of {words} holds the limit of 50 ms" in verdict_xml(made)
+    assert "too short to tell whether the service met its objective" in reader.words
+    assert f"the limit of 50 ms lies inside the interval of p99, {words}" in verdict_xml(made)
     assert f"({words})" in verdict_text(made)
     assert json.loads(json.dumps(made.to_data()))["verdict"]["checks"][0]["interval"] == [low, high]
 
@@ -244,7 +245,7 @@ def test_an_outcome_without_a_single_answer_can_be_drawn() -> None:
     made = outcome(nothing)
     assert made.verdict.status == "INVALID"
     assert "no request was sent" not in verdict_html(made)
-    assert "all 400 requests were warm-up" in verdict_html(made)
+    assert "all 400 requests belonged to the warm-up" in verdict_html(made)
 
 
 def test_the_summary_names_figures_and_reasons() -> None:
@@ -315,7 +316,7 @@ def evidence(limit: str = "objective") -> Evidence:
     return Evidence(
         status="PASS", reasons=(), name="digits", version="1.0", package="ab" * 32, objective=OBJECTIVE,
         settings=ServingSettings(workers=2, threads=1, max_batch=4, max_batch_delay_ms=2),
-        knee=KneeRecord(rps=75, found=(74, 75, 76), spread=0.027, limit=limit, interval=(73, 77)),  # type: ignore[arg-type]
+        knee=Knee(rps=75, found=(74, 75, 76), limit=limit, interval=(73, 77)),  # type: ignore[arg-type]
         at_knee=at, at_70_percent=at, cold_start_s=4.2,
         memory=PeakMemory(java_bytes=200_000_000, workers_bytes=(300_000_000, 310_000_000), supervisor_bytes=4 * 10**7),
         machine=MACHINE, arrivals="poisson", at="2026-01-02T03:04:05Z", trials=tuple(trials),
@@ -330,7 +331,7 @@ def test_evidence_names_package_machine_and_memory() -> None:
     assert data["knee"] == {
         "rps": 75,
         "found": [74, 75, 76],
-        "spread": 0.027,
+        "spread": 2 / 75,
         "limit": "objective",
         "interval": [73, 77],
     }

@@ -90,12 +90,12 @@ def test_no_samples_is_invalid() -> None:
 def test_warm_up_only_is_invalid_and_says_how_much() -> None:
     run = measured(lag=Histogram(), loop_lag=Histogram(), generators=(), warmup=1200)
     assert ids(run) == ("INVALID", ["warm-up-only"])
-    assert text(run) == "all 1,200 requests were warm-up, nothing was measured"
+    assert text(run) == "all 1,200 requests belonged to the warm-up, so nothing was measured"
 
 
 def test_too_few_samples_for_the_percentile_is_invalid() -> None:
     assert ids(measured(*[20.0] * 999)) == ("INVALID", ["too-few-samples"])
-    assert text(measured(*[20.0] * 999)) == "999 answers are too few for a p99, needed: 1,000"
+    assert text(measured(*[20.0] * 999)) == "999 answers are too few for a p99, which needs 1,000"
 
 
 def test_a_percentile_needs_ten_samples_above_it() -> None:
@@ -127,7 +127,7 @@ def test_a_full_queue_fails_with_shed_named() -> None:
 def test_throughput_not_held_fails() -> None:
     run = measured(*[20.0] * 2000, in_time=1900)
     assert ids(run) == ("FAIL", ["throughput-not-held"])
-    assert text(run) == "95 requests/s answered well and in time < 100"
+    assert text(run) == "95 requests/s were answered well and in time < 100"
 
 
 def test_a_run_below_the_objectives_rate_cannot_pass_it() -> None:
@@ -173,7 +173,7 @@ def test_a_server_that_ends_during_the_run_fails_whatever_else_is_wrong() -> Non
     run = measured(*[20.0] * 500, errors={"refused": 500}, server_end="its process ended with code 137")
     assert ids(run)[0] == "FAIL"
     assert ids(run)[1][0] == "server-died"
-    assert "the server ended during the run: its process ended with code 137" in text(run)
+    assert "the server died during the run: its process ended with code 137" in text(run)
     assert ids(run.model_copy(update={"ran_s": 1.0}))[0] == "FAIL"
 
 
@@ -193,7 +193,8 @@ def test_a_timeout_within_the_latency_limit_is_refused() -> None:
     with pytest.raises(InputError) as raised:
         client_timeout_s(slow, 10)
     assert raised.value.message == (
-        "`--timeout`: got 10, allowed: more than the 30 s of `slo.p99_ms`, or a client gives up what is still in time"
+        "`--timeout`: got 10, allowed: more than the 30 s of `slo.p99_ms`, "
+        "or a client would give up on answers that are still in time"
     )
     assert raised.value.hint == "--timeout 60"
 

@@ -294,7 +294,7 @@ def test_ctrl_c_ends_a_search_at_once(first: float | None) -> None:
 
 @pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])
 def test_a_server_that_ends_during_a_search_is_an_error(first: float | None) -> None:
-    with pytest.raises(ServerEnded, match=r"the server ended at .* requests/s: its process ended with code 137"):
+    with pytest.raises(ServerEnded, match=r"the server died at .* requests/s: its process ended with code 137"):
         trials_of(server_end="its process ended with code 137").find(first)
 
 

@@ -97,7 +97,7 @@ def test_a_failure_at_a_low_rate_alone_is_said_to_be_none_of_the_rate(climbing: 
     )
     climb = ramp_result(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
     assert climb.recovered
-    assert "was met again at a higher rate" in ramp_text(climb, OBJECTIVE)
+    assert "held again at a higher rate" in ramp_text(climb, OBJECTIVE)
 
 
 FAST = Histogram((60,))

@@ -133,7 +133,7 @@ def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_th
     assert status == "INVALID"
     assert reason == (
         "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.67 minutes, as buffers do while they "
-        "fill in the first 100,000 requests: a longer soak tells whether that ends"
+        "fill up during the first 100,000 requests: a longer soak will show whether it stops"
     )
     many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
     status, (reason,) = judged(soaked(little, seconds=many))
@@ -155,7 +155,7 @@ def test_a_heap_that_fills_with_the_first_requests_is_no_leak_of_java_but_of_a_w
     status, (reason,) = growing("torchserve")
     assert status == "INVALID"
     assert reason.startswith("settles: the memory of torchserve grew from 44")
-    assert "as a heap does while it fills in the first 100,000 requests" in reason
+    assert "as a heap does while it fills up during the first 100,000 requests" in reason
     assert growing("torchserve", due=600)[0] == growing("worker 9000")[0] == "FAIL"
 
 
@@ -186,11 +186,11 @@ def test_answers_that_take_longer_and_longer_fail() -> None:
 @pytest.mark.parametrize(
     ("vitals", "reason"),
     [
-        (None, "server-unseen: the memory cannot be seen"),
+        (None, "server-unseen: the memory could not be read"),
         (ServerReadings(missed=300, why="http://x/metrics cannot be read"), "http://x/metrics cannot be read"),
         (
             ServerReadings(readings=tuple(ServerReading(at_s=at) for at in range(600))),
-            "its page of metrics does not say it",
+            "the server's metrics do not include it",
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_worker_that_was_started_again_fails() -> None:
     )
     assert judged(soaked(vitals=ServerReadings(readings=readings))) == (
         "FAIL",
-        ["restarted: worker 9000 ended and was started again"],
+        ["restarted: worker 9000 ended and was restarted"],
     )
 
 
