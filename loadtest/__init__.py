@@ -1,10 +1,10 @@
-"""From a running server to a verdict that can be trusted. Imports only `config` of ours.
+"""From a running server to a verdict that can be trusted. Of our packages it imports only `config`.
 
-Its rooms, each of which imports only those before it: measuring, scheduling, sending, judging, reporting, running,
-calibrating, comparing. Beside them `locustfile` and `closed_loop` make a verdict of plain Locust.
+Its rooms are measuring, scheduling, sending, judging, reporting, running, calibrating and comparing; each imports only
+the rooms before it. Beside them, `locustfile` and `closed_loop` add a verdict to plain Locust.
 
-Importing Locust patches the whole process, so load is always sent by processes of their own, and nothing that is named
-here imports it. A name is looked up when it is asked for: those processes need one room of eight.
+Importing Locust patches the whole process, so load is always sent by separate processes, and no name in `__all__`
+imports Locust. Names are imported when they are first used, because those processes need only one of the eight rooms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run measures, as records: histograms, counts, the machine. Nothing is sent or judged here."""
+"""The records of what a run measures: histograms, counts, the machine. Nothing is sent or judged here."""
 
 from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
 from loadtest.measuring.machine import MB, Machine, PeakMemory, cpu_seconds, descendants, peak_memory, this_machine

@@ -1,4 +1,4 @@
-"""What each of several pods answered of a run."""
+"""What each of several pods answered in a run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from loadtest.measuring.streams import Latencies, merge_histograms
 
 
 class PodShare(Part):
-    """One pod's part of the measured window."""
+    """What one pod answered in the measured window."""
 
     name: str
     good: int = 0
     failed: int = 0
     response: Latencies = Histogram()
-    """As of the whole run, of its requests."""
+    """The latencies of its requests."""
 
 
 def merge_pod_shares(runs: Iterable[tuple[PodShare, ...]]) -> tuple[PodShare, ...]:
-    """The shares of several processes, or of several runs, pod by pod."""
+    """The shares of each pod, added up over several processes or runs."""
     by_name: dict[str, list[PodShare]] = {}
     for shares in runs:
         for share in shares:

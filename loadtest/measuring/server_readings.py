@@ -1,4 +1,4 @@
-"""How a server's processes are while it is loaded for long: their memory and open files, as its own page says."""
+"""The memory and open files of a server's processes during a soak, read from the supervisor's metrics."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _READINGS, _OFTEN_S, _SELDOM_S = 360, 0.5, 30.0
 
 
 class ServerReading(Part):
-    """One look at all processes."""
+    """One reading of all processes."""
 
     at_s: float
     """From the start of the warm-up."""
     memory: dict[str, float] = Field(default_factory=dict)
-    """Resident bytes by process."""
+    """Resident bytes of each process."""
     files: dict[str, float] = Field(default_factory=dict)
     restarts: dict[str, float] = Field(default_factory=dict)
 
 
 class ServerReadings(Part):
-    """All looks of a run."""
+    """All readings of a run."""
 
     readings: tuple[ServerReading, ...] = ()
     missed: int = 0
-    """Looks at which the page could not be read."""
+    """How often the page could not be read."""
     why: str | None = None
-    """What was wrong at the last of them."""
+    """The last error."""
 
 
 class ServerWatch:
-    """Reads a page from a thread of its own, from when it is entered until it is left."""
+    """Reads the metrics page again and again in a separate thread, as long as the context is open."""
 
     def __init__(self, page: Callable[[], str], total_s: float) -> None:
         self._page = page
@@ -62,7 +62,7 @@ class ServerWatch:
 
     @property
     def vitals(self) -> ServerReadings:
-        """What was seen until now."""
+        """The readings so far."""
         return ServerReadings(readings=tuple(self._readings), missed=self._missed, why=self._why or None)
 
     def _read(self) -> None:
@@ -76,7 +76,7 @@ class ServerWatch:
 
 
 def parse_reading(text: str, at_s: float) -> ServerReading:
-    """What a supervisor's metrics say of its processes."""
+    """Reads memory, open files and restarts of each process from a supervisor's metrics page."""
     kinds: dict[str, dict[str, float]] = {name: {} for name in _KINDS.values()}
     for worker, series, labels, value in _SERIES.findall(text):
         for label, name in _LABEL.findall(labels):

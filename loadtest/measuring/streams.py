@@ -1,4 +1,4 @@
-"""What a run measured of answers that come token by token, beside how long they took in all."""
+"""What a run measures of streamed answers, besides their response times."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Latencies = Annotated[Histogram, BeforeValidator(_histogram), PlainSerializer(Hi
 
 
 class Streams(Part):
-    """Of the good answers of a window, or of a stretch of it."""
+    """The streamed answers of a window, or of a slice of it."""
 
     first: Latencies
     """From the intended send to the first text (TTFT)."""
     gaps: Latencies
-    """From one piece of text to the next, as they arrive (ITL); counted where they end."""
+    """From one piece of text to the next, as they arrive (ITL); each gap counts in the slice in which it ends."""
     pace: Latencies
-    """Of each answer, from its first text to its last token, by each token after the first (TPOT)."""
+    """For each answer, from its first text to its last token, divided by the tokens after the first (TPOT)."""
     met: int
-    """Requests that met every objective; for `itl_p99_ms` its pace counts."""
+    """Requests that met every objective; the pace is what `itl_p99_ms` limits here."""
     tokens: int
-    """Tokens written, as the server counts them where it does, else pieces of text."""
+    """Tokens written, as counted by the server; if it does not count, pieces of text."""
     prompt_tokens: int
-    """Tokens of the prompts, where the server counts them."""
+    """Tokens of the prompts, if the server counts them."""
     cached_tokens: int
-    """Those of them that the server did not compute again."""
+    """Prompt tokens that the server did not compute again."""
     took_s: float = 0.0
-    """From the begin of the window to the end of the last of these answers."""
+    """From the start of the window to the end of the last of these answers."""
 
 
 def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
-    """As one; None where no answer came token by token."""
+    """Merges the streams of several processes, slices or runs; None if no answer was streamed."""
     present = [part for part in parts if part is not None]
     if not present:
         return None
@@ -55,7 +55,7 @@ def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
 
 
 def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
-    """Histograms with the same limits as one."""
+    """Merges histograms with the same limits."""
     whole = Histogram(histograms[0].limits)
     for histogram in histograms:
         whole.merge(histogram)

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ def figure(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`0.1 %`; as many figures as it takes to tell small rates apart."""
+    """`0.1 %`, with three significant figures, so that small rates can be told apart."""
     return f"{100 * share:.3g} %"

@@ -1,4 +1,4 @@
-"""A server to measure, and `run`, the verb: from a spec to a verdict and its files."""
+"""Starts or finds a server to measure, and runs a whole load test: from a spec to a verdict and its files."""
 
 from loadtest.running.confinement import ServerLimits
 from loadtest.running.next_step import next_step

@@ -1,4 +1,4 @@
-"""How to load, as the command line says it, and the schedules that follow from that."""
+"""The options of `marina loadtest`, and the schedules that follow from them."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace
 from loadtest.sending import CONTENT_TYPES
 
 _SHORTEST_S = 30
-# So that a few dropped samples, or a schedule that drew few arrivals, do not make a run too small to judge.
+# So that a few dropped samples, or a schedule with few arrivals, do not make a run too small to judge.
 _SPARE_SAMPLES = 1.1
-# A first run that leaves it open is followed by others, until all are this many times as long.
+# While the verdict is undecided, more runs follow, until all together are this many times as long as the first.
 _LONGER = 10
-# What is left of the time allowed may be too little to say anything more.
+# A run shorter than this share of the first one would not tell anything more.
 _SHORTEST_SHARE = 0.2
 Positive = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class RunOptions(Part):
-    """How to load; None is a default that depends on the objective."""
+    """The options of `marina loadtest`; None stands for a default that depends on the objective."""
 
     rate: Positive | None = None
     """Requests/s; default: the spec's `load.replay`, or its `slo.throughput_rps`."""
     replay: Path | None = None
-    """A trace to play instead of a rate; default: the spec's `load.replay`, unless a rate is given."""
+    """A trace to replay instead of a rate; default: the spec's `load.replay`, unless a rate is given."""
     ramp: tuple[Positive, Positive] | None = None
-    """A rate that rises evenly from the first to the second, instead of one rate."""
+    """A rate that rises linearly from the first to the second value, instead of one rate."""
     speed: Positive | None = None
-    """How many times as fast; default: 1."""
+    """How many times as fast as recorded to replay the trace; default: 1."""
     duration_s: Positive | None = None
     """Length of the first run's measured window; default: 30 s, or as long as p99 and the error rate need."""
     soak_s: Annotated[float, Field(ge=60)] | None = None
-    """Length of a single long run, in which the server's memory, open files and latency are watched for a trend."""
+    """Length of a single long run, during which the server's memory, open files and latency are watched for a trend."""
     max_duration_s: Positive | None = None
-    """How long may be measured, all runs together, while the limit is inside an interval; default: ten times the first
+    """The longest measured time of all runs together, while the verdict is undecided; default: ten times the first
     run."""
     warmup_s: Annotated[float, Field(ge=0)] = 5
     repeat: AtLeastOne = 1
-    """Runs at least, which are judged together."""
+    """The least number of runs; all are judged together."""
     processes: AtLeastOne = 1
     arrivals: Arrivals = "poisson"
     seed: int = 0
-    """Of the Poisson schedule; each repeat adds one."""
+    """The seed of the Poisson schedule; each further run adds one."""
     timeout_s: Positive | None = None
     """How long a client waits for an answer; default: twice the latency limit, at least 10 s."""
 
     def replayed(self, spec: Spec) -> Path | None:
-        """The file of the trace; None for a load at a rate."""
+        """The file of the trace to replay; None for a load at a rate."""
         stated = spec.path(spec.load.replay) if spec.load.replay and self.rate is None and self.ramp is None else None
         return self.replay or stated
 
     def trace_of(self, spec: Spec) -> Trace | None:
-        """What is replayed; None for a load at a rate."""
+        """The trace to replay; None for a load at a rate."""
         if self.rate is not None and self.replay is not None:
             raise InputError("`--replay`: not together with `--rate`: a trace has its own rate", hint="--speed 2")
         if (file := self.replayed(spec)) is None:
@@ -73,7 +73,7 @@ class RunOptions(Part):
         return read_trace(file, self.speed or 1.0, tuple(CONTENT_TYPES))
 
     def schedule(self, spec: Spec, objective: Objective) -> Schedule:
-        """The schedule of the first run; InputError when neither options nor spec say a rate."""
+        """The schedule of the first run; InputError if neither the options nor the spec state a rate."""
         if self.soak_s is not None:
             self._refuse_beside("soak", "duration_s", "max_duration_s", "ramp", "repeat")
         if self.ramp is not None:
@@ -94,7 +94,7 @@ class RunOptions(Part):
         )
 
     def _rising(self, rates: tuple[float, float]) -> Schedule:
-        """Long enough for steps that can be told apart."""
+        """The schedule of a ramp, by default long enough for steps that can be judged."""
         ramp = Ramp(begin=rates[0], end=rates[1])
         if ramp.end <= ramp.begin:
             raise InputError(f"`--ramp`: got `{ramp.begin:g}:{ramp.end:g}`, allowed: a rate that rises, `10:200`")
@@ -110,14 +110,16 @@ class RunOptions(Part):
         )
 
     def _refuse_beside(self, name: str, *others: str) -> None:
-        """InputError where another option would contradict a single run."""
+        """InputError if an option that contradicts a single run is given."""
         for other in others:
             if getattr(self, other) != type(self).model_fields[other].default:
                 shown = other.removesuffix("_s").replace("_", "-")
-                raise InputError(f"`--{name}`: not together with `--{shown}`, it is one run of its own kind")
+                raise InputError(
+                    f"`--{name}`: not together with `--{shown}`, because it is a single run of a special kind"
+                )
 
     def _replayed(self, trace: Trace, objective: Objective) -> Schedule:
-        """The whole trace, as often as there must be for enough requests."""
+        """The schedule of a trace: the whole trace, repeated until there are enough requests."""
         rounds = math.ceil(_needed(objective) / len(trace.times))
         duration_s = self.soak_s or self.duration_s or rounds * trace.length_s
         rate = trace.until(duration_s) / duration_s
@@ -153,5 +155,5 @@ class RunOptions(Part):
 
 
 def _needed(objective: Objective) -> float:
-    """Requests of a first run."""
+    """The number of requests that a first run needs."""
     return _SPARE_SAMPLES * max(samples_needed(), arrivals_needed(objective.error_rate))

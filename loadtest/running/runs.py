@@ -1,4 +1,4 @@
-"""`run`, the verb `marina loadtest`: from a spec to a verdict and its three files."""
+"""`run`, for `marina loadtest`: from a spec to a verdict and its three files."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from loadtest.scheduling import Schedule
 
 
 def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = False) -> LoadTestOutcome:
-    """Loads the server as often as asked, judges, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
-    # What the spec promises, it promises of each pod.
+    """Loads the server until the verdict is clear, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
+    # The spec's objective is that of each pod.
     pods = where.remote.pods if where.remote else 1
     objective = _of_pods(objective_of(spec), pods)
     first = options.schedule(spec, objective)
     if options.soak_s and where.remote:
-        text = "`--soak`: looks at the memory of one server, and `--in-cluster` loads several pods"
+        text = "`--soak`: not together with `--in-cluster`: it reads the memory of one server, not of several pods"
         raise InputError(text, hint="kubectl port-forward POD 8080 8090, then --url http://127.0.0.1:8080")
     if first.trace:
-        # What was recorded is to be answered, whatever one pod must hold.
+        # The recorded requests must be answered, however many requests/s one pod must hold.
         objective = objective.model_copy(update={"throughput_rps": None})
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     runs: list[RunRecord] = []
@@ -62,7 +62,7 @@ def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = 
         measured: list[Measurement] = []
         promised = objective.throughput_rps
         if promised is not None and first.rate < HELD_SHARE * promised and not first.ramp:
-            offered = f"{figure(first.rate)} requests/s are fewer than `slo.throughput_rps`, {figure(promised)}"
+            offered = f"{figure(first.rate)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
             session.progress.say(f"note: {offered}: the throughput will be INVALID")
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
@@ -90,14 +90,14 @@ def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = 
 
 
 def write_outcome(outcome: LoadTestOutcome, folder: Path) -> None:
-    """The three files, each whole or not at all."""
+    """Writes the three files, each atomically."""
     write_json(folder / "verdict.json", outcome.to_data())
     write_text(folder / "verdict.xml", verdict_xml(outcome))
     write_text(folder / "verdict.html", verdict_html(outcome))
 
 
 def verdict_text(outcome: LoadTestOutcome) -> str:
-    """The verdict as a few lines for a terminal."""
+    """The verdict as a few lines for the terminal."""
     requests = sum(run.measurement.finished for run in outcome.runs)
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
     ramp = [ramp_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
@@ -144,8 +144,8 @@ def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session)
 
 
 def known_knee(folder: Path, package: Package | None) -> float | None:
-    """The knee that a calibration has left in the build folder, requests/s; None where none of this package can be
-    trusted."""
+    """The knee that a calibration recorded in the build folder, requests/s; None if there is no valid one of this
+    package."""
     try:
         evidence = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
         if package is None or evidence["package"] != package.sha256 or evidence["status"] != "PASS":

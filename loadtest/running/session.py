@@ -1,4 +1,4 @@
-"""One server, one request, any number of runs: what `runs` and `calibrate` share."""
+"""A session with one server: one request, and any number of runs. `run`, `calibrate` and `compare` share it."""
 
 from __future__ import annotations
 
@@ -45,40 +45,40 @@ from loadtest.sending import (
 
 
 class RemoteServer(Protocol):
-    """A server with generators beside it, in a network that is not ours."""
+    """A server in a cluster, with generators beside it; neither is on this machine."""
 
     url: str
-    """As the generators see it."""
+    """The server's address, as the generators reach it."""
     servers: tuple[Server, ...]
-    """The pods behind it, which are asked in turns; none: the URL is asked."""
+    """The pods behind it, which get the requests in turn; empty: the URL gets them."""
     pods: int
-    """How many there are behind it."""
+    """The number of pods behind it."""
     cold_start_s: float | None
-    """Of the only pod; None of several, or where nobody says."""
+    """Of the only pod; None for several pods, or if it is unknown."""
     confined: ServerLimits | None
-    """What the only pod may use; None of several."""
+    """The limits of the only pod; None for several pods."""
 
     def memory(self) -> PeakMemory | None:
-        """What the only pod took at its peak; None of several, or where it cannot be seen."""
+        """The peak memory of the only pod; None for several pods, or if it is unknown."""
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
-        """Runs a plan there, one process for each of its parts."""
+        """Runs a plan beside the server, with one process for each of its parts."""
 
     def served_sha256(self) -> str:
-        """The hash of the package that the server serves; InputError when it does not say."""
+        """The hash of the package that the server serves; InputError if the server does not say."""
 
     def machine(self) -> Machine:
-        """The machine that sent the load; ours before anything was sent."""
+        """The machine that sent the load; before any load, this machine."""
 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Which server to test, as the command line says it."""
+    """Which server to test: the options that `loadtest`, `calibrate` and `compare` have in common."""
 
     out: Path
-    """The folder that holds the package, and gets the records: `build/<name>`."""
+    """The folder with the package, which also gets the records: `build/<name>`."""
     url: str | None = None
-    """A server that is there already; None starts one."""
+    """The address of a server that is already running; None starts one."""
     supervisor: str | None = None
     any_package: bool = False
     """Do not ask which package the server serves."""
@@ -107,7 +107,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class Session:
-    """A server that can be measured."""
+    """A server that is up and can be measured."""
 
     target: Target
     request: LoadRequest
@@ -120,9 +120,9 @@ class Session:
     quiet: bool
     remote: RemoteServer | None = None
     tls: ssl.SSLContext | None = None
-    """For the supervisor's pages behind https; None for the system's."""
+    """TLS settings for the supervisor's pages; None for the system's."""
     generator: Generator | None = None
-    """Sends one run after the other; None starts one for each."""
+    """The generator of all runs; None starts a new one for each run."""
 
     @property
     def machine(self) -> Machine:
@@ -130,14 +130,14 @@ class Session:
         return self.remote.machine() if self.remote else this_machine()
 
     def soak(self, schedule: Schedule, label: str) -> Measurement:
-        """One long run, in which the server's processes are looked at."""
+        """One long run, during which the server's memory and open files are read."""
         page = partial(target.metrics, self.target.supervisor, self.tls)
         with ServerWatch(page, schedule.total_s) as watch:
             measured = self.measure(schedule, label)
         return measured.model_copy(update={"vitals": watch.vitals})
 
     def measure(self, schedule: Schedule, label: str) -> Measurement:
-        """One run of a schedule; the server's package is asked for before and after it."""
+        """One run of a schedule. The server's package is checked before and after it."""
         before = self.identify()
         plan = LoadPlan(
             request=self.request,
@@ -146,7 +146,7 @@ class Session:
             timeout_s=self.timeout_s,
             **self.objective.limits,
         )
-        # Of a server that was there already it is not known which processes are its own.
+        # The processes of a server that was not started here are unknown.
         ours = [self.generator.pid] if self.generator else []
         watch = OtherProcessesWatch([self.target.pid, *ours]) if self.target.pid is not None else None
         with LiveLine(label, schedule, quiet=self.quiet) as line:
@@ -160,7 +160,7 @@ class Session:
         return measurement.model_copy(update={"identity": identity, "others": others, "server_end": server_end})
 
     def identify(self) -> PackageIdentity | None:
-        """Which package should be, and which is, served; None when nobody wants to know."""
+        """The package that should be served, and the one that is; None if `--any-package` skips this check."""
         if self.any_package:
             return None
         wanted = self.package.sha256 if self.package else None
@@ -184,7 +184,7 @@ def open_session(
     trace: Trace | None = None,
     quiet: bool = False,
 ) -> Iterator[Session]:
-    """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
+    """A session with the server that `where` names; a server without an address is started, and stopped at the end."""
     timeout_s = client_timeout_s(objective, timeout_s)
     package, progress = find_package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
@@ -237,7 +237,7 @@ def _confinement(spec: Spec) -> AbstractContextManager[Confinement]:
 
 
 def find_package(where: TargetOptions) -> Package | None:
-    """The package of the build folder, without which no server can be started; None where one is there already."""
+    """The package of the build folder; None if there is none and the server is already running."""
     if (where.url is not None or where.remote is not None) and not (where.out / "package.json").exists():
         return None
     return read_package(where.out)

@@ -1,4 +1,5 @@
-"""The server under test: one that is there already, or one that is started through the command line and stopped."""
+"""The server under test: one that is already running, or one that is started through the command line and then
+stopped."""
 
 from __future__ import annotations
 
@@ -31,35 +32,35 @@ from loadtest.running.confinement import Confinement, ServerLimits
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
 _CONNECT_S = 5.0
-# The load goes to the server directly; so must the questions, whatever proxy the environment names.
+# The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send requests, and where to ask which package answers them."""
+    """The server under test: where to send requests, and where to ask which package it serves."""
 
     url: str
     supervisor: str
     cold_start_s: float | None = None
-    """From the start of the command to ready; None for a server that was there already."""
+    """From the start of the command to ready; None for a server that was already running."""
     pid: int | None = None
     exit_code: Callable[[], int | None] = lambda: None
-    """Of the process that was started, once it has ended."""
+    """Returns the exit code of the process that was started; None while it runs."""
     confined: ServerLimits | None = None
-    """What it could use; None for a server that was not held to what its pod may use."""
+    """The limits of the server; None if it was not limited to the resources of its pod."""
 
     seen: Callable[[], PeakMemory | None] = lambda: None
-    """Peak memory of a server elsewhere, where it can be seen."""
+    """Returns the peak memory of a server in a cluster; None if it is unknown."""
 
     @property
     def memory(self) -> PeakMemory | None:
-        """Peak memory until now; None for a server of which nobody can tell."""
+        """The peak memory so far; None if it is unknown."""
         return self.seen() if self.pid is None else peak_memory(self.pid)
 
 
 def existing_server(url: str, supervisor: str | None = None) -> Target:
-    """A server at `url`; its supervisor is ten ports above, unless told otherwise."""
+    """The server at `url`; its supervisor is ten ports above, unless given."""
     parts = urlsplit(url)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -76,7 +77,7 @@ def existing_server(url: str, supervisor: str | None = None) -> Target:
 
 
 def check_listening(url: str, hint: str) -> None:
-    """InputError when nothing accepts connections at `url`."""
+    """InputError if nothing accepts connections at `url`."""
     try:
         _connect(url)
     except OSError as err:
@@ -84,7 +85,7 @@ def check_listening(url: str, hint: str) -> None:
 
 
 def describe_end(server: Target) -> str | None:
-    """What is known of a server's end; None for one that may still run."""
+    """What is known about a server's death; None if it may still run."""
     code = server.exit_code()
     if code is not None:
         return f"its process ended with code {code}"
@@ -93,7 +94,7 @@ def describe_end(server: Target) -> str | None:
     except ConnectionRefusedError:
         return f"nothing listens at {server.url} any more"
     except OSError:
-        # Too busy to accept, or out of reach for now.
+        # The server is too busy to accept connections, or temporarily out of reach.
         return None
     return None
 
@@ -108,7 +109,10 @@ def _connect(url: str) -> None:
 def started_server(
     spec: Spec, log: Path, *, command: Sequence[str] | None = None, confinement: Confinement | None = None
 ) -> Iterator[Target]:
-    """A server of the spec's package on free ports, ready; its output goes to `log`. It is stopped at the end."""
+    """Starts a server of the spec's package on free ports, waits until it is ready, and stops it at the end.
+
+    Its output goes to `log`.
+    """
     base = free_port_base()
     command = [*(command or serve_command(spec.file)), "--port-base", str(base)]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -120,9 +124,9 @@ def started_server(
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONPATH": _python_path()},
-            # Ctrl-C ends the measurement first; the server is stopped after it, by us.
+            # Ctrl-C must end the measurement first; then we stop the server.
             start_new_session=True,
-            preexec_fn=partial(_become, confinement),
+            preexec_fn=partial(_prepare_process, confinement),
         )
     supervisor = f"http://127.0.0.1:{Ports(base).supervisor}"
     try:
@@ -135,13 +139,13 @@ def started_server(
 
 
 def serve_command(spec: Path, out: Path | None = None) -> list[str]:
-    """The command that serves a spec's package; `out` is the folder of build folders, if it is not the usual one."""
+    """The command that serves a spec's package; `out` is the build folder's parent, unless it is the default."""
     where = [] if out is None else ["--out", str(out)]
     return [sys.executable, "-m", "marina", "serve", str(spec), *where]
 
 
 def served_sha256(supervisor: str, timeout_s: float = 5.0, tls: ssl.SSLContext | None = None) -> str:
-    """The hash of the package behind a supervisor's page; InputError when it does not say."""
+    """The hash of the package that a supervisor names; InputError if it names none."""
     page = f"{supervisor.rstrip('/')}/package"
     try:
         with _opener(tls).open(page, timeout=timeout_s) as answer:
@@ -151,7 +155,7 @@ def served_sha256(supervisor: str, timeout_s: float = 5.0, tls: ssl.SSLContext |
 
 
 def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0) -> str:
-    """A supervisor's page of metrics; OSError when it cannot be read."""
+    """The metrics page of a supervisor; OSError if it cannot be read."""
     page = f"{supervisor.rstrip('/')}/metrics"
     try:
         with _opener(tls).open(page, timeout=timeout_s) as answer:
@@ -161,7 +165,7 @@ def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float
 
 
 def await_ready(server: Target, timeout_s: float) -> bool:
-    """Whether a server that is there becomes ready within a time."""
+    """Waits until a server is ready; returns whether it was within `timeout_s`."""
     until = time.monotonic() + timeout_s
     while not (ready := _is_ready(server.supervisor)) and time.monotonic() < until and server.exit_code() is None:
         time.sleep(0.05)
@@ -178,11 +182,9 @@ def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout
     until = time.monotonic() + timeout_s
     while not _is_ready(supervisor):
         if process.poll() is not None:
-            raise MarinaError(
-                f"the server ended with code {process.returncode} before it was ready: {_last_words(log)}"
-            )
+            raise MarinaError(f"the server ended with code {process.returncode} before it was ready: {_last_line(log)}")
         if time.monotonic() > until:
-            raise MarinaError(f"the server was not ready after {timeout_s:g} s: {_last_words(log)}", hint=f"less {log}")
+            raise MarinaError(f"the server was not ready after {timeout_s:g} s: {_last_line(log)}", hint=f"less {log}")
         time.sleep(0.05)
 
 
@@ -194,9 +196,9 @@ def _is_ready(supervisor: str) -> bool:
         return False
 
 
-def _last_words(log: Path) -> str:
+def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
@@ -212,8 +214,8 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
 
 
-def _become(confinement: Confinement | None) -> None:
-    """What the process does before it becomes the server."""
+def _prepare_process(confinement: Confinement | None) -> None:
+    """Prepares the process before it becomes the server: its limits, and that it ends with its parent."""
     if confinement is not None:
         confinement.enter()
     end_with_parent(signal.SIGTERM)

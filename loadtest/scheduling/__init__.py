@@ -1,4 +1,4 @@
-"""When each request of a run is due, drawn or recorded. Nothing is sent here."""
+"""When each request of a run is due, by random times or by a recorded trace. Nothing is sent here."""
 
 from loadtest.scheduling.arrivals import Arrivals, Ramp, Schedule, Spacing, Trace
 from loadtest.scheduling.trace_file import read_trace

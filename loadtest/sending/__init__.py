@@ -1,7 +1,7 @@
-"""A schedule of requests, and the processes that send it on time.
+"""Sends a schedule of requests on time, by processes of its own.
 
-Nothing that this face names imports Locust, which patches its whole process: the processes that send do, and they are
-started by `generate`.
+No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
+them.
 """
 
 from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker

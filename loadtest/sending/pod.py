@@ -1,6 +1,6 @@
-"""A load that comes from several pods: `python -m loadtest.sending.pod PLAN`, the same in each of them.
+"""The program of a pod that sends load: `python -m loadtest.sending.pod PLAN`, the same in each of several pods.
 
-The first one leads, and writes what happens to its output, which is the pod's log. It sends its own part, too.
+The first pod leads, and writes what happens to its output, which is the pod's log. It also sends its own part.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a machine that is busy with more than this, it may not be among the few that are named.
-    monkeypatch.setattr("loadtest.measuring.other_processes._NAMED", 10_000)
+    monkeypatch.setattr("loadtest.measuring.other_processes._MOST_NAMED", 10_000)
     monkeypatch.setattr("loadtest.measuring.other_processes._WORTH_NAMING", 0.001)
     program = tmp_path / "spinner"
     program.symlink_to(sys.executable)
@@ -64,15 +64,15 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
 @pytest.mark.parametrize(
     ("run", "where", "step"),
     [
-        (made(200), [], "marina calibrate spec.yaml says which rate it holds; `--tune` looks for"),
+        (made(200), [], "marina calibrate spec.yaml says which rate it holds; `--tune` searches"),
         (
             made(200),
             ["--url", "http://x:8080"],
             "marina calibrate spec.yaml --url http://x:8080 says which rate it holds",
         ),
         (made(200), SERVICE, "marina calibrate spec.yaml --in-cluster --context 'my cluster' says which rate one pod"),
-        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 once nothing else runs here"),
-        (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod once nothing else runs on the nodes of its pods"),
+        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 when nothing else runs here"),
+        (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod when nothing else runs on the nodes of its pods"),
         (DEAD, [], "less build/digits/server.log"),
         (DEAD, CLUSTER, "marina status spec.yaml"),
         (LATE, [], "--rate 200 --url URL from another machine than the server's"),

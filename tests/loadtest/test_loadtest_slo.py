@@ -285,8 +285,8 @@ def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
         plan = LoadPlan(request=REQUEST, schedule=schedule, part=part, parts=2, timeout_s=2, limit_ms=105)
         recorder = Recorder(plan)
         for number, due in enumerate(schedule.times(part, 2)):
-            recorder.due(due, dropped=False)
-            recorder.ended(due, due, due + 0.1 + number / 1e4, "http 500" if number % 10 == 9 else None)
+            recorder.count_due(due, dropped=False)
+            recorder.count_ended(due, due, due + 0.1 + number / 1e4, "http 500" if number % 10 == 9 else None)
         parts.append(recorder.measurement(4))
     run = merge_measurements(parts)
     assert len(run.slices) == 120

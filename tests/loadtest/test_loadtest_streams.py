@@ -35,14 +35,14 @@ def event(text: str = "a", end: str | None = None) -> bytes:
     return b"data: " + json.dumps({"choices": [{"text": text, "finish_reason": end}]}).encode() + b"\n\n"
 
 
-def heard(*times: float, done: bool = True) -> EventReader:
+def events_at(*times: float, done: bool = True) -> EventReader:
     """An answer whose pieces came at these times."""
     moments = iter([*times, 0.0])
     reader = EventReader(lambda: next(moments))
     for _ in times:
-        reader.hear(event())
+        reader.feed(event())
     if done:
-        reader.hear(b"data: [DONE]\n\n")
+        reader.feed(b"data: [DONE]\n\n")
     return reader
 
 
@@ -57,12 +57,12 @@ def test_events_are_heard_however_the_bytes_are_cut() -> None:
     data = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body
     for size in (1, 7, 100, len(data)):
         reader = EventReader(lambda: 1.0)
-        answers = AnswerReader(reader.hear)
+        answers = AnswerReader(reader.feed)
         got = [answers.feed(data[at : at + size]) for at in range(0, len(data), size)]
         assert got[-1] is not None
         assert got[-1].keep_alive
         assert got[-1].body == b"".join(chunks)
-        assert (reader.is_whole, reader.times, reader.usage) == (True, [1.0, 1.0], usage)
+        assert (reader.is_complete, reader.times, reader.usage) == (True, [1.0, 1.0], usage)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_events_are_heard_however_a_server_writes_them(first: bytes, last: bytes
     for size in (1, 1000):
         reader = EventReader(lambda: 1.0)
         for at in range(0, len(first + last), size):
-            reader.hear((first + last)[at : at + size])
-        assert (reader.is_whole, reader.times) == (True, [1.0])
+            reader.feed((first + last)[at : at + size])
+        assert (reader.is_complete, reader.times) == (True, [1.0])
 
 
 def test_events_that_come_as_a_whole_are_heard() -> None:
     body = event() + event("", "stop") + b"data: [DONE]\n\n"
     reader = EventReader(lambda: 1.0)
-    AnswerReader(reader.hear).feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    assert (reader.is_whole, reader.times) == (True, [1.0])
+    AnswerReader(reader.feed).feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert (reader.is_complete, reader.times) == (True, [1.0])
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_events_that_come_as_a_whole_are_heard() -> None:
 )
 def test_a_stream_that_did_not_come_to_its_end_is_not_whole(data: bytes) -> None:
     reader = EventReader(lambda: 0.0)
-    reader.hear(data)
-    assert not reader.is_whole
+    reader.feed(data)
+    assert not reader.is_complete
 
 
 def test_an_answer_without_a_word_has_a_beginning() -> None:
     reader = EventReader(lambda: 2.0)
-    reader.hear(event("", "stop") + b"data: [DONE]\n\n")
-    assert (reader.is_whole, reader.times) == (True, [2.0])
+    reader.feed(event("", "stop") + b"data: [DONE]\n\n")
+    assert (reader.is_complete, reader.times) == (True, [2.0])
 
 
 def test_the_token_that_ends_a_text_took_its_step_too() -> None:
@@ -116,7 +116,7 @@ def test_the_token_that_ends_a_text_took_its_step_too() -> None:
     reader = EventReader(lambda: next(moments))
     usage = b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n'
     for data in (event(), event(), event("", "stop"), usage, b"data: [DONE]\n\n"):
-        reader.hear(data)
+        reader.feed(data)
     counted = StreamCounts(5000, None, None)
     counted.add(0.0, 0.2, reader, None)
     assert counted.frozen().pace.mean_ms == pytest.approx(100)
@@ -141,9 +141,9 @@ def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int =
     for number, (first, gap) in list(enumerate(answers))[part::parts]:
         due = number / 100
         times = [due + first / 1000 + gap / 1000 * piece for piece in range(11)]
-        recorder.due(due, dropped=False)
-        recorder.ended(due, due, times[-1], None)
-        recorder.heard(due, times[-1], heard(*times), None)
+        recorder.count_due(due, dropped=False)
+        recorder.count_ended(due, due, times[-1], None)
+        recorder.count_stream(due, times[-1], events_at(*times), None)
     return recorder.measurement(len(answers) / 100)
 
 

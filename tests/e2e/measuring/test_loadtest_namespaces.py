@@ -123,4 +123,4 @@ def test_a_worker_of_the_other_machine_that_is_killed_is_named(
     verdict = judge(measured, OBJECTIVE)
     assert verdict.status == "INVALID"
     (reason,) = [reason for reason in verdict.reasons if reason.id == "process-lost"]
-    assert f"generator process 4 on {socket.gethostname()} is not known" in reason.text
+    assert f"generator process 4 on {socket.gethostname()} ended or stopped answering" in reason.text

@@ -142,7 +142,7 @@ def test_a_rate_below_what_is_promised_is_said_before_it_is_sent(
     outcome = load(promising, out, url)
     assert reasons(outcome) == ["rate-below-objective"]
     note, *_ = (line for line in capsys.readouterr().err.splitlines() if line.startswith("note: "))
-    assert note == ("note: 1,000 requests/s are fewer than `slo.throughput_rps`, 2,000: the throughput will be INVALID")
+    assert note == ("note: 1,000 requests/s are less than `slo.throughput_rps`, 2,000: the throughput will be INVALID")
 
 
 def test_another_package_is_invalid(spec: Spec, out: Path, url: str) -> None:

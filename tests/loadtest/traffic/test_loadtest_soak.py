@@ -241,12 +241,16 @@ def test_looks_that_fail_are_counted() -> None:
 @pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat", "ramp"])
 def test_what_contradicts_a_soak_is_refused(option: str) -> None:
     options = RunOptions.model_validate({"soak_s": 100, option: (1, 2) if option == "ramp" else 3})
-    with pytest.raises(InputError, match=r"`--soak`: not together with `--.*`, it is one run of its own kind"):
+    with pytest.raises(
+        InputError, match=r"`--soak`: not together with `--.*`, because it is a single run of a special kind"
+    ):
         options.schedule(parse_spec(SPEC, Path("spec.yaml"), files=False), OBJECTIVE)
 
 
 def test_pods_are_not_soaked_from_here(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     where: Any = TargetOptions(out=tmp_path, remote=SimpleNamespace(pods=2))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="`--soak`: looks at the memory of one server"):
+    with pytest.raises(
+        InputError, match="`--soak`: not together with `--in-cluster`: it reads the memory of one server"
+    ):
         run(spec, RunOptions(rate=5, soak_s=60), where)
