@@ -28,7 +28,7 @@ def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(
 ) -> None:
     # On a machine that is busy with more than this, it may not be among the few that are named.
     monkeypatch.setattr("loadtest.measuring.other_processes._MOST_NAMED", 10_000)
-    monkeypatch.setattr("loadtest.measuring.other_processes._WORTH_NAMING", 0.001)
+    monkeypatch.setattr("loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.001)
     program = tmp_path / "spinner"
     program.symlink_to(sys.executable)
     spinning = subprocess.Popen([program, "-c", SPIN])
