@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from config.record import write_json, write_text
 from config.spec import Spec
@@ -23,7 +22,7 @@ from loadtest.calibrating.knee import Knee, Untrusted
 from loadtest.calibrating.options import CalibrateOptions
 from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
-from loadtest.measuring import Measurement, figure
+from loadtest.measuring import Measurement, figure, utc_now
 from loadtest.running import Target, TargetOptions, open_session
 
 _HEADROOM = 0.7
@@ -33,7 +32,7 @@ MIB = 2**20
 def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, quiet: bool = False) -> Evidence:
     """Finds the knee and writes `evidence.json` and `evidence.html` into `where.out`."""
     objective = objective_of(spec)
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = utc_now()
     where = replace(where, as_pod=True)
     with open_session(
         spec, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet

@@ -3,7 +3,7 @@ interval of each ratio."""
 
 from loadtest.comparing.baseline import compare_with_baseline
 from loadtest.comparing.compare import CompareOptions, compare, comparison_text
-from loadtest.comparing.comparison import Comparison, Round, Turn, turn_from
+from loadtest.comparing.comparison import Comparison, Round, Turn
 from loadtest.comparing.judgement import Judgement, judge_rounds
 from loadtest.comparing.ratios import Ratio, ratio
 from loadtest.comparing.rounds import first_side, look_schedule, look_share
@@ -23,5 +23,4 @@ __all__ = [
     "look_schedule",
     "look_share",
     "ratio",
-    "turn_from",
 ]

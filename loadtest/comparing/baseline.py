@@ -23,7 +23,7 @@ from loadtest.running import TargetOptions, find_package
 # Enough parts to show how they vary, and each long enough for a p99 of its own.
 _PARTS_PER_RUN = 12
 # The fields of a machine that must be equal; its memory may differ by what the kernel keeps for itself.
-_SAME_MACHINE = ("processor", "cores", "cpu_limit", "memory_limit_bytes", "isa", "system", "python")
+_SAME_MACHINE = {"processor", "cores", "cpu_limit", "memory_limit_bytes", "isa", "system", "python"}
 
 
 def compare_with_baseline(spec: Spec, baseline: Path, where: TargetOptions) -> Comparison:
@@ -31,6 +31,7 @@ def compare_with_baseline(spec: Spec, baseline: Path, where: TargetOptions) -> C
     old, new = read_outcome(baseline, "--baseline"), _newest(spec, where)
     differing = list(_differences(old, new))
     rounds = [] if differing else list(_rounds(old, new))
+    load = new.load.model_dump(include=set(ComparisonLoad.model_fields))
     judged = judge_rounds(rounds, new.objective, regression_of(spec))
     result = Comparison(
         status="INVALID" if differing else judged.status,
@@ -38,10 +39,10 @@ def compare_with_baseline(spec: Spec, baseline: Path, where: TargetOptions) -> C
         figures=() if differing else judged.figures,
         regression=regression_of(spec),
         objective=new.objective,
-        old=_side(old),
-        new=_side(new),
+        old=Side(**old.tested.model_dump(include=set(Side.model_fields))),
+        new=Side(**new.tested.model_dump(include=set(Side.model_fields))),
         answers=None,
-        load=_load(new),
+        load=ComparisonLoad(**load, turn_s=new.load.duration_s / _PARTS_PER_RUN),
         machine=new.machine,
         at=new.at,
         rounds=tuple(rounds),
@@ -68,10 +69,7 @@ def _newest(spec: Spec, where: TargetOptions) -> LoadTestOutcome:
 def _differences(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Reason]:
     """One reason for each thing that must be the same and is not."""
     parts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "machine": (
-            old.machine.model_dump(include=set(_SAME_MACHINE)),
-            new.machine.model_dump(include=set(_SAME_MACHINE)),
-        ),
+        "machine": (old.machine.model_dump(include=_SAME_MACHINE), new.machine.model_dump(include=_SAME_MACHINE)),
         "load": (old.load.model_dump(), new.load.model_dump()),
         "objective": (old.objective.model_dump(), new.objective.model_dump()),
         "tested": ({"started": old.tested.started}, {"started": new.tested.started}),
@@ -109,27 +107,3 @@ def _parts_of_run(run: RunRecord) -> Iterator[Turn]:
             cpu_s=None,
             response=whole.response,
         )
-
-
-def _side(outcome: LoadTestOutcome) -> Side:
-    tested = outcome.tested
-    return Side(
-        name=tested.name,
-        version=tested.version,
-        spec=tested.spec,
-        url=tested.url,
-        package=tested.package,
-        started=tested.started,
-    )
-
-
-def _load(outcome: LoadTestOutcome) -> ComparisonLoad:
-    load = outcome.load
-    return ComparisonLoad(
-        arrivals=load.arrivals,
-        rate=load.rate,
-        warmup_s=load.warmup_s,
-        turn_s=load.duration_s / _PARTS_PER_RUN,
-        seed=load.seed,
-        timeout_s=load.timeout_s,
-    )

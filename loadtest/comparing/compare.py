@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +31,7 @@ from loadtest.judging import (
     distrust_reasons,
     objective_of,
 )
-from loadtest.measuring import cpu_seconds, figure, this_machine
+from loadtest.measuring import cpu_seconds, figure, this_machine, utc_now
 from loadtest.running import TargetOptions, await_ready, find_package, known_knee
 from loadtest.scheduling import Arrivals, Schedule
 from loadtest.sending import running_generator
@@ -144,7 +143,7 @@ def compare(
     package = find_package(where)
     new = Contender("new", spec, package, where.out, url=where.url, supervisor=where.supervisor)
     old = find_contender(against, new, where.out)
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = utc_now()
     with ExitStack() as stack:
         generator = stack.enter_context(running_generator())
         how: dict[str, Any] = {

@@ -39,7 +39,6 @@ from loadtest.judging.verdict import (
     Verdict,
     interval_text,
     is_undecided,
-    value_text,
     worst_status,
 )
 
@@ -92,7 +91,6 @@ __all__ = [
     "samples_needed",
     "slow_clumps",
     "stream_figures",
-    "value_text",
     "with_costs",
     "worst_status",
 ]

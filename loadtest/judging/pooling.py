@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from loadtest.measuring import (
-    Measurement,
-    Slice,
-    Streams,
-    merge_histograms,
-    merge_pod_shares,
-    merge_slices,
-    merge_streams,
-)
+from loadtest.measuring import Measurement, Slice, Streams, add_up, merge_pod_shares, merge_slices, merge_streams
 
 
 def pool(runs: Sequence[Measurement]) -> Measurement:
-    """The runs as one measurement, one after the other."""
+    """The runs as one measurement, as if they were a single run one after another."""
     if len(runs) == 1:
         return runs[0]
-    errors: Counter[str] = Counter()
-    for run in runs:
-        errors.update(run.errors)
+    counts = ("asked_s", "ran_s", "planned", "sent", "dropped", "warmup", "in_time", "errors")
     histograms = ("response", "service", "lag", "loop_lag")
     return runs[0].model_copy(
         update={
-            **{name: sum(getattr(run, name) for run in runs) for name in ("asked_s", "ran_s")},
-            **{name: sum(getattr(run, name) for run in runs) for name in ("planned", "sent", "dropped", "warmup")},
-            "in_time": sum(run.in_time for run in runs),
-            "errors": dict(sorted(errors.items())),
-            **{name: merge_histograms([getattr(run, name) for run in runs]) for name in histograms},
+            **add_up(runs, *counts, *histograms, "seconds", "generators"),
             "streams": _pooled_streams(runs),
             "shares": merge_pod_shares(run.shares for run in runs),
-            "seconds": tuple(second for run in runs for second in run.seconds),
-            "generators": tuple(beats for run in runs for beats in run.generators),
             "slices": _even_slices(runs),
         }
     )

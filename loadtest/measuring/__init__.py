@@ -15,8 +15,8 @@ from loadtest.measuring.measurement import (
 from loadtest.measuring.other_processes import OtherProcesses, OtherProcessesWatch
 from loadtest.measuring.pod_shares import PodShare, merge_pod_shares
 from loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
-from loadtest.measuring.streams import Latencies, Streams, merge_histograms, merge_streams
-from loadtest.measuring.units import figure, percent
+from loadtest.measuring.streams import Latencies, Streams, add_up, merge_histograms, merge_streams
+from loadtest.measuring.units import figure, percent, utc_now
 
 __all__ = [
     "MB",
@@ -36,6 +36,7 @@ __all__ = [
     "ServerWatch",
     "Slice",
     "Streams",
+    "add_up",
     "bucket_ms",
     "cpu_seconds",
     "descendants",
@@ -51,4 +52,5 @@ __all__ = [
     "peak_memory",
     "percent",
     "this_machine",
+    "utc_now",
 ]

@@ -5,8 +5,7 @@ Nothing is judged here. Latencies are in ms; all other times are in seconds from
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.other_processes import OtherProcesses
 from loadtest.measuring.pod_shares import PodShare, merge_pod_shares
 from loadtest.measuring.server_readings import ServerReadings
-from loadtest.measuring.streams import Latencies, Streams, merge_histograms, merge_streams
+from loadtest.measuring.streams import Latencies, Streams, add_up, merge_streams
 
 
 class GeneratorHealth(Part):
@@ -151,52 +150,27 @@ class Measurement(Part):
 
 def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
     """The measurement of a run from those of its processes."""
-    first = parts[0]
+    counts = ("sent", "dropped", "warmup", "in_time", "errors")
     histograms = ("response", "service", "lag", "loop_lag")
     seconds = zip_longest(*(part.seconds for part in parts), fillvalue=Second())
-    return first.model_copy(
+    return parts[0].model_copy(
         update={
+            **add_up(parts, *counts, *histograms, "starts_ms", "generators"),
             "ran_s": min(part.ran_s for part in parts),
-            "sent": sum(part.sent for part in parts),
-            "dropped": sum(part.dropped for part in parts),
-            "warmup": sum(part.warmup for part in parts),
-            "in_time": sum(part.in_time for part in parts),
-            "errors": _added(part.errors for part in parts),
-            **{name: merge_histograms([getattr(part, name) for part in parts]) for name in histograms},
             "streams": merge_streams(part.streams for part in parts),
             "shares": merge_pod_shares(part.shares for part in parts),
             "seconds": tuple(map(merge_seconds, seconds)),
             "slices": tuple(map(merge_slices, zip(*(part.slices for part in parts), strict=True))),
-            "starts_ms": tuple(start for part in parts for start in part.starts_ms),
-            "generators": tuple(beats for part in parts for beats in part.generators),
         }
     )
 
 
-def merge_seconds(parts: Iterable[Second]) -> Second:
+def merge_seconds(parts: Sequence[Second]) -> Second:
     """One second of a run from those of its processes."""
-    parts = list(parts)
-    return Second(
-        due=sum(part.due for part in parts),
-        answered=sum(part.answered for part in parts),
-        errors=_added(part.errors for part in parts),
-        response=merge_histograms([part.response for part in parts]),
-    )
+    return Second(**add_up(parts, "due", "answered", "errors", "response"))
 
 
 def merge_slices(parts: Sequence[Slice]) -> Slice:
     """One slice from the same slices of several processes, or from neighbouring slices of a run."""
-    return Slice(
-        due=sum(part.due for part in parts),
-        in_time=sum(part.in_time for part in parts),
-        failed=sum(part.failed for part in parts),
-        response=merge_histograms([part.response for part in parts]),
-        streams=merge_streams(part.streams for part in parts),
-    )
-
-
-def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(sorted(total.items()))
+    streams = merge_streams(part.streams for part in parts)
+    return Slice(**add_up(parts, "due", "in_time", "failed", "response"), streams=streams)

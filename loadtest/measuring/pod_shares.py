@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from config.record import Part
 from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.streams import Latencies, merge_histograms
+from loadtest.measuring.streams import Latencies, add_up
 
 
 class PodShare(Part):
@@ -25,12 +25,4 @@ def merge_pod_shares(runs: Iterable[tuple[PodShare, ...]]) -> tuple[PodShare, ..
     for shares in runs:
         for share in shares:
             by_name.setdefault(share.name, []).append(share)
-    return tuple(
-        PodShare(
-            name=name,
-            good=sum(part.good for part in parts),
-            failed=sum(part.failed for part in parts),
-            response=merge_histograms([part.response for part in parts]),
-        )
-        for name, parts in by_name.items()
-    )
+    return tuple(PodShare(name=name, **add_up(parts, "good", "failed", "response")) for name, parts in by_name.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -44,14 +46,23 @@ def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
     present = [part for part in parts if part is not None]
     if not present:
         return None
-    return Streams(
-        **{name: merge_histograms([getattr(part, name) for part in present]) for name in ("first", "gaps", "pace")},
-        **{
-            name: sum(getattr(part, name) for part in present)
-            for name in ("met", "tokens", "prompt_tokens", "cached_tokens")
-        },
-        took_s=max(part.took_s for part in present),
-    )
+    sums = add_up(present, "first", "gaps", "pace", "met", "tokens", "prompt_tokens", "cached_tokens")
+    return Streams(**sums, took_s=max(part.took_s for part in present))
+
+
+def add_up(parts: Sequence[Part], *names: str) -> dict[str, Any]:
+    """The named fields, each added up over all parts: numbers, counts by name, histograms or tuples."""
+    return {name: _sum([getattr(part, name) for part in parts]) for name in names}
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Histogram):
+        return merge_histograms(values)
+    if isinstance(values[0], dict):
+        return dict(sorted(sum(map(Counter, values), Counter()).items()))
+    if isinstance(values[0], tuple):
+        return tuple(chain.from_iterable(values))
+    return sum(values)
 
 
 def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:

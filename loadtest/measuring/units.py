@@ -1,6 +1,8 @@
-"""Formats numbers for people."""
+"""Formats numbers and times."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 
 def figure(value: float) -> str:
@@ -11,3 +13,8 @@ def figure(value: float) -> str:
 def percent(share: float) -> str:
     """`0.1 %`, with three significant figures, so that small rates can be told apart."""
     return f"{100 * share:.3g} %"
+
+
+def utc_now() -> str:
+    """The time as records state it: `2026-03-02T08:00:00Z`."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 from config.errors import InputError
@@ -29,7 +28,7 @@ from loadtest.judging import (
     stream_figures,
     with_costs,
 )
-from loadtest.measuring import Measurement, figure
+from loadtest.measuring import Measurement, figure, utc_now
 from loadtest.reporting import figures_text, pod_share_text, stream_lines, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.options import RunOptions
 from loadtest.running.session import Session, TargetOptions, open_session
@@ -48,7 +47,7 @@ def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = 
     if first.trace:
         # The recorded requests must be answered, however many requests/s one pod must hold.
         objective = objective.model_copy(update={"throughput_rps": None})
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = utc_now()
     runs: list[RunRecord] = []
     with open_session(
         spec,

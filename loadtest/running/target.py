@@ -28,6 +28,7 @@ from config.render import Ports
 from config.spec import Spec
 from loadtest.measuring import PeakMemory, peak_memory
 from loadtest.running.confinement import Confinement, ServerLimits
+from loadtest.sending import child_environment
 
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
@@ -123,7 +124,7 @@ def started_server(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": _python_path()},
+            env=child_environment(),
             # Ctrl-C must end the measurement first; then we stop the server.
             start_new_session=True,
             preexec_fn=partial(_prepare_process, confinement),
@@ -208,10 +209,6 @@ def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _python_path() -> str:
-    return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
 
 
 def _prepare_process(confinement: Confinement | None) -> None:

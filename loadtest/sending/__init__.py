@@ -5,11 +5,12 @@ them.
 """
 
 from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
-from loadtest.sending.client import Client, RequestResult, send_and_check
+from loadtest.sending.client import Client, send_and_check
 from loadtest.sending.generator import Generator, OnSecond, generate, running_generator
 from loadtest.sending.headers import Header, parse_header
 from loadtest.sending.log_lines import parse_record, parse_second
 from loadtest.sending.plan import Body, Expected, LoadPlan, LoadRequest, Server
+from loadtest.sending.processes import child_environment
 from loadtest.sending.recorder import StreamCounts
 from loadtest.sending.sample_bodies import with_samples
 from loadtest.sending.sample_request import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
@@ -30,9 +31,9 @@ __all__ = [
     "LoadPlan",
     "LoadRequest",
     "OnSecond",
-    "RequestResult",
     "Server",
     "StreamCounts",
+    "child_environment",
     "content_type_of",
     "expected_of",
     "generate",

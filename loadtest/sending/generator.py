@@ -6,7 +6,6 @@ how busy the sending process is.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from config.errors import InputError, MarinaError
@@ -22,7 +20,7 @@ from config.machine import end_with_parent
 from loadtest.measuring import GeneratorHealth, Measurement, Second
 from loadtest.sending.log_lines import is_end, parse_record, parse_second
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S
+from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment
 
 OnSecond = Callable[[int, Second, Sequence[GeneratorHealth]], None]
 Lines = SimpleQueue[str | None]
@@ -115,16 +113,12 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
                 lines.put(line)
         lines.put(None)
 
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "loadtest.sending.sender"]
-    environment = os.environ | {"PYTHONPATH": path}
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "loadtest.sending.sender"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=child_environment(),
         preexec_fn=partial(end_with_parent, signal.SIGKILL),
     )
     reader = threading.Thread(target=read, daemon=True)

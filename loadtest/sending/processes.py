@@ -1,10 +1,11 @@
-"""Settings of every process that sends load: its priority, and how it handles Ctrl-C."""
+"""Settings of the processes that send load: environment, priority, and how they handle Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 # A node may have to pull the image first.
 GATHER_TIMEOUT_S = 600.0
@@ -18,6 +19,12 @@ def raise_priority() -> None:
     """
     with contextlib.suppress(PermissionError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a child process that can import our packages, wherever it runs."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 
 def ignore_ctrl_c() -> None:

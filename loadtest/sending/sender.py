@@ -6,12 +6,10 @@ stdout; the last line of each plan says that it is done. When stdin ends, the ca
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TextIO
 
 import gevent
@@ -23,7 +21,7 @@ from loadtest.measuring import GeneratorHealth, Measurement, Second, this_machin
 from loadtest.sending.leader import Leader, Stopped
 from loadtest.sending.log_lines import END_LINE, record_lines, second_line
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import ignore_ctrl_c, raise_priority
+from loadtest.sending.processes import child_environment, ignore_ctrl_c, raise_priority
 from loadtest.sending.single_process import SingleProcessLoad
 
 _END_WITHIN_S = 10.0
@@ -102,14 +100,12 @@ def _lead(leader: Leader, local: int, plans: PlanInput | None) -> Measurement:
 @contextmanager
 def _workers(port: int, parts: range) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
     """Worker processes on this machine, by part; they end when Locust's master tells them to, or with this process."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "loadtest.sending.worker", "--port", str(port), "--part"]
     processes: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for part in parts:
-            environment = os.environ | {"PYTHONPATH": path}
-            processes[part] = subprocess.Popen([*command, str(part)], stdin=subprocess.PIPE, env=environment)
+            words = [*command, str(part)]
+            processes[part] = subprocess.Popen(words, stdin=subprocess.PIPE, env=child_environment())
         yield processes
         for process in processes.values():
             process.wait(_END_WITHIN_S)
