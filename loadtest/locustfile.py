@@ -45,7 +45,6 @@ _DEFAULT_SPEC = "config/examples/digits/spec.yaml"
 
 
 def add_options(parser: Any) -> None:
-    """Adds the options of Marina to Locust's."""
     group = parser.add_argument_group("Marina")
     group.add_argument("--spec", env_var="MARINA_SPEC", default=_DEFAULT_SPEC, help="the spec whose SLO is asserted")
     group.add_argument("--out", env_var="MARINA_OUT", default="", help="build folder; default: build/<name>")
@@ -90,7 +89,6 @@ class ModelUser(FastHttpUser):
 
     @task
     def predict(self) -> None:
-        """One inference."""
         bodies = self.request.all_bodies
         (which,) = random.choices(range(len(bodies)), [body.weight for body in bodies])
         if bodies[which].expected.form == "events":
@@ -106,8 +104,7 @@ class ModelUser(FastHttpUser):
                 response.failure(failure)
 
     def _predict_streamed(self, which: int) -> None:
-        """Sends a request whose answer is streamed: Locust's own client would only return the whole answer at the
-        end."""
+        """Sends a request whose answer is streamed, which Locust's own client would only return as a whole."""
         if self._stream_client is None:
             self._stream_client = Client(self.request.model_copy(update={"url": f"{self.host}{self.request.path}"}))
         begun = time.perf_counter()

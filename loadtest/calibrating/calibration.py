@@ -1,5 +1,4 @@
-"""`calibrate`, for `marina calibrate`: measures the knee of a package on this machine, and writes `evidence.json` and
-`evidence.html`."""
+"""`calibrate`, for `marina calibrate`: measures the knee of a package, and writes `evidence.json` and `.html`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The record `evidence.json`: how much load a package holds on a machine. `k8s` derives targets, probes and limits from
-it."""
+"""`evidence.json`: how much load a package holds on a machine. `k8s` derives targets, probes and limits from it."""
 
 from __future__ import annotations
 
@@ -44,8 +43,6 @@ def knee_interval_text(knee: Knee) -> str:
 
 
 class LatencyAtRate(Part):
-    """The latency at one rate."""
-
     rate: float
     status: Status
     response: LatencySummary
@@ -93,7 +90,6 @@ class Evidence(Document):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command line."""
         if self.status == "INVALID":
             return 3
         return 1 if self.costs and self.costs.over else 0

@@ -11,7 +11,6 @@ from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
 
 
 def evidence_html(evidence: Evidence) -> str:
-    """The text of `evidence.html`."""
     name = f"{evidence.name} {evidence.version}"
     costs = evidence.costs
     return render(

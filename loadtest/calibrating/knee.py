@@ -17,8 +17,7 @@ from loadtest.judging import Status
 from loadtest.measuring import figure
 
 TrialFunction = Callable[[float], Status]
-"""Loads the server at a rate and says whether it is held; INVALID if the generator could not measure it. Untrusted ends
-the search."""
+"""Whether a server holds a rate; INVALID if the generator could not measure it. Untrusted ends the search."""
 
 TOLERANCE = 0.03
 AGREEMENT = 0.10
@@ -93,8 +92,7 @@ def estimate_capacity(held: Callable[[float], float], first: float) -> float:
 
 
 def _most_answered(held: Callable[[float], float], rate: float) -> float:
-    """The most good answers per second of one burst; the rate is raised until clearly fewer answers are good than
-    sent."""
+    """The most good answers per second of one burst; the rate rises until clearly fewer answers are good than sent."""
     most = 0.0
     while (answered := held(rate)) >= _KEPT_UP * rate and rate < _HIGHEST_RPS:
         most = max(most, answered)

@@ -41,8 +41,7 @@ class SettingsSpace:
 
 @dataclass(frozen=True)
 class TriedSettings:
-    """Settings and the rate that they hold; None if they do not hold `to_beat`, and then they are not measured
-    further."""
+    """Settings and the rate that they hold; None, and not measured any further, if they do not hold `to_beat`."""
 
     settings: ServingSettings
     rps: float | None

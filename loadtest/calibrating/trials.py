@@ -49,8 +49,7 @@ class OutOfTime(Untrusted):
 
 
 class RateTrials:
-    """The runs at different rates against one server; each is judged by whether it held that rate within the
-    objective."""
+    """Runs at different rates against one server, each judged by whether that rate was held within the objective."""
 
     def __init__(self, session: Session, objective: Objective, options: CalibrateOptions) -> None:
         self._session = session
@@ -62,8 +61,7 @@ class RateTrials:
         self._measured_s = self._reserved_s = 0.0
 
     def judge_rate(self, rate: float) -> Status:
-        """Whether a rate is held, by one short run if that is clear, otherwise by longer ones, whose figures then
-        decide.
+        """Whether a rate is held, by one short run if that is clear, otherwise by the figures of longer ones.
 
         INVALID if the generator could not measure it; Untrusted if anything else was wrong.
         """
@@ -80,11 +78,9 @@ class RateTrials:
                 return self._record(rate, measured, verdict, early)
             looks_s = min(so_far_s, most_s - so_far_s)
 
-    def _record(
-        self, rate: float, measured: list[Measurement], verdict: Verdict, early: Status | None = None
-    ) -> Status:
+    def _record(self, rate: float, runs: list[Measurement], verdict: Verdict, early: Status | None = None) -> Status:
         status = early or best_guess(verdict)
-        self.runs.append((pool(measured), verdict.model_copy(update={"status": status})))
+        self.runs.append((pool(runs), verdict.model_copy(update={"status": status})))
         expected = {*GENERATOR_REASONS, UNDECIDED, TOO_FEW}
         # If the run itself is not trusted, its missed limits are not a problem of their own.
         others = [reason for reason in verdict.reasons or verdict.every_reason() if reason.id not in expected]
@@ -125,8 +121,7 @@ class RateTrials:
         return allowed_s is not None and self._measured_s + self._reserved_s + seconds > allowed_s
 
     def _measured(self, schedule: Schedule, label: str) -> Measurement:
-        """Measures one run. Neither Ctrl-C nor the death of the server says anything about a rate, so both end the
-        search."""
+        """Measures one run. Ctrl-C or the death of the server says nothing about a rate, so either ends the search."""
         measurement = self._session.measure(schedule, label)
         self._measured_s += schedule.total_s
         if measurement.interrupted:
@@ -140,8 +135,7 @@ class RateTrials:
         return knee.holds(self.judge_rate, rate)
 
     def warm_up(self, rate: float = _FIRST_RPS) -> float:
-        """Sends bursts, starting at `rate`, until the server no longer gets faster; returns roughly the rate that it
-        holds."""
+        """Sends bursts, starting at `rate`, until the server gets no faster; returns roughly the rate that it holds."""
         return knee.estimate_capacity(self._burst, rate)
 
     def find(self, first: float | None) -> Knee:
@@ -183,9 +177,8 @@ class RateTrials:
         minutes = max(1, round(self._options.usual_s(rate, self._objective) / 60))
         most_s = self._options.max_duration_s
         bound = f"at most {max(1, round(most_s / 60))}" if most_s else "`--max-duration` limits it"
-        self._session.progress.say(
-            f"  about {figure(rate)} requests/s: measuring takes about {minutes} minutes, {bound}"
-        )
+        text = f"  about {figure(rate)} requests/s: measuring takes about {minutes} minutes, {bound}"
+        self._session.progress.say(text)
 
     def _burst(self, rate: float) -> float:
         """Good answers per second in a short burst."""
@@ -215,8 +208,7 @@ class RateTrials:
 
 
 def _may_decide_later(verdict: Verdict) -> bool:
-    """Whether another run at the rate may decide it. Unlike `loadtest`, a search needs no proof that nothing ever
-    fails."""
+    """Whether another run at the rate may decide it. A search, unlike `loadtest`, needs no proof that nothing fails."""
     unsure = [check for check in verdict.checks if check.status == "INVALID"]
     few = {reason.id for reason in verdict.every_reason()} <= {UNDECIDED, TOO_FEW} and verdict.status == "INVALID"
     return (is_undecided(verdict) or few) and not all(

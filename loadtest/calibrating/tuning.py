@@ -32,16 +32,10 @@ DELAYS_MS = (1, 2, 5, 10, 20)
 _TOLERANCE = 0.08
 # The warm-up of a setting that has a rate to beat starts at this share of that rate.
 _WARM_UP_SHARE = 0.3
-# The exit code of a command that Ctrl-C stopped: if this process was started in the background, it may not get SIGINT
-# itself.
+# The exit code of a command that Ctrl-C stopped: a process in the background may not get SIGINT itself.
 _INTERRUPTED = 130
-_PATHS = (
-    ("model", "source"),
-    ("model", "weights"),
-    ("model", "labels"),
-    ("model", "calibration"),
-    ("model", "handler"),
-)
+# Fields that may hold a path.
+_PATHS = {"model": ("source", "weights", "labels", "calibration", "handler"), "load": ("sample", "replay")}
 
 Serve = Callable[[ServingSettings], AbstractContextManager[Session]]
 
@@ -104,25 +98,21 @@ class _Measure:
             trials = RateTrials(session, self._objective, self._options)
             try:
                 if to_beat:
-                    # It has just started, and must not lose to a server that has been running for minutes just for
-                    # that.
+                    # It has just started, and must not lose to a server that is warm only for that reason.
                     trials.warm_up(_WARM_UP_SHARE * to_beat)
                     if not trials.holds(to_beat):
                         return None
                 return trials.find(to_beat or self._options.first).rps
             except NeverHeld:
                 return None
-            except ServerEnded:
+            except (ServerEnded, Untrusted) as err:
+                # Settings that cannot be shown to be better do not count as better.
                 if to_beat:
                     return None
-                raise
-            except Untrusted as err:
-                if to_beat:
-                    # Settings that cannot be shown to be better do not count as better.
-                    return None
-                raise MarinaError(
-                    f"`{settings}` cannot be measured: {err}", hint="try again on a quieter machine"
-                ) from err
+                if isinstance(err, ServerEnded):
+                    raise
+                text = f"`{settings}` cannot be measured: {err}"
+                raise MarinaError(text, hint="try again on a quieter machine") from err
 
 
 def _server(spec: Spec, options: CalibrateOptions, objective: Objective, out: Path, quiet: bool) -> Serve:
@@ -135,12 +125,7 @@ def _server(spec: Spec, options: CalibrateOptions, objective: Objective, out: Pa
         _package(tuned.file, folder)
         where = TargetOptions(out=folder / spec.name, command=serve_command(tuned.file, folder), as_pod=True)
         return open_session(
-            tuned,
-            where,
-            objective=objective,
-            processes=options.processes,
-            timeout_s=options.timeout_s,
-            quiet=quiet,
+            tuned, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
         )
 
     return serve
@@ -150,10 +135,11 @@ def tuned_spec(spec: Spec, settings: ServingSettings, folder: Path) -> Spec:
     """The spec with other settings, written to its own folder; its paths still lead to the same files."""
     data = spec.model_dump(mode="json", exclude_unset=True)
     data["serving"] = data.get("serving", {}) | settings.model_dump() | {"drain_propagation_s": 0}
-    for section, field in (*_PATHS, ("load", "sample"), ("load", "replay")):
-        value = data.get(section, {}).get(field)
-        if value is not None and _is_path(spec, value):
-            data[section][field] = str(spec.path(value).resolve())
+    for section, fields in _PATHS.items():
+        for field in fields:
+            value = data.get(section, {}).get(field)
+            if value is not None and _is_path(spec, value):
+                data[section][field] = str(spec.path(value).resolve())
     samples = data.get("load", {}).get("samples")
     if samples is not None:
         data["load"]["samples"] = {str(spec.path(name).resolve()): weight for name, weight in samples.items()}

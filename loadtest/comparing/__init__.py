@@ -1,5 +1,4 @@
-"""Whether one server is worse than another: `marina compare` measures both in turns, round after round, and judges the
-interval of each ratio."""
+"""`marina compare`: measures two servers in turns, and judges by ratios whether the new one is worse."""
 
 from loadtest.comparing.baseline import compare_with_baseline
 from loadtest.comparing.compare import CompareOptions, compare, comparison_text

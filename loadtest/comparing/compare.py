@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from config.errors import InputError
 from config.record import Part, write_json, write_text
 from config.spec import Spec
 from loadtest.comparing.answer_comparison import compare_answers
@@ -32,7 +31,7 @@ from loadtest.judging import (
     objective_of,
 )
 from loadtest.measuring import cpu_seconds, figure, this_machine, utc_now
-from loadtest.running import TargetOptions, await_ready, find_package, known_knee
+from loadtest.running import TargetOptions, await_ready, find_package, known_knee, stated_rate
 from loadtest.scheduling import Arrivals, Schedule
 from loadtest.sending import running_generator
 
@@ -58,10 +57,7 @@ class CompareOptions(Part):
 
     def load(self, spec: Spec, objective: Objective) -> ComparisonLoad:
         """The load that each server gets; InputError if neither the options nor the objective state a rate."""
-        rate = self.rate or objective.throughput_rps
-        if rate is None:
-            text = f"{spec.file}: `slo.throughput_rps`: missing, and no rate was asked for"
-            raise InputError(text, hint=f"marina compare {spec.file} --against OLD --rate 50")
+        rate = stated_rate(self.rate, spec, objective, f"marina compare {spec.file} --against OLD")
         shortest_s = max(_SHORTEST_S, math.ceil(_FEWEST_REQUESTS / rate))
         return ComparisonLoad(
             arrivals=self.arrivals,

@@ -5,11 +5,12 @@ docs/04-loadtest.md explains each field.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from config.record import Document, Part
 from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, Status
-from loadtest.measuring import Latencies, Machine, Measurement
+from loadtest.measuring import Histogram, Latencies, Machine, Measurement, merge_histograms
 from loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.comparison/1"
@@ -120,7 +121,6 @@ class Comparison(Document):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command line."""
         return EXIT_CODES[self.status]
 
     @property
@@ -131,6 +131,12 @@ class Comparison(Document):
     def every_reason(self) -> list[Reason]:
         """The reasons against the comparison, then those of each figure."""
         return [*self.reasons, *(reason for figure in self.figures for reason in figure.reasons)]
+
+
+def responses(rounds: Sequence[Round]) -> tuple[Histogram, Histogram]:
+    """The latencies of the old and of the new server, over all rounds."""
+    old, new = [turns.old.response for turns in rounds], [turns.new.response for turns in rounds]
+    return merge_histograms(old), merge_histograms(new)
 
 
 def turn_from(measurement: Measurement, cpu_s: float | None) -> Turn:

@@ -8,7 +8,6 @@ from loadtest.reporting import JUnitCase, arrivals_text, cost_cases, suite_xml
 
 
 def comparison_xml(comparison: Comparison) -> str:
-    """The text of `compare.xml`."""
     against = [reason for reason in comparison.reasons if reason.id != "over-budget"]
     cases = [
         JUnitCase(figure_title(value), value.status, [*(against if value.status == "INVALID" else ()), *value.reasons])

@@ -1,5 +1,4 @@
-"""`compare.html`: the latencies of two servers as two curves, and their differences. One file, no network, no
-script."""
+"""`compare.html`: the latencies of two servers as curves, and their differences. One file, no network, no script."""
 
 from __future__ import annotations
 
@@ -8,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
-from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
+from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn, responses
 from loadtest.comparing.comparison_junit import figure_title
 from loadtest.judging import P99_SHARE
-from loadtest.measuring import Histogram, figure, merge_histograms
+from loadtest.measuring import Histogram, figure
 from loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
 
 _MEANING = {
@@ -23,7 +22,6 @@ _LEGEND = [Entry("ink-two", "old"), Entry("ink-one", "new")]
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The text of `compare.html`."""
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
     return render(
@@ -61,16 +59,10 @@ def _row(value: Figure) -> dict[str, str]:
 
 def _charts(comparison: Comparison) -> list[Drawing]:
     counted = comparison.counted
-    old, new = (
-        merge_histograms([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted)
-    )
+    old, new = responses(counted) if counted else (Histogram(), Histogram())
     if not old.count or not new.count:
         return []
     return [_cumulative(old, new), _tail(old, new), _each_round(counted)]
-
-
-def _turns(rounds: Sequence[Round]) -> tuple[list[Turn], list[Turn]]:
-    return [turns.old for turns in rounds], [turns.new for turns in rounds]
 
 
 def _cumulative(old: Histogram, new: Histogram) -> Drawing:

@@ -39,8 +39,7 @@ class SideFigure:
 
 @dataclass(frozen=True)
 class FalseRates:
-    """How often one figure may fail and pass wrongly: the probabilities with which the ends of its interval are
-    exceeded."""
+    """How often one figure may fail and pass wrongly: how often each end of its interval may be exceeded."""
 
     fails: float
     passes: float
@@ -107,9 +106,7 @@ def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
         text = f"{len(counted)} rounds are too few to show how they vary, needed: {FEWEST_ROUNDS}"
         return [Reason(id="too-few-rounds", text=text)]
     if not all(turns.old.response.count and turns.new.response.count for turns in counted):
-        return [
-            Reason(id="no-answers", text="in some rounds one of the servers answered nothing, so there is no ratio")
-        ]
+        return [Reason(id="no-answers", text="in some rounds one server answered nothing, so there is no ratio")]
     return []
 
 
@@ -119,13 +116,10 @@ def _figures(rounds: Sequence[Round], regression: float, wrong: FalseRates) -> l
         return []
     old, new = [turns.old for turns in rounds], [turns.new for turns in rounds]
     worse = 1 + regression
+    p99 = _ratio_figure("p99", [_latency(turns, P99_SHARE) for turns in (old, new)], worse, "ms", wrong)
     figures = [
         _ratio_figure("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
-        _with_stalls(
-            _ratio_figure("p99", [_latency(turns, P99_SHARE) for turns in (old, new)], worse, "ms", wrong),
-            rounds,
-            wrong.fails,
-        ),
+        _with_stalls(p99, rounds, wrong.fails),
         _ratio_figure("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s", wrong),
     ]
     if all(turn.cpu_s and turn.answered for turn in (*old, *new)):
@@ -139,8 +133,7 @@ def _latency(turns: Sequence[Turn], share: float) -> SideFigure:
 
 
 def _rate(turns: Sequence[Turn]) -> SideFigure:
-    """Good answers in time per second; a turn without any counts as half an answer, so that it has a (very bad)
-    ratio."""
+    """Good answers in time per second; a turn without any counts as half an answer, so that it has a (bad) ratio."""
     return _quotient([max(turn.in_time, 0.5) for turn in turns], [turn.asked_s for turn in turns])
 
 
@@ -154,8 +147,7 @@ def _quotient(above: Sequence[float], below: Sequence[float]) -> SideFigure:
 
 
 def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, unit: Unit, wrong: FalseRates) -> Figure:
-    """The figure of a ratio; its limit is the highest allowed ratio, or for `rate`, whose limit is below 1, the
-    lowest."""
+    """The figure of a ratio; the limit is the highest that is allowed, or if it is below 1 (`rate`), the lowest."""
     old, new = shown
     if limit < 1:
         quotient = ratio(old.rounds, new.rounds, low=wrong.passes, high=wrong.fails)

@@ -55,8 +55,7 @@ def ratio(old: Sequence[float], new: Sequence[float], low: float, high: float) -
 
 @cache
 def _cut(rounds: int, wrong: float) -> int:
-    """Which of the sorted means is the end of the interval, counted from 1; 0 if even the outermost is not certain
-    enough."""
+    """Which of the sorted means is the end of the interval, counted from 1; 0 if even the first is not certain."""
     if rounds > _COUNTED:
         ranks = rounds * (rounds + 1)
         return int(ranks / 4 + NormalDist().inv_cdf(wrong) * math.sqrt(ranks * (2 * rounds + 1) / 24))

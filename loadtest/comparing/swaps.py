@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.comparing.comparison import Round
+from loadtest.comparing.comparison import Round, responses
 from loadtest.judging import P99_SHARE
-from loadtest.measuring import merge_histograms
 
 # The largest difference counts as at most this many steps, so that counting the ways of hundreds of rounds is quick.
 _STEPS = 50
@@ -39,10 +38,7 @@ def late_line(rounds: Sequence[Round], allowed: float) -> float:
     For the new server it is `allowed` times as high. So it is the p99 of both if the new server is as much slower as
     allowed.
     """
-    old, new = (
-        merge_histograms([turns.old.response for turns in rounds]),
-        merge_histograms([turns.new.response for turns in rounds]),
-    )
+    old, new = responses(rounds)
     most = (1 - P99_SHARE) * (old.count + new.count)
     low, high = min(old.min_ms, new.min_ms / allowed), max(old.max_ms, new.max_ms / allowed)
     for _ in range(_HALVINGS):

@@ -17,8 +17,7 @@ P99_SHARE = 0.99
 _SAMPLES_ABOVE = 10
 # A lower percentile: more latencies cross it, so it shows better for how long they stay high.
 _WIDE_SHARE = 0.95
-# The tail of a queue falls at least exponentially: if no latency is over half a limit, fewer than 1 % are over the
-# limit.
+# The tail of a queue falls at least exponentially: if no latency is over half a limit, fewer than 1 % exceed it.
 NONE_OVER_SHARE = 0.5
 _MOST_STATED = 1_000_000
 
@@ -115,12 +114,17 @@ def with_status(check: Check, status: Status, reason: str = "", text: str = "") 
     return check.model_copy(update={"status": status, "reasons": reasons})
 
 
+def blame_late_sends(check: Check, text: str) -> Check:
+    """The check as INVALID: its limit was missed, but the generator's own delays explain that."""
+    text = f"{text}, but only because the generator sent some requests late"
+    return with_status(check, "INVALID", "lag-decides", text)
+
+
 LatenciesOf = Callable[[Measurement | Slice], Histogram]
 
 
 def slow_clumps(runs: Sequence[Measurement], of: LatenciesOf = lambda run: run.response) -> float:
-    """How many latencies carry as much information as one independent latency, estimated from all these runs
-    together."""
+    """How many latencies carry as much information as one independent one, estimated from all these runs together."""
     windows = []
     for run in runs:
         if run.slices and of(run).count:

@@ -43,6 +43,5 @@ def _status(run: Measurement, limit_ms: float, of: LatenciesOf) -> Status:
 
 
 def _slow_also_when_sent(run: Measurement, objective: Objective) -> bool:
-    """Whether the p99 is also too high when it is measured from the real send, so late sends alone do not explain
-    it."""
+    """Whether the p99 is also too high from the real send on, so that it is not explained by late sends alone."""
     return latency_interval(run.model_copy(update={"response": run.service}), objective.p99_ms).status != "PASS"

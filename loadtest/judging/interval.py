@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 # Each end of an interval is exceeded by one measurement in twenty.
 CONFIDENCE = 0.95
-# Blocks this many correlation times long are nearly independent of each other; fewer than eight blocks show no
-# variance.
+# Blocks this many correlation times long are nearly independent; fewer than eight blocks show no variance.
 _BLOCK_TIMES, _FEWEST_BLOCKS = 4, 8
 # If several runs are pooled, each may have fewer blocks.
 _FEWEST_BLOCKS_TOGETHER = 4
@@ -35,7 +34,6 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """The number of all arrivals."""
         return sum(self.of)
 
     @property
@@ -77,8 +75,7 @@ def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
 
 @dataclass(frozen=True)
 class _Variance:
-    """The variance of the arrivals over the limit in a block: as measured, and as it would be of independent
-    arrivals."""
+    """The variance of the arrivals over the limit in a block: as measured, and as if arrivals were independent."""
 
     squares: float
     independent: float
@@ -156,8 +153,7 @@ def _above(share: float, over: float, total: float) -> float:
 
 
 def _last(total: int, holds: Callable[[int], bool]) -> int:
-    """The largest count up to `total` for which `holds` is true, given that it is true up to some count; -1 if for
-    none."""
+    """The largest count up to `total` for which `holds` is true, if it is true for all smaller ones; -1 if for none."""
     low, high = -1, total
     while low < high:
         middle = (low + high + 1) // 2

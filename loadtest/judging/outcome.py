@@ -5,10 +5,12 @@ docs/04-loadtest.md explains each field.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final, Literal
 
 from config.record import Document, Part
 from loadtest.judging.cost import Costs
+from loadtest.judging.pooling import pool
 from loadtest.judging.verdict import Objective, Status, Verdict
 from loadtest.measuring import Histogram, Machine, Measurement
 from loadtest.scheduling import Spacing
@@ -80,8 +82,7 @@ class StreamFigures(Part):
     tokens_per_s: float
     """Counted until the last answer ended, because tokens written after the window took that time."""
     cached_share: float
-    """The share of the prompts' tokens that the server did not compute again: if your clients repeat less, they see
-    worse results."""
+    """The share of prompt tokens that the server did not compute again; clients that repeat less see worse results."""
     heard_late_ms: float | None
     """How late the generator read what arrived, p99."""
 
@@ -98,8 +99,6 @@ class RunRecord(Part):
 
 
 class RampStep(Part):
-    """One step of a ramp."""
-
     begin_rps: float
     end_rps: float
     requests: int
@@ -144,6 +143,11 @@ class LoadTestOutcome(Document):
     ramp: RampResult | None = None
     """The result of `--ramp`; otherwise None."""
 
+    @cached_property
+    def pooled(self) -> Measurement:
+        """All runs as one measurement."""
+        return pool([run.measurement for run in self.runs])
+
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the load test early."""
@@ -151,7 +155,6 @@ class LoadTestOutcome(Document):
 
 
 def run_record(measurement: Measurement, verdict: Verdict) -> RunRecord:
-    """The record of one run."""
     return RunRecord(
         verdict=verdict,
         response=latency_summary(measurement.response),

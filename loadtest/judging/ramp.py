@@ -1,5 +1,4 @@
-"""The rate at which an objective breaks: a run with a rising rate is cut into steps, each with its own intervals. No
-I/O."""
+"""The rate at which an objective breaks: a run with a rising rate is cut into steps, each judged by its intervals."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reaso
 from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
 from loadtest.scheduling import Ramp
 
-# With this many requests per step and this many steps, a simulated queue is certain to break within a quarter of its
-# true knee.
+# With steps of this size and number, simulated queues certainly break within a quarter of their true knee.
 STEP_REQUESTS, MOST_STEPS = 1000, 20
 _FEWEST_STEPS = 4
 # How many neighbouring steps are judged together.

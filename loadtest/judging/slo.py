@@ -13,6 +13,7 @@ from config.errors import InputError
 from config.spec import Spec
 from loadtest.judging.certainty import (
     P99_SHARE,
+    blame_late_sends,
     decide,
     errors_interval,
     latency_interval,
@@ -24,21 +25,11 @@ from loadtest.judging.pooling import pool
 from loadtest.judging.stream_checks import stream_checks
 from loadtest.judging.trend import backlog_grows
 from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
-from loadtest.judging.verdict import (
-    TOO_FEW,
-    Check,
-    Objective,
-    Reason,
-    Status,
-    Verdict,
-    is_undecided,
-    worst_status,
-)
+from loadtest.judging.verdict import TOO_FEW, Check, Objective, Reason, Status, Verdict, is_undecided, worst_status
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
 HELD_SHARE = 0.99
-# Late requests are sent all at once, and about as many requests behind them have to wait until the server has caught
-# up.
+# Late requests are sent all at once, and about as many behind them wait until the server has caught up.
 _DELAYED_BY_LATE = 2
 _SHORTEST_TIMEOUT_S = 10.0
 
@@ -52,16 +43,14 @@ def objective_of(spec: Spec) -> Objective:
 
 
 def client_timeout_s(objective: Objective, given_s: float | None = None) -> float:
-    """How long a client waits for an answer; InputError if it would give up on answers that are still within the
-    limit."""
+    """How long a client waits for an answer; InputError if it would give up on answers that are still in time."""
     limit_s = objective.p99_ms / 1000
     if given_s is None:
         return max(_SHORTEST_TIMEOUT_S, 2 * limit_s)
     if given_s <= limit_s:
         text = f"`--timeout`: got {given_s:g}, allowed: more than the {limit_s:g} s of `slo.p99_ms`"
-        raise InputError(
-            f"{text}, or a client would give up on answers that are still in time", hint=f"--timeout {2 * limit_s:g}"
-        )
+        text = f"{text}, or a client would give up on answers that are still in time"
+        raise InputError(text, hint=f"--timeout {2 * limit_s:g}")
     return given_s
 
 
@@ -130,9 +119,7 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
         return check
     over = f"p99 {figure(measured or 0.0)} ms > {limit:g} ms"
     if _meets(measurement.service, limit) or _meets(response, limit, forgiven=_late_burst(measurement, objective)):
-        return with_status(
-            check, "INVALID", "lag-decides", f"{over}, but only because the generator sent some requests late"
-        )
+        return blame_late_sends(check, over)
     return with_status(check, "FAIL", "p99-over", over)
 
 
@@ -159,9 +146,7 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
     named = ", ".join(f"{count:,} {name}" for name, count in measurement.errors.items())
     text = f"errors {percent(rate)} > {percent(limit)}: {named} of {measurement.finished:,} requests"
     if measurement.failed - min(shed, _late_burst(measurement, objective)) <= limit * measurement.finished:
-        return with_status(
-            check, "INVALID", "lag-decides", f"{text}, but only because the generator sent some requests late"
-        )
+        return blame_late_sends(check, text)
     failed = with_status(check, "FAIL", "errors-over", text)
     if not shed:
         return failed

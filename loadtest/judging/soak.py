@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from statistics import fmean, median
-from typing import Literal
+from typing import Literal, TypeVar
 
 from loadtest.judging.trend import more_came
 from loadtest.judging.verdict import Check, Reason, Status, Verdict, worst_status
 from loadtest.measuring import MB, Measurement, ServerReadings, figure, merge_histograms
 
+T = TypeVar("T")
 GrowthKind = Literal["memory", "files", "drift"]
 # How much a figure may grow over the judged time (a share), and how much growth never counts (bytes, files, ms).
 GROWTH_ALLOWED: dict[GrowthKind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
@@ -32,11 +33,7 @@ _SURE = 2.33
 _QUARTER_SHARE, _LAST_TO_FIRST = 0.1, 0.5
 _SEEN_SHARE = 0.9
 _LONGER = "a longer soak will show whether it stops"
-GROWTH_SUBJECTS: dict[GrowthKind, str] = {
-    "memory": "the memory",
-    "files": "the open files",
-    "drift": "the response time",
-}
+_SUBJECTS: dict[GrowthKind, str] = {"memory": "the memory", "files": "the open files", "drift": "the response time"}
 
 
 def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float, java_heap_mb: float = 0) -> Verdict:
@@ -45,7 +42,7 @@ def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float, java_heap_mb
     fills = {_JAVA: java_heap_mb * MB}
     checks = [
         _process_check(run, "memory", begin_s, fills),
-        _process_check(run, "files", begin_s),
+        _process_check(run, "files", begin_s, {}),
         _drift_check(run, begin_s, warmup_s),
     ]
     if {reason.id for reason in verdict.reasons} - {"server-died", "machine-busy"}:
@@ -59,9 +56,7 @@ def judged_from_s(asked_s: float, warmup_s: float) -> float:
     return warmup_s + _SETTLING * asked_s
 
 
-def _process_check(
-    run: Measurement, kind: GrowthKind, begin_s: float, fills: Mapping[str, float] | None = None
-) -> Check:
+def _process_check(run: Measurement, kind: GrowthKind, begin_s: float, fills: Mapping[str, float]) -> Check:
     vitals = run.vitals or ServerReadings()
     readings = [reading for reading in vitals.readings if reading.at_s >= begin_s]
     looks = len(vitals.readings) + vitals.missed
@@ -71,7 +66,7 @@ def _process_check(
             series.setdefault(name, []).append(value)
     if not series or len(vitals.readings) < _SEEN_SHARE * looks:
         why = vitals.why or "the server's metrics do not include it"
-        text = f"{GROWTH_SUBJECTS[kind]} could not be read: {why}"
+        text = f"{_SUBJECTS[kind]} could not be read: {why}"
         return _check(kind, "INVALID", None, [Reason(id="server-unseen", text=text)])
     if len(readings) < _FEWEST_READINGS:
         return _check(kind, "INVALID", None, [_too_few(f"{len(readings)} readings of the server's metrics")])
@@ -79,7 +74,8 @@ def _process_check(
     again = [Reason(id="restarted", text=f"{name} ended and was restarted") for name in restarted]
     # A process that started later has too few readings.
     whole = {name: values for name, values in series.items() if len(values) >= _SEEN_SHARE * len(readings)}
-    return _growth_check(kind, {name: _in_blocks(values) for name, values in whole.items()}, run, again, fills or {})
+    medians = {name: [median(block) for block in _blocks(values)] for name, values in whole.items()}
+    return _growth_check(kind, medians, run, again, fills)
 
 
 def _drift_check(run: Measurement, begin_s: float, warmup_s: float) -> Check:
@@ -87,8 +83,7 @@ def _drift_check(run: Measurement, begin_s: float, warmup_s: float) -> Check:
     answered = [second.response for second in seconds if second.response.count]
     if len(answered) < _FEWEST_READINGS:
         return _check("drift", "INVALID", None, [_too_few(f"answers in {len(answered)} seconds")])
-    cuts = _cuts(len(answered))
-    blocks = [merge_histograms(answered[first:last]) for first, last in pairwise(cuts)]
+    blocks = [merge_histograms(block) for block in _blocks(answered)]
     shares = {"p50": 0.5, "p99": 0.99}
     series = {name: [block.percentile(share) or 0.0 for block in blocks] for name, share in shares.items()}
     # If a trace sends more and more, a growing latency is expected.
@@ -126,8 +121,7 @@ def _growth_check(
         elif shown == "FAIL":
             reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back"))
         elif shown == "INVALID":
-            text = f"{grown}, but more and more slowly: {_LONGER}"
-            reasons.append(Reason(id="settles", text=text))
+            reasons.append(Reason(id="settles", text=f"{grown}, but more and more slowly: {_LONGER}"))
         status = worst_status([status, shown])
     return _check(kind, status, max(map(rise, series.values()), default=None), reasons)
 
@@ -169,12 +163,9 @@ def _surely_rising(blocks: Sequence[float]) -> float:
     return (more - 1) / math.sqrt(variance) if variance > 0 and more > 0 else 0.0
 
 
-def _in_blocks(values: Sequence[float]) -> list[float]:
-    return [median(values[first:last]) for first, last in pairwise(_cuts(len(values)))]
-
-
-def _cuts(count: int) -> list[int]:
-    return [round(count * number / _BLOCKS) for number in range(_BLOCKS + 1)]
+def _blocks(values: Sequence[T]) -> list[Sequence[T]]:
+    cuts = [round(len(values) * number / _BLOCKS) for number in range(_BLOCKS + 1)]
+    return [values[first:last] for first, last in pairwise(cuts)]
 
 
 def _check(kind: GrowthKind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
@@ -192,4 +183,4 @@ def _grown(kind: GrowthKind, name: str, blocks: Sequence[float], run: Measuremen
     begin, end = (f"{value / MB:,.0f} MB" if kind == "memory" else figure(value) for value in (blocks[0], blocks[-1]))
     unit = {"memory": "", "files": "", "drift": " ms"}[kind]
     minutes = run.asked_s * (1 - _SETTLING) / 60
-    return f"{GROWTH_SUBJECTS[kind]} of {name} grew from {begin} to {end}{unit} in {minutes:.3g} minutes"
+    return f"{_SUBJECTS[kind]} of {name} grew from {begin} to {end}{unit} in {minutes:.3g} minutes"

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from loadtest.judging.certainty import (
     P99_SHARE,
     LatenciesOf,
+    blame_late_sends,
     decide,
     goodput_interval,
     samples_needed,
@@ -39,8 +40,7 @@ def judged_tails(objective: Objective) -> list[Tail]:
 
 
 def stream_checks(measurement: Measurement, objective: Objective, late: int) -> list[Check]:
-    """One check for each objective of streamed answers. Up to `late` requests may be slow only because they were sent
-    late."""
+    """One check for each objective of streams; up to `late` requests may be slow only because they were sent late."""
     checks = [_tail(tail, measurement, late if tail.name == "ttft" else 0) for tail in judged_tails(objective)[1:]]
     return checks if objective.goodput is None else [*checks, _goodput(objective.goodput, measurement)]
 
@@ -66,9 +66,7 @@ def _tail(tail: Tail, measurement: Measurement, late: int) -> Check:
         return check
     text = f"{_NAMES[name]} p99 {figure(check.measured or 0.0)} ms > {limit:g} ms"
     if over - late <= allowed:
-        return with_status(
-            check, "INVALID", "lag-decides", f"{text}, but only because the generator sent some requests late"
-        )
+        return blame_late_sends(check, text)
     return with_status(check, "FAIL", f"{name}-over", text)
 
 

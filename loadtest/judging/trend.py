@@ -1,5 +1,4 @@
-"""Whether a server falls behind: within a short run, even a queue that only grows can stay below a high limit. No
-I/O."""
+"""Whether a server falls behind: in a short run, even a queue that only grows can stay below a high limit. No I/O."""
 
 from __future__ import annotations
 

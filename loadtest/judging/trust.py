@@ -65,8 +65,7 @@ def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
 
 
 def _lost(measurement: Measurement) -> list[tuple[str, str]]:
-    """Reasons if requests are missing: one that is counted neither as answered nor as failed could have been
-    anything."""
+    """Reasons if requests are missing in the counts: what was neither answered nor failed could have been anything."""
     lost = measurement.sent - measurement.finished
     if measurement.lost_processes:
         names = ", ".join(measurement.lost_processes)

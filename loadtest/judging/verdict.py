@@ -73,7 +73,6 @@ class Verdict(Part):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command line."""
         return EXIT_CODES[self.status]
 
     def every_reason(self) -> list[Reason]:
@@ -88,8 +87,7 @@ def worst_status(statuses: list[Status]) -> Status:
 
 
 def is_undecided(verdict: Verdict) -> bool:
-    """Whether a longer measurement may still turn INVALID into an answer: it is INVALID only because it is
-    undecided."""
+    """Whether the verdict is INVALID only because it is undecided, so that a longer measurement may decide it."""
     open_ids = {reason.id for reason in verdict.every_reason()}
     return verdict.status == "INVALID" and open_ids <= {UNDECIDED}
 

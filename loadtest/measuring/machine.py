@@ -97,8 +97,7 @@ def peak_memory(pid: int, proc: Path = Path("/proc")) -> PeakMemory:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and all processes below it, including those that have ended and were waited for,
-    seconds."""
+    """CPU seconds of a process and all processes below it, including those that have ended and were waited for."""
     seconds = 0.0
     for process in (pid, *descendants(pid)):
         fields = text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()

@@ -75,7 +75,6 @@ class Measurement(Part):
     planned: int
     """Arrivals that the schedule has in the window."""
     sent: int
-    """Requests that were sent."""
     dropped: int
     """Requests that were due but not sent, because too many were open."""
     warmup: int
@@ -129,7 +128,6 @@ class Measurement(Part):
 
     @property
     def good(self) -> int:
-        """The number of good answers."""
         return self.response.count - self.errors.get("timeout", 0)
 
     @property

@@ -66,7 +66,6 @@ def _sum(values: Sequence[Any]) -> Any:
 
 
 def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
-    """Merges histograms with the same limits."""
     whole = Histogram(histograms[0].limits)
     for histogram in histograms:
         whole.merge(histogram)

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 from config.pages import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
 from loadtest.judging import LoadTestOutcome, RampResult
-from loadtest.measuring import Histogram, Second, merge_histograms
+from loadtest.measuring import Histogram, Second
 from loadtest.reporting.growth_charts import growth_charts
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
@@ -18,7 +18,6 @@ _MOST_LABELS = 8
 
 
 def charts(outcome: LoadTestOutcome) -> list[Drawing]:
-    """All charts of a load test."""
     rising = [_ramp(outcome.ramp, outcome)] if outcome.ramp else []
     growing = growth_charts(outcome.runs[0].measurement, outcome.load.warmup_s, _time_axis(outcome))
     return [*rising, _curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome), *growing]
@@ -26,8 +25,8 @@ def charts(outcome: LoadTestOutcome) -> list[Drawing]:
 
 def _curve(outcome: LoadTestOutcome) -> Drawing:
     limit = outcome.objective.p99_ms
-    response = merge_histograms([run.measurement.response for run in outcome.runs])
-    service = merge_histograms([run.measurement.service for run in outcome.runs])
+    pooled = outcome.pooled
+    response, service = pooled.response, pooled.service
     lowest = min(service.min_ms, limit) if service.count else limit / 10
     highest = max(response.max_ms, limit * 1.2)
     most = max(100, response.count)

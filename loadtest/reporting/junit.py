@@ -27,7 +27,6 @@ class JUnitCase:
 
 
 def verdict_xml(outcome: LoadTestOutcome) -> str:
-    """The text of `verdict.xml`."""
     against = outcome.verdict.reasons
     cases = [
         JUnitCase(check_title(check), check.status, [*(against if check.status == "INVALID" else ()), *check.reasons])

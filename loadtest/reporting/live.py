@@ -34,7 +34,6 @@ class LiveLine:
 
 
 def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats: Sequence[GeneratorHealth]) -> str:
-    """The text of the line."""
     left = max(0.0, schedule.total_s - second)
     phase = "warm-up" if second <= schedule.warmup_s else f"{left:3.0f} s left"
     errors = ", ".join(f"{count} {name}" for name, count in ended.errors.items()) or "none"

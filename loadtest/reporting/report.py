@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.pages import render
-from loadtest.judging import P99_SHARE, Costs, LoadTestOutcome, is_undecided, pool, stream_figures
+from loadtest.judging import P99_SHARE, Costs, LoadTestOutcome, is_undecided, stream_figures
 from loadtest.measuring import figure, percent
 from loadtest.reporting.charts import charts
 from loadtest.reporting.text import (
@@ -27,7 +27,6 @@ _UNDECIDED = "The measurement is too short to tell whether the service met its o
 
 
 def verdict_html(outcome: LoadTestOutcome) -> str:
-    """The text of `verdict.html`."""
     verdict, tested = outcome.verdict, outcome.tested
     name = f"{tested.name} {tested.version}"
     return render(
@@ -43,7 +42,7 @@ def verdict_html(outcome: LoadTestOutcome) -> str:
         reasons=texts_by_id(verdict.every_reason()),
         drawings=charts(outcome),
         runs=outcome.runs if len(outcome.runs) > 1 else (),
-        pieces=stream_facts(stream_figures(pool([run.measurement for run in outcome.runs]))),
+        pieces=stream_facts(stream_figures(outcome.pooled)),
         tested=_tested(outcome),
         generator=_generator(outcome),
         costs=cost_facts(outcome.costs),
@@ -83,7 +82,7 @@ def _tested(outcome: LoadTestOutcome) -> dict[str, str]:
 
 def _pods(outcome: LoadTestOutcome) -> dict[str, str]:
     """What each pod answered; empty if there was only one server."""
-    shares = pool([run.measurement for run in outcome.runs]).shares
+    shares = outcome.pooled.shares
     return {"Pods": "; ".join(map(pod_share_text, shares))} if shares else {}
 
 

@@ -2,7 +2,7 @@
 
 from loadtest.running.confinement import ServerLimits
 from loadtest.running.next_step import next_step
-from loadtest.running.options import RunOptions
+from loadtest.running.options import RunOptions, stated_rate
 from loadtest.running.runs import known_knee, run, verdict_text
 from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
 from loadtest.running.target import Target, await_ready, check_listening, existing_server, serve_command, started_server
@@ -24,5 +24,6 @@ __all__ = [
     "run",
     "serve_command",
     "started_server",
+    "stated_rate",
     "verdict_text",
 ]

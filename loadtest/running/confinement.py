@@ -45,8 +45,7 @@ class ServerLimits(Part):
 
 @dataclass(frozen=True)
 class Confinement:
-    """The function by which the server's process limits itself before it becomes the server, and the record of the
-    limits."""
+    """The function with which the server's process limits itself before it starts, and the record of the limits."""
 
     enter: Callable[[], None]
     record: ServerLimits

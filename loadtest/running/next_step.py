@@ -70,7 +70,6 @@ def _calibrate(spec: str, where: Sequence[str]) -> str:
 
 
 def _load_options(outcome: LoadTestOutcome) -> str:
-    """The options that describe the load."""
     load, ramp = outcome.load, outcome.ramp
     if ramp is not None:
         return f"--ramp {ramp.begin_rps:g}:{ramp.end_rps:g}"

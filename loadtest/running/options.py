@@ -28,6 +28,15 @@ Positive = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
+def stated_rate(given: float | None, spec: Spec, objective: Objective, command: str) -> float:
+    """The given rate, or else that of the objective, requests/s; InputError if there is neither."""
+    rate = given or objective.throughput_rps
+    if rate is None:
+        text = f"{spec.file}: `slo.throughput_rps`: missing, and no `--rate` was given"
+        raise InputError(text, hint=f"{command} --rate 50")
+    return rate
+
+
 class RunOptions(Part):
     """The options of `marina loadtest`; None stands for a default that depends on the objective."""
 
@@ -44,8 +53,7 @@ class RunOptions(Part):
     soak_s: Annotated[float, Field(ge=60)] | None = None
     """Length of a single long run, during which the server's memory, open files and latency are watched for a trend."""
     max_duration_s: Positive | None = None
-    """The longest measured time of all runs together, while the verdict is undecided; default: ten times the first
-    run."""
+    """The longest measured time of all runs together, while it is undecided; default: ten times the first run."""
     warmup_s: Annotated[float, Field(ge=0)] = 5
     repeat: AtLeastOne = 1
     """The least number of runs; all are judged together."""
@@ -80,10 +88,7 @@ class RunOptions(Part):
             return self._rising(self.ramp)
         if (trace := self.trace_of(spec)) is not None:
             return self._replayed(trace, objective)
-        rate = self.rate or objective.throughput_rps
-        if rate is None:
-            text = f"{spec.file}: `slo.throughput_rps`: missing, and no rate was asked for"
-            raise InputError(text, hint=f"marina loadtest {spec.file} --rate 50")
+        rate = stated_rate(self.rate, spec, objective, f"marina loadtest {spec.file}")
         return self.schedule_of(rate, objective)
 
     def schedule_of(self, rate: float, objective: Objective) -> Schedule:

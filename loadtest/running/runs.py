@@ -100,8 +100,8 @@ def verdict_text(outcome: LoadTestOutcome) -> str:
     requests = sum(run.measurement.finished for run in outcome.runs)
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
     ramp = [ramp_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
-    pieces = stream_lines(stream_figures(pool([run.measurement for run in outcome.runs])))
-    shares = [f"  {pod_share_text(share)}" for share in pool([run.measurement for run in outcome.runs]).shares]
+    pieces = stream_lines(stream_figures(outcome.pooled))
+    shares = [f"  {pod_share_text(share)}" for share in outcome.pooled.shares]
     return "\n".join([lines, *ramp, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
 
 
@@ -143,8 +143,7 @@ def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session)
 
 
 def known_knee(folder: Path, package: Package | None) -> float | None:
-    """The knee that a calibration recorded in the build folder, requests/s; None if there is no valid one of this
-    package."""
+    """The knee that a calibration of this package recorded in the build folder, requests/s; None if none is valid."""
     try:
         evidence = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
         if package is None or evidence["package"] != package.sha256 or evidence["status"] != "PASS":

@@ -52,7 +52,6 @@ class RemoteServer(Protocol):
     servers: tuple[Server, ...]
     """The pods behind it, which get the requests in turn; empty: the URL gets them."""
     pods: int
-    """The number of pods behind it."""
     cold_start_s: float | None
     """Of the only pod; None for several pods, or if it is unknown."""
     confined: ServerLimits | None

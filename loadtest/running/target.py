@@ -1,5 +1,4 @@
-"""The server under test: one that is already running, or one that is started through the command line and then
-stopped."""
+"""The server under test: one that is already running, or one that `marina serve` starts for the test."""
 
 from __future__ import annotations
 

@@ -54,7 +54,6 @@ class Ramp(Part):
 
     @property
     def mean(self) -> float:
-        """The mean rate."""
         return (self.begin + self.end) / 2
 
     def when(self, share: float) -> float:
@@ -98,8 +97,7 @@ class Schedule(Part):
 
     @property
     def slices(self) -> int:
-        """The number of slices in which the window is counted: enough to resample them, or to make the steps of a
-        ramp."""
+        """The number of slices in which the window is counted: enough to resample them, or for the steps of a ramp."""
         return max(_SLICES_OF_RAMP if self.ramp else _FEWEST_SLICES, math.ceil(self.duration_s))
 
     @property
@@ -108,8 +106,7 @@ class Schedule(Part):
         return self.warmup_s + self.duration_s
 
     def times(self, part: int = 0, parts: int = 1) -> array[float]:
-        """The arrivals of process `part` of `parts`, ascending; all parts together are the same for any number of
-        parts."""
+        """The arrivals of process `part` of `parts`, ascending; all parts together do not depend on their number."""
         source = random.Random(self.seed)
         warmup = array("d", (self.warmup_s * share for share in self._shares(source, self._warmup_count)))
         if self.trace:

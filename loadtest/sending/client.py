@@ -84,7 +84,6 @@ class Connection:
         return False
 
     def close(self) -> None:
-        """Closes the connection."""
         self._socket.close()
 
 

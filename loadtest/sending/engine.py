@@ -93,8 +93,7 @@ class OpenLoop:
 
     def _follow_schedule(self) -> None:
         in_window = False
-        # The servers take turns over the arrivals of all processes, so that together these ask each server equally
-        # often.
+        # Servers take turns over the arrivals of all processes, so that each gets equally many requests.
         turns = range(self._plan.part, self._plan.part + self._plan.parts * len(self._times), self._plan.parts)
         for turn, due, which in zip(turns, self._times, self._which, strict=True):
             if not self._wait_until(self._start + due):

@@ -86,11 +86,9 @@ class Leader:
 
     @property
     def port(self) -> int:
-        """The port on which it listens."""
         return int(self._runner.server.port)
 
     def stop(self) -> None:
-        """Ends the load now."""
         self._stopped.set()
 
     def run(self, processes: Mapping[int, subprocess.Popen[bytes]]) -> Measurement:

@@ -13,8 +13,6 @@ from loadtest.sending.wire import EventReader
 
 
 class _SecondCounts:
-    """The counts of one second."""
-
     def __init__(self) -> None:
         self.due = 0
         self.answered = 0
@@ -59,7 +57,6 @@ class StreamCounts:
         self._met += all(limit is None or value <= limit for limit, value in limits)
 
     def frozen(self) -> Streams:
-        """The counts as a record."""
         return Streams(
             first=self._first,
             gaps=self._gaps,
@@ -73,16 +70,11 @@ class StreamCounts:
 
 
 class _SliceCounts:
-    """The counts of one slice of the window."""
-
     def __init__(self, plan: LoadPlan) -> None:
         self.due = self.in_time = self.failed = 0
         self.response = Histogram((plan.limit_ms,))
-        self.stream = (
-            StreamCounts(plan.limit_ms, plan.first_ms, plan.gap_ms, plan.schedule.warmup_s)
-            if plan.is_streamed
-            else None
-        )
+        limits = (plan.limit_ms, plan.first_ms, plan.gap_ms)
+        self.stream = StreamCounts(*limits, plan.schedule.warmup_s) if plan.is_streamed else None
 
     def frozen(self) -> Slice:
         return Slice(
@@ -95,8 +87,6 @@ class _SliceCounts:
 
 
 class _PodCounts:
-    """The counts of one of several pods."""
-
     def __init__(self, name: str, limit_ms: float) -> None:
         self.name, self.good, self.failed = name, 0, 0
         self.response = Histogram((limit_ms,))
@@ -106,8 +96,7 @@ class _PodCounts:
 
 
 class Recorder:
-    """Counts requests as they end, and how the generator itself is doing; times are seconds from the start of the
-    run."""
+    """Counts requests as they end, and the generator's own delays; times are seconds from the start of the run."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
@@ -135,8 +124,7 @@ class Recorder:
             self._slice(due).due += 1
 
     def count_ended(self, due: float, begun: float, ended: float, failure: str | None, server: int = 0) -> None:
-        """Counts a request that ended, with a good answer or with the name of a failure; `server` is the pod's
-        index."""
+        """Counts a request that ended, well or with the name of a failure; `server` is the index of the pod."""
         response = (ended - due) * 1000
         timed = failure is None or failure == TIMEOUT
         if failure is None:
@@ -176,8 +164,7 @@ class Recorder:
         stream = self._slice(due).stream
         assert stream is not None
         stream.add(due, ended, events, failure)
-        # A stall hits all streams at the same moment, whenever they began, so each gap counts in the slice in which it
-        # ends.
+        # A stall hits all streams at the same moment, so each gap counts in the slice in which it ends.
         times = [*events.times, ended] if failure == TIMEOUT else events.times
         for before, now in pairwise(times):
             stream = self._slice(now).stream
@@ -185,7 +172,6 @@ class Recorder:
             stream.add_gap(now - before)
 
     def count_loop_lag(self, lag_s: float, now: float) -> None:
-        """Counts how late the event loop was."""
         lag_ms = max(0.0, lag_s * 1000)
         self._worst_loop_lag_ms = max(self._worst_loop_lag_ms, lag_ms)
         if self._schedule.warmup_s <= now < self._schedule.total_s:
@@ -195,13 +181,13 @@ class Recorder:
         """Ends a second: returns how the process was doing, and the requests that ended in it."""
         clocks = (time.perf_counter(), time.process_time())
         cpu = (clocks[1] - self._clocks[1]) / max(1e-9, clocks[0] - self._clocks[0])
-        beat = GeneratorHealth(cpu=cpu, loop_lag_ms=self._worst_loop_lag_ms)
+        health = GeneratorHealth(cpu=cpu, loop_lag_ms=self._worst_loop_lag_ms)
         # A second that started in the warm-up says nothing about the window.
         if self._schedule.warmup_s + 1 <= now <= self._schedule.total_s + 0.5:
-            self._health.append(beat)
+            self._health.append(health)
         recent, self._recent = self._recent.frozen(), _SecondCounts()
         self._worst_loop_lag_ms, self._clocks = 0.0, clocks
-        return beat, recent
+        return health, recent
 
     def _second(self, moment: float) -> _SecondCounts:
         while len(self._seconds) <= moment:
@@ -213,7 +199,6 @@ class Recorder:
         return self._slices[min(len(self._slices) - 1, int(share * len(self._slices)))]
 
     def measurement(self, ran_s: float) -> Measurement:
-        """The measurement, at the end of the run."""
         slices = tuple(piece.frozen() for piece in self._slices)
         return Measurement(
             rate=self._schedule.rate,

@@ -24,7 +24,6 @@ class SingleProcessLoad:
         self._engine = OpenLoop(plan, self.environment, self._report_second)
 
     def stop(self) -> None:
-        """Ends the load now."""
         self._engine.stop()
 
     def run(self) -> Measurement:

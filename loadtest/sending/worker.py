@@ -70,8 +70,7 @@ class LoadWorker:
         self._engines: Queue[OpenLoop] = Queue()
         self._moments: Queue[float] = Queue()
         self._engine: OpenLoop | None = None
-        # Without options, Locust would read the files and environment variables in which its command line looks for
-        # some.
+        # Without options, Locust would read those of its command line from files and the environment.
         options = Namespace(web_base_path="")
         self._environment = Environment(user_classes=[user_class(self._follow)], parsed_options=options)
         try:
