@@ -1,5 +1,4 @@
-"""A stored verdict is compared with the newest one when everything but the package was the same; else each difference
-is named."""
+"""The newest verdict is compared with a stored one if only the package changed; otherwise each difference is named."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, *
 
 @pytest.fixture
 def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """What `marina compare --baseline` ends with and prints."""
+    """The exit code and the output of `marina compare --baseline`."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     sha256 = write_package(tmp_path / "build/digits")
 
@@ -60,8 +59,8 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         (tmp_path / "build/digits/verdict.json").write_text(json.dumps(newest.to_data()))
         out = ["--out", str(tmp_path / "build"), "--baseline", str(tmp_path / "kept.json")]
         code = marina.main(["compare", str(tmp_path / "spec.yaml"), *out])
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        output = capsys.readouterr()
+        return code, output.out + output.err
 
     return compare
 
@@ -71,17 +70,17 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     [(0.005, 0, "compare: PASS new / old: p50 1 ("), (0.0051, 0, "PASS"), (0.009, 1, "p50-worse: p50 is")],
 )
 def test_a_package_is_compared_with_a_stored_verdict(compared: Any, service_s: float, code: int, text: str) -> None:
-    exit_code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(service_s))
+    exit_code, output = compared(verdict(always(0.005), "ab" * 32, seed=1), always(service_s))
     assert exit_code == code
-    assert text in said
-    assert "cpu" not in said
+    assert text in output
+    assert "cpu" not in output
 
 
 def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None:
     machine = MACHINE.model_copy(update={"cores": 4, "memory_bytes": 2**33})
-    code, said = compared(verdict(always(0.005), "ab" * 32, 1, machine, rate=70, processes=2), always(0.005))
+    code, output = compared(verdict(always(0.005), "ab" * 32, 1, machine, rate=70, processes=2), always(0.005))
     assert code == 3
-    named = [line.strip() for line in said.splitlines() if "not-alike" in line]
+    named = [line.strip() for line in output.splitlines() if "not-alike" in line]
     assert named == [
         "not-alike: `machine.cores` was 4 and is 2",
         "not-alike: `load.rate` was 70.0 and is 80.0",
@@ -89,13 +88,13 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
     ]
 
 
-def test_a_verdict_of_another_package_than_the_one_here_is_refused(compared: Any) -> None:
-    code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005), package="cd" * 32)
+def test_a_verdict_on_another_package_than_the_local_one_is_refused(compared: Any) -> None:
+    code, output = compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005), package="cd" * 32)
     assert code == 2
-    assert "verdict.json: it is about package cdcdcdcdcdcd, but the spec's package is" in said
+    assert "verdict.json: it is about package cdcdcdcdcdcd, but the spec's package is" in output
 
 
-def test_a_file_that_is_no_verdict_is_refused(compared: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_verdict_is_refused(compared: Any, tmp_path: Path) -> None:
     compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005))
     (tmp_path / "kept.json").write_text("{}")
     arguments = ["compare", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--baseline"]

@@ -1,4 +1,4 @@
-"""Calibrations of simulated servers, through the same trials as of real ones."""
+"""Calibrates simulated servers, by the same trials as real ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[RateTrials, Sim
 
 
 @pytest.mark.parametrize(("rate", "status", "looks"), [(20, "PASS", 1), (150, "FAIL", 1), (60, "PASS", 4)])
-def test_a_clear_rate_takes_a_short_look_and_one_near_the_knee_several(rate: float, status: str, looks: int) -> None:
+def test_a_clear_rate_takes_one_short_run_and_a_rate_near_the_knee_several(
+    rate: float, status: str, looks: int
+) -> None:
     made, session = trials(always(0.01))
     assert made.judge_rate(rate) == status
     assert len(session.schedules) == looks
@@ -53,7 +55,7 @@ def late(run: Measurement) -> Measurement:
     return run.model_copy(update={"lag": lag})
 
 
-def test_late_arrivals_above_a_rate_are_the_generators_limit() -> None:
+def test_late_sends_above_a_rate_make_the_generator_the_limit() -> None:
     made, _ = trials(always(0.001), change=lambda run: late(run) if run.rate > 100 else run, repeat=1)
     assert made.find(50).limit == "generator"
 
@@ -66,7 +68,7 @@ def test_a_late_run_that_also_misses_a_limit_is_measured_again_and_does_not_end_
     assert len({schedule.rate for schedule in session.schedules}) > 3
 
 
-def test_another_package_is_no_limit_of_the_generator() -> None:
+def test_another_package_is_not_a_limit_of_the_generator() -> None:
     def swapped(run: Measurement) -> Measurement:
         return run.model_copy(update={"identity": PackageIdentity(wanted="aa", found="bb" if run.rate > 100 else "aa")})
 
@@ -111,7 +113,7 @@ def test_a_search_that_has_no_time_left_says_so() -> None:
         made.find(None)
 
 
-def test_the_interval_of_a_server_that_fails_all_at_once_is_what_was_held_and_what_was_not() -> None:
+def test_the_interval_of_a_server_that_fails_abruptly_is_between_what_it_held_and_what_it_did_not() -> None:
     made, _ = trials(Queue("a cliff", 100, cliff))
     low, high = made.measure_knee(made.find(40)).interval or (0, 0)
     assert low <= 100.1
@@ -119,5 +121,5 @@ def test_the_interval_of_a_server_that_fails_all_at_once_is_what_was_held_and_wh
 
 
 def cliff(times: Seconds, _: Dice) -> Seconds:
-    """All answers are quick up to 100 requests/s, and above it none."""
+    """All answers are fast up to 100 requests/s, and none above."""
     return np.full(len(times), 0.01 if len(times) / times[-1] <= 100 else 1.0)

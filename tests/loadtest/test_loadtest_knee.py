@@ -109,12 +109,12 @@ def test_a_rate_that_stays_invalid_ends_the_search() -> None:
         find_knee(lambda _: "INVALID", 50, repeats=1)
 
 
-def test_what_cannot_be_measured_above_a_rate_that_passed_ends_the_search_there() -> None:
+def test_a_rate_above_a_passed_one_that_cannot_be_measured_ends_the_search() -> None:
     knee = find_knee(lambda rate: "PASS" if rate <= 100 else "INVALID", 20, repeats=3, tolerance=0.02)
     assert (knee.limit, 97 < knee.rps <= 100) == ("generator", True)
 
 
-def test_only_what_the_generator_could_not_measure_makes_it_the_limit() -> None:
+def test_only_a_rate_that_the_generator_could_not_measure_makes_it_the_limit() -> None:
     def other_trouble(rate: float) -> Status:
         if rate > 100:
             raise Untrusted("the server serves another package")
@@ -145,7 +145,7 @@ def test_bursts_estimate_what_a_server_holds() -> None:
     assert estimate_capacity(lambda rate: min(rate, 137), 20) == 137
 
 
-def test_a_server_that_still_gets_faster_is_asked_again() -> None:
+def test_bursts_are_repeated_while_a_server_still_gets_faster() -> None:
     asked = list[float]()
 
     def held(rate: float) -> float:
@@ -156,7 +156,7 @@ def test_a_server_that_still_gets_faster_is_asked_again() -> None:
     assert len(asked) < 12
 
 
-def test_a_server_that_collapses_when_it_is_asked_for_too_much_is_known_by_its_best_burst() -> None:
+def test_a_server_that_collapses_under_too_much_load_is_estimated_by_its_best_burst() -> None:
     assert estimate_capacity(lambda rate: rate if rate < 137 else 20, 20) == 80
 
 
@@ -192,7 +192,7 @@ def test_the_best_settings_are_found_in_far_fewer_runs_than_the_grid() -> None:
     assert len(tuning.tried) <= SPACE.size / 5
 
 
-def test_tuning_begins_with_the_specs_own_settings_and_says_why_it_left_them() -> None:
+def test_tuning_starts_with_the_specs_own_settings_and_says_why_it_changed_them() -> None:
     tuning = tuned()
     assert tuning.tried[0].settings == START
     assert tuning.why[0] == "`workers × threads`: 8 × 1 to 4 × 2 raises the knee from 80 to 100 requests/s"
@@ -206,7 +206,7 @@ def test_a_setting_that_does_not_beat_the_best_is_not_measured_further() -> None
     assert bars == sorted(bars)
 
 
-def test_settings_that_are_best_already_stay() -> None:
+def test_settings_that_are_already_the_best_stay() -> None:
     best = ServingSettings(workers=4, threads=2, max_batch=8, max_batch_delay_ms=5)
     assert search_settings(surface, best, SPACE).best.settings == best
 

@@ -8,7 +8,7 @@ from loadtest.measuring import GeneratorHealth, Histogram, Second, this_machine
 from loadtest.sending.log_lines import END_LINE, is_end, parse_record, parse_second, record_lines, second_line
 
 
-def test_a_second_comes_back_as_it_was_written() -> None:
+def test_a_second_survives_the_log() -> None:
     second = Second(due=3, answered=2, errors={"timeout": 1}, response=Histogram())
     beats = [GeneratorHealth(cpu=0.5, loop_lag_ms=1.5)]
     assert parse_second(second_line(7, second, beats)) == (7, second, beats)
@@ -19,18 +19,18 @@ def test_a_plan_ends_with_a_line_of_its_own() -> None:
     assert not is_end("marina-endless")
 
 
-def test_other_lines_are_no_second() -> None:
+def test_other_lines_are_not_seconds() -> None:
     assert parse_second("locust: ready") is None
     assert parse_second("marina-second {cut") is None
 
 
-def test_a_record_comes_back_from_between_other_lines() -> None:
+def test_a_record_is_read_from_between_other_lines() -> None:
     run = measured(*[20.0] * 100)
     lines = ["starting", *record_lines(run, this_machine()), "bye"]
     assert parse_record(lines) == (run, this_machine())
 
 
-def test_a_log_that_lost_a_line_is_no_record() -> None:
+def test_a_log_that_lost_a_line_is_not_a_record() -> None:
     second = Second(errors={f"a reason {number}": 1 for number in range(20_000)})
     run = measured(*[20.0] * 10, seconds=[second])
     pieces = list(record_lines(run, this_machine()))

@@ -1,4 +1,4 @@
-"""A machine that others use: seen, named, said beside a FAIL, and what to type after it."""
+"""Other processes on the server's machine: measured, named beside a FAIL, and what to type then."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SPIN = "import time\nuntil = time.monotonic() + 100\nwhile time.monotonic() < un
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(
+def test_other_processes_are_named_but_not_those_of_the_server(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a machine that is busy with more than this, it may not be among the few that are named.
+    # On a busy machine, the process might otherwise not be among the few that are named.
     monkeypatch.setattr("loadtest.measuring.other_processes._MOST_NAMED", 10_000)
     monkeypatch.setattr("loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.001)
     program = tmp_path / "spinner"
@@ -80,7 +80,7 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
         (LATE, SERVICE, "--in-cluster --service front --context 'my cluster' --processes 2"),
     ],
 )
-def test_after_what_is_no_pass_comes_what_to_type_for_the_server_that_was_loaded(
+def test_without_a_pass_the_next_command_for_the_same_server_is_shown(
     run: Measurement, where: list[str], step: str
 ) -> None:
     assert step in (next_step(outcome(run), RECORDS, where) or "")

@@ -169,7 +169,7 @@ def test_a_run_that_cannot_be_trusted_is_invalid_whatever_it_measured(
     assert reasons[0] == reason
 
 
-def test_a_server_that_ends_during_the_run_fails_whatever_else_is_wrong() -> None:
+def test_a_server_that_dies_during_the_run_fails_whatever_else_is_wrong() -> None:
     run = measured(*[20.0] * 500, errors={"refused": 500}, server_end="its process ended with code 137")
     assert ids(run)[0] == "FAIL"
     assert ids(run)[1][0] == "server-died"
@@ -177,7 +177,7 @@ def test_a_server_that_ends_during_the_run_fails_whatever_else_is_wrong() -> Non
     assert ids(run.model_copy(update={"ran_s": 1.0}))[0] == "FAIL"
 
 
-def test_the_end_of_another_packages_server_says_nothing() -> None:
+def test_the_death_of_a_server_with_another_package_says_nothing() -> None:
     run = measured(*[20.0] * 1000, server_end="gone", identity=PackageIdentity(wanted="aa", found="bb"))
     assert ids(run) == ("INVALID", ["package-differs"])
 
@@ -274,7 +274,7 @@ def test_a_spec_without_objective_says_what_to_type(tmp_path: Any) -> None:
     assert raised.value.hint == "add to the spec: slo: {p99_ms: 100, error_rate: 0.001, throughput_rps: 50}"
 
 
-def test_a_run_too_short_for_a_single_beat_is_not_called_busy() -> None:
+def test_a_run_too_short_for_a_single_reading_is_not_called_busy() -> None:
     assert ids(measured(*[20.0] * 1000, generators=((),)))[0] == "PASS"
 
 

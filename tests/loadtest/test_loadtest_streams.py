@@ -1,4 +1,4 @@
-"""Answers in events: heard as they come, counted, judged, and shown; with times that are known."""
+"""Streamed answers with known times: read as they arrive, counted, judged and shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def event(text: str = "a", end: str | None = None) -> bytes:
 
 
 def events_at(*times: float, done: bool = True) -> EventReader:
-    """An answer whose pieces came at these times."""
+    """A reader whose pieces of text arrived at these times."""
     moments = iter([*times, 0.0])
     reader = EventReader(lambda: next(moments))
     for _ in times:
@@ -46,7 +46,7 @@ def events_at(*times: float, done: bool = True) -> EventReader:
     return reader
 
 
-def test_events_are_heard_however_the_bytes_are_cut() -> None:
+def test_events_are_parsed_however_the_bytes_are_split() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 3}
     role = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
     word = b'data: {"choices": [{"delta": {"content": "b"}, "finish_reason": null}]}\n\n'
@@ -75,7 +75,7 @@ def test_events_are_heard_however_the_bytes_are_cut() -> None:
         pytest.param(b'data: {"choices": [{"text": ""}]}\n\n' + event(), b"data: [DONE]\n\n", id="no reason"),
     ],
 )
-def test_events_are_heard_however_a_server_writes_them(first: bytes, last: bytes) -> None:
+def test_events_are_parsed_however_a_server_writes_them(first: bytes, last: bytes) -> None:
     for size in (1, 1000):
         reader = EventReader(lambda: 1.0)
         for at in range(0, len(first + last), size):
@@ -83,7 +83,7 @@ def test_events_are_heard_however_a_server_writes_them(first: bytes, last: bytes
         assert (reader.is_complete, reader.times) == (True, [1.0])
 
 
-def test_events_that_come_as_a_whole_are_heard() -> None:
+def test_events_that_arrive_all_at_once_are_parsed() -> None:
     body = event() + event("", "stop") + b"data: [DONE]\n\n"
     reader = EventReader(lambda: 1.0)
     AnswerReader(reader.feed).feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -99,19 +99,19 @@ def test_events_that_come_as_a_whole_are_heard() -> None:
         pytest.param(event() + b"data: nonsense\n\ndata: [DONE]\n\n", id="no event of OpenAI's"),
     ],
 )
-def test_a_stream_that_did_not_come_to_its_end_is_not_whole(data: bytes) -> None:
+def test_a_stream_without_its_end_is_not_complete(data: bytes) -> None:
     reader = EventReader(lambda: 0.0)
     reader.feed(data)
     assert not reader.is_complete
 
 
-def test_an_answer_without_a_word_has_a_beginning() -> None:
+def test_an_answer_without_text_has_a_first_time() -> None:
     reader = EventReader(lambda: 2.0)
     reader.feed(event("", "stop") + b"data: [DONE]\n\n")
     assert (reader.is_complete, reader.times) == (True, [2.0])
 
 
-def test_the_token_that_ends_a_text_took_its_step_too() -> None:
+def test_the_token_that_ends_a_text_counts_as_a_step() -> None:
     moments = iter([0.0, 0.1, 0.2, 0.2, 0.2])
     reader = EventReader(lambda: next(moments))
     usage = b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n'
@@ -122,7 +122,7 @@ def test_the_token_that_ends_a_text_took_its_step_too() -> None:
     assert counted.frozen().pace.mean_ms == pytest.approx(100)
 
 
-def test_tokens_that_came_after_the_window_took_their_time() -> None:
+def test_tokens_after_the_window_count_with_their_time() -> None:
     slow = recorded([(10_000, 20)] * 1000)
     for measured in (slow, pool([slow, slow])):
         pieces = stream_figures(measured)
@@ -131,7 +131,7 @@ def test_tokens_that_came_after_the_window_took_their_time() -> None:
 
 
 def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int = 1, **objective: float) -> Measurement:
-    """A run of an answer every 10 ms, each with its time to the first of 11 pieces and from one to the next, in ms."""
+    """A run with an answer every 10 ms; each has a time to the first of 11 pieces, and a gap between pieces, in ms."""
     limits = OBJECTIVE.model_copy(update=objective).limits
     body = Body(body=b"e30=", content_type="application/json", expected=Expected(form="events"))
     request = LoadRequest(url="http://x/", body=b"e30=", content_type="application/json", bodies=(body,))
@@ -152,7 +152,7 @@ def status(measurement: Measurement, name: str, objective: Objective = OBJECTIVE
     return check.status, [reason.id for reason in check.reasons]
 
 
-def test_the_figures_are_those_of_what_came() -> None:
+def test_the_figures_are_those_of_the_answers() -> None:
     measured = recorded([(100, 20)] * 1000)
     pieces = stream_figures(measured)
     assert pieces is not None
@@ -167,7 +167,7 @@ def test_the_figures_are_those_of_what_came() -> None:
     assert "goodput 100 % of 90 %" in verdict_lines(verdict, 1000)
 
 
-def test_several_processes_have_the_figures_of_one() -> None:
+def test_several_processes_give_the_same_figures_as_one() -> None:
     answers = [(50.0 + number % 90, 10.0 + number % 7) for number in range(1000)]
     alone, together = recorded(answers), merge_measurements([recorded(answers, part, 2) for part in range(2)])
     for whole, merged in zip([alone, *alone.slices], [together, *together.slices], strict=True):
@@ -185,7 +185,7 @@ def test_several_processes_have_the_figures_of_one() -> None:
         pytest.param((100.0, 60.0), {"itl": "itl-over", "goodput": "goodput-low"}, id="long gaps"),
     ],
 )
-def test_what_misses_an_objective_fails_it_and_the_goodput(slow: tuple[float, float], failing: dict[str, str]) -> None:
+def test_a_missed_objective_fails_and_so_does_the_goodput(slow: tuple[float, float], failing: dict[str, str]) -> None:
     measured = recorded([slow if number % 4 == 0 else (100.0, 20.0) for number in range(2000)])
     for name in ("ttft", "itl", "goodput"):
         expected = ("FAIL", [failing[name]]) if name in failing else ("PASS", [])
@@ -199,13 +199,13 @@ def test_a_limit_inside_the_interval_is_undecided() -> None:
     assert status(measured, "ttft") == ("INVALID", ["undecided"])
 
 
-def test_answers_that_came_whole_have_no_first_text() -> None:
+def test_answers_that_are_not_streamed_have_no_first_text() -> None:
     measured = recorded([(100, 20)] * 1000).model_copy(update={"streams": None})
     assert status(measured, "ttft") == ("INVALID", ["no-events"])
 
 
 @pytest.mark.parametrize(("loop_lag_ms", "expected"), [(4.9, []), (5.2, ["generator-stalled"])])
-def test_a_generator_that_hears_a_tenth_of_the_objective_late_is_invalid(
+def test_a_generator_that_reads_a_tenth_of_the_objective_late_is_invalid(
     loop_lag_ms: float, expected: list[str]
 ) -> None:
     measured = recorded([(100, 20)] * 1000)
@@ -240,7 +240,7 @@ def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_hears_streams_and_counts_those_that_are_cut(tmp_path: Path) -> None:
+def test_a_run_reads_streams_and_counts_those_that_break_off(tmp_path: Path) -> None:
     (tmp_path / "wishes.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
     options = RunOptions(rate=100, duration_s=2, warmup_s=0.2, max_duration_s=2)
     with running_server(tmp_path / "build") as url:

@@ -116,7 +116,7 @@ def test_a_host_that_does_not_exist_is_named() -> None:
         target.existing_server("http://nowhere.invalid:8080")
 
 
-def test_a_url_where_nobody_listens_says_at_once_what_to_type(tmp_path: Path) -> None:
+def test_a_url_where_nothing_listens_says_at_once_what_to_type(tmp_path: Path) -> None:
     write_package(tmp_path / "build")
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     url = f"http://127.0.0.1:{free_port_base()}"
@@ -229,7 +229,7 @@ def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
 
 
 class FakeTrials:
-    """Stands in for the runs of one setting: a batch of eight holds most, but nothing does before it is warm."""
+    """Takes the place of the runs of one setting: a batch of eight holds most, but nothing holds before a warm-up."""
 
     served: ServingSettings
 
@@ -279,7 +279,7 @@ def test_a_setting_that_cannot_be_measured_ends_the_tuning(tmp_path: Path, monke
 
 
 def trials_of(**changes: Any) -> RateTrials:
-    """Trials against a server, every run of which ends like this."""
+    """Trials against a server whose every run has these fields."""
     session: Any = SimpleNamespace(
         measure=lambda *_: measured(*[20.0] * 1000, **changes), progress=Progress(quiet=True), target=None
     )
@@ -293,7 +293,7 @@ def test_ctrl_c_ends_a_search_at_once(first: float | None) -> None:
 
 
 @pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])
-def test_a_server_that_ends_during_a_search_is_an_error(first: float | None) -> None:
+def test_a_server_that_dies_during_a_search_is_an_error(first: float | None) -> None:
     with pytest.raises(ServerEnded, match=r"the server died at .* requests/s: its process ended with code 137"):
         trials_of(server_end="its process ended with code 137").find(first)
 
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_the_tuning_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("code", "error"), [(130, KeyboardInterrupt), (2, MarinaError)])
-def test_ctrl_c_while_settings_are_packaged_is_no_error_of_theirs(
+def test_ctrl_c_while_settings_are_packaged_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code, "", "interrupted"))

@@ -85,11 +85,11 @@ def read(data: bytes, cuts: list[int]) -> HttpAnswer | None:
 
 @pytest.mark.parametrize("data", [PLAIN, CHUNKED, CONTINUED], ids=["length", "chunked", "continue"])
 @given(cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_an_answer_is_read_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
+def test_an_answer_is_read_however_it_is_split(data: bytes, cuts: list[int]) -> None:
     assert read(data, cuts) == HttpAnswer(200, BODY, keep_alive=True)
 
 
-def test_a_server_that_closes_is_not_asked_again_on_that_connection() -> None:
+def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     assert read(CLOSING, []) == HttpAnswer(503, b"{}", keep_alive=False)
     assert read(PLAIN.replace(b"1.1", b"1.0"), []) == HttpAnswer(200, BODY, keep_alive=False)
 
@@ -121,7 +121,7 @@ def test_a_connection_that_ends_early_is_broken(data: bytes) -> None:
     ],
     ids=["no http", "no length", "no chunk size"],
 )
-def test_what_is_no_answer_is_broken(data: bytes) -> None:
+def test_bytes_that_are_not_an_answer_are_broken(data: bytes) -> None:
     with pytest.raises(BrokenAnswer):
         AnswerReader().feed(data)
 

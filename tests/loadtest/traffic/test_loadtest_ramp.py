@@ -1,4 +1,4 @@
-"""A rate that rises shows between which rates the objective broke, and that decides whether it held as promised."""
+"""A rising rate shows between which rates the objective broke, and so whether it held at the promised rate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_rate_of_a_ramp_rises_evenly() -> None:
     times = list(schedule.times())
     assert sum(time < 4 for time in times) == 40
     counts = [sum(4 + 50 * part <= time < 54 + 50 * part for time in times) for part in range(4)]
-    # 1,000, 2,000, 3,000 and 4,000 if chance had no part in it.
+    # 1,000, 2,000, 3,000 and 4,000 if arrivals were not random.
     assert counts == pytest.approx([1000, 2000, 3000, 4000], rel=0.1)
     even = list(rising(10, 90, warmup_s=0, duration_s=200, arrivals="constant").times())
     gaps = [after - before for before, after in itertools.pairwise(even)]
@@ -57,7 +57,7 @@ def test_it_breaks_around_the_true_knee(queue: object) -> None:
 
 @pytest.fixture(scope="module")
 def climbing() -> tuple[Measurement, Ramp]:
-    """A server that answers 100/s at the most, asked for 20/s to 120/s; 63/s within 60 ms."""
+    """A server that answers at most 100/s gets 20/s to 120/s; it answers 63/s within 60 ms."""
     schedule = rising(20, 120)
     assert schedule.ramp
     return measured(always(0.010), schedule, 60, 1), schedule.ramp
@@ -67,7 +67,7 @@ def climbing() -> tuple[Measurement, Ramp]:
     ("promised", "status", "reasons"),
     [(30, "PASS", []), (62, "INVALID", ["undecided"]), (110, "FAIL", ["broke"]), (None, "FAIL", ["broke"])],
 )
-def test_what_is_promised_decides(
+def test_the_promised_rate_decides(
     climbing: tuple[Measurement, Ramp], promised: float | None, status: str, reasons: list[str]
 ) -> None:
     objective = OBJECTIVE.model_copy(update={"throughput_rps": promised})
@@ -87,7 +87,7 @@ def test_a_ramp_that_ends_too_early_or_has_too_few_requests_says_nothing() -> No
         assert (verdict.status, [each.id for each in verdict.every_reason()]) == ("INVALID", [reason])
 
 
-def test_a_failure_at_a_low_rate_alone_is_said_to_be_none_of_the_rate(climbing: tuple[Measurement, Ramp]) -> None:
+def test_a_failure_only_at_a_low_rate_is_not_blamed_on_the_rate_alone(climbing: tuple[Measurement, Ramp]) -> None:
     run, ramp = climbing
     slow = Histogram((60,))
     slow.add(500, 30)
@@ -104,7 +104,7 @@ FAST = Histogram((60,))
 FAST.add(5, 30)
 
 
-def test_requests_that_are_refused_break_it_as_well(climbing: tuple[Measurement, Ramp]) -> None:
+def test_refused_requests_break_it_as_well(climbing: tuple[Measurement, Ramp]) -> None:
     run, ramp = climbing
     slices = tuple(
         piece.model_copy(
@@ -126,7 +126,7 @@ def test_requests_that_are_refused_break_it_as_well(climbing: tuple[Measurement,
         (RunOptions(ramp=(1, 10), repeat=2), "not together with `--repeat`"),
     ],
 )
-def test_what_cannot_be_beside_a_ramp_is_refused(options: RunOptions, message: str) -> None:
+def test_options_that_contradict_a_ramp_are_refused(options: RunOptions, message: str) -> None:
     with pytest.raises(InputError) as raised:
         options.schedule(spec_in(Path()), OBJECTIVE)  # type: ignore[arg-type]
     assert message in raised.value.message

@@ -1,4 +1,5 @@
-"""A trace from a file is played with its own arrivals and samples, by any number of processes, again where it must."""
+"""A trace from a file is replayed with its own arrivals and samples, by any number of processes, repeated if
+necessary."""
 
 from __future__ import annotations
 
@@ -93,12 +94,12 @@ def test_a_short_trace_is_played_until_there_are_enough_requests(folder: Path) -
     assert schedule.spacing == "replay"
 
 
-def test_what_follows_an_undecided_replay_plays_it_whole(folder: Path) -> None:
+def test_the_run_after_an_undecided_replay_plays_the_whole_trace(folder: Path) -> None:
     trace = written(folder, "".join(f"{index * 0.01:.3f}\n" for index in range(2000)))
     spec = parse_spec(SPEC, folder / "spec.yaml", files=False)
     options = RunOptions(replay=trace, max_duration_s=50, warmup_s=0)
     first = options.schedule(spec, OBJECTIVE)
-    # One in fifty is over the limit and the others are not: nearly, but not surely, too many.
+    # One in fifty is over the limit: nearly, but not certainly, too many.
     run = measured(always(0.001), first, 50, 1)
     slow = Histogram((50,))
     slow.add(10, 1985)
@@ -120,7 +121,7 @@ def histogram_of(fast: int, slow: bool) -> Histogram:
     return made
 
 
-def test_a_load_that_rises_is_no_backlog_that_grows(folder: Path) -> None:
+def test_a_rising_load_is_not_a_growing_backlog(folder: Path) -> None:
     rising = [20 + at for at in range(100)]
     slices = tuple(
         Slice(due=due, in_time=due, response=Histogram.from_data(made_of(due, 5 + at))) for at, due in enumerate(rising)

@@ -1,4 +1,4 @@
-"""Several bodies: read from a folder or by weight, chosen the same however many processes send, and really sent."""
+"""Several bodies: read from a folder or by weight, chosen alike for any number of processes, and really sent."""
 
 from __future__ import annotations
 
