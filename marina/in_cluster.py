@@ -48,7 +48,7 @@ from loadtest import (
 
 
 class InCluster:
-    """The service of a plan and pods that load it, as `loadtest.running.session.Elsewhere`."""
+    """The service of a plan and pods that load it, as `loadtest.running.session.RemoteServer`."""
 
     def __init__(
         self, plan: Plan, image: str, cluster: Cluster, progress: Progress, *, service: str | None, one_pod: bool

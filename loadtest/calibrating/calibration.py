@@ -29,7 +29,7 @@ MIB = 2**20
 
 
 def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, quiet: bool = False) -> Evidence:
-    """Finds the knee and writes `evidence.json` and `evidence.html` into `where.out`."""
+    """Measures the knee, and writes `evidence.json` and `evidence.html` into `where.out`."""
     objective = objective_of(spec)
     at = utc_now()
     where = replace(where, as_pod=True)

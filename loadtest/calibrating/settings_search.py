@@ -58,7 +58,7 @@ class Tuning:
 
 
 def search_settings(measure: Measure, start: ServingSettings, space: SettingsSpace) -> Tuning:
-    """Searches the space from `start`."""
+    """Searches the space for the best settings, starting from `start`."""
     search = _SettingsSearch(measure)
     best = search.try_settings(start, 0.0)
     improved = True

@@ -53,7 +53,7 @@ class RateTrials:
 
     def __init__(self, session: Session, objective: Objective, options: CalibrateOptions) -> None:
         self._session = session
-        # The search asks whether the offered rate is held, not whether the spec's is.
+        # The search judges whether the offered rate is held, not whether that of the spec is.
         self._objective = objective.model_copy(update={"throughput_rps": None})
         self._options = options
         self.runs: list[tuple[Measurement, Verdict]] = []

@@ -1,4 +1,5 @@
-"""`marina compare`: measures two servers in turns, and judges by ratios whether the new one is worse."""
+"""`marina compare`: measures two servers in turns, and judges by the ratios of their figures whether the new one is
+worse."""
 
 from loadtest.comparing.baseline import compare_with_baseline
 from loadtest.comparing.compare import CompareOptions, compare, comparison_text

@@ -1,4 +1,4 @@
-"""Compares two stored verdicts of the same load on the same machine, or says in what they differ.
+"""Compares two stored verdicts of the same load on the same machine; if they are not alike, it lists the differences.
 
 Both had the same arrivals, so each twelfth of a run can be compared with the same twelfth of the other, as a round.
 """
@@ -20,7 +20,7 @@ from loadtest.judging import LoadTestOutcome, Reason, RunRecord
 from loadtest.measuring import merge_slices
 from loadtest.running import TargetOptions, find_package
 
-# Enough parts to show how they vary, and each long enough for a p99 of its own.
+# Enough parts to show how they vary, and each long enough to have a p99.
 _PARTS_PER_RUN = 12
 # The fields of a machine that must be equal; its memory may differ by what the kernel keeps for itself.
 _SAME_MACHINE = {"processor", "cores", "cpu_limit", "memory_limit_bytes", "isa", "system", "python"}

@@ -136,7 +136,7 @@ def _compared(comparison: Comparison) -> dict[str, str]:
         "New": _subject(comparison.new),
         "Load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.turn_s:g} s each per round, "
         f"after {load.warmup_s:g} s of warm-up",
-        "Rounds": f"{len(comparison.rounds)} (old, new, new, old and so on), of which {left_out} were left out",
+        "Rounds": f"{len(comparison.rounds)} (old, new, new, old and so on), {left_out} of them left out",
         "Other server": "each was paused while the other was measured"
         if not never_paused
         else "a server that was not started here keeps running, and its CPU time is unknown",

@@ -244,7 +244,7 @@ def _with(made: Figure, status: Status, reason: str = "", text: str = "") -> Fig
 
 
 def ratios_text(figures: Sequence[Figure]) -> str:
-    """`p50 1.02 (0.99 to 1.05), …`: each ratio with its interval."""
+    """Each figure as the terminal shows it: `p50 1.02 (0.99 to 1.05), …`."""
     return ", ".join(ratio_text(value) for value in figures)
 
 

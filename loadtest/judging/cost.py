@@ -37,7 +37,7 @@ class Costs(Part):
 
 
 def costs_of(spec: Spec, seen_rps: float, knee_rps: float | None = None) -> Costs | None:
-    """The costs at the target rate and at the one that was seen; None where the spec says nothing of cost."""
+    """The costs at the target rate and at the measured one; None if the spec has no `cost`."""
     cost, stated = spec.cost, spec.scaling.target_rps_per_pod
     if cost is None:
         return None
@@ -67,7 +67,7 @@ def costs_text(costs: Costs) -> str:
 
 
 def with_costs(verdict: Verdict, costs: Costs | None) -> Verdict:
-    """The verdict, which a budget that is not kept makes a FAIL, unless the measurement cannot be trusted."""
+    """The verdict; a missed budget makes it a FAIL, unless the measurement cannot be trusted."""
     over = costs.over if costs else None
     if over is None:
         return verdict

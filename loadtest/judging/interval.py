@@ -102,7 +102,7 @@ def correlation_time(values: Sequence[float]) -> float:
     for lag in range(1, len(values) // 2):
         together = sum(map(float.__mul__, centred[lag:], centred)) / variance
         times += 2 * together
-        # Further lags add noise only.
+        # Further lags only add noise.
         if lag >= _WINDOW * max(1.0, times):
             break
     return max(1.0, times)

@@ -16,8 +16,8 @@ from loadtest.scheduling import Ramp
 # With steps of this size and number, simulated queues certainly break within a quarter of their true knee.
 STEP_REQUESTS, MOST_STEPS = 1000, 20
 _FEWEST_STEPS = 4
-# How many neighbouring steps are judged together.
-_ROWS = (1, 2, 4)
+# How many neighbouring steps are also judged together.
+_JOINED = (2, 4)
 _PROMISED_SHARE = 0.99
 
 
@@ -28,9 +28,9 @@ def ramp_result(run: Measurement, ramp: Ramp, objective: Objective) -> RampResul
     highest of their rates; if they certainly meet it, it is met at the lowest.
     """
     cuts = _cut(run.slices)
-    steps = tuple(_step(run, cut, ramp, objective) for cut in cuts)
-    rows = [(begin, end) for row in _ROWS[1:] for (begin, _), (_, end) in zip(cuts, cuts[row - 1 :], strict=False)]
-    windows = [*steps, *(_step(run, row, ramp, objective) for row in rows)]
+    joined = [(begin, end) for count in _JOINED for (begin, _), (_, end) in zip(cuts, cuts[count - 1 :], strict=False)]
+    windows = [_step(run, cut, ramp, objective) for cut in (*cuts, *joined)]
+    steps = tuple(windows[: len(cuts)])
     broke = min((window.end_rps for window in windows if window.status == "FAIL"), default=None)
     met = [window.begin_rps for window in windows if window.status == "PASS"]
     held = max((rate for rate in met if broke is None or rate < broke), default=None)
@@ -53,61 +53,58 @@ def _about(steps: Sequence[RampStep], objective: Objective) -> float | None:
     return steps[place].begin_rps if place < len(steps) else None
 
 
-def judge_ramp(run: Measurement, climb: RampResult, objective: Objective) -> Verdict:
+def judge_ramp(run: Measurement, result: RampResult, objective: Objective) -> Verdict:
     """Whether the objective held up to `slo.throughput_rps`, or without one up to the end of the ramp."""
-    promised = objective.throughput_rps or climb.end_rps
+    promised = objective.throughput_rps or result.end_rps
     check = Check(
         objective="throughput",
         status="PASS",
         limit=promised,
-        measured=climb.about_rps or climb.end_rps,
-        interval=climb.broke_rps,
+        measured=result.about_rps or result.end_rps,
+        interval=result.broke_rps,
         unit="requests/s",
     )
     against, died = distrust_reasons(run, objective), server_died_reasons(run)
-    status, reasons = _check_ramp(climb, promised, objective)
+    status, reasons = _check_ramp(result, promised, objective)
     check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
     whole: Status = "FAIL" if died else check.status
     busy = busy_machine_reasons(run) if whole == "FAIL" else []
     return Verdict(status=whole, reasons=(*died, *against, *busy), checks=(check,))
 
 
-def ramp_text(climb: RampResult, objective: Objective) -> str:
+def ramp_text(result: RampResult, objective: Objective) -> str:
     """`ramp: the objective broke at about 140 requests/s, certainly between 120 and 155: p99 812 ms`."""
-    if climb.broke_rps:
-        return f"ramp: {_broke(climb, objective)}"
-    held = "no rate" if climb.held_rps is None else f"{figure(climb.held_rps)} requests/s"
-    return f"ramp: the objective certainly held up to {held}, and certainly broke at no rate"
+    if result.broke_rps:
+        return f"ramp: {_broke(result, objective)}"
+    held = "at no rate" if result.held_rps is None else f"up to {figure(result.held_rps)} requests/s"
+    return f"ramp: the objective certainly held {held}; no rate certainly broke it"
 
 
-def _check_ramp(climb: RampResult, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
-    if len(climb.steps) < _FEWEST_STEPS:
-        text = f"{sum(step.requests for step in climb.steps):,} requests are too few for a ramp"
+def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
+    if len(result.steps) < _FEWEST_STEPS:
+        text = f"{sum(step.requests for step in result.steps):,} requests are too few for a ramp"
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
-    if climb.broke_rps and climb.broke_rps[1] <= promised:
-        return "FAIL", (Reason(id="broke", text=_broke(climb, objective)),)
-    if climb.held_rps is not None and climb.held_rps >= _PROMISED_SHARE * promised:
+    if result.broke_rps and result.broke_rps[1] <= promised:
+        return "FAIL", (Reason(id="broke", text=_broke(result, objective)),)
+    if result.held_rps is not None and result.held_rps >= _PROMISED_SHARE * promised:
         return "PASS", ()
-    if climb.end_rps < _PROMISED_SHARE * promised:
-        text = f"the ramp ended at {figure(climb.end_rps)} requests/s, the objective is {figure(promised)}"
+    if result.end_rps < _PROMISED_SHARE * promised:
+        text = f"the ramp ended at {figure(result.end_rps)} requests/s, the objective is {figure(promised)}"
         return "INVALID", (Reason(id="rate-below-objective", text=text),)
-    return "INVALID", (
-        Reason(id=UNDECIDED, text=f"it is not certain that the objective held at {figure(promised)} requests/s"),
-    )
+    text = f"it is not certain that the objective held at {figure(promised)} requests/s"
+    return "INVALID", (Reason(id=UNDECIDED, text=text),)
 
 
-def _broke(climb: RampResult, objective: Objective) -> str:
-    low, high = climb.broke_rps or (0.0, 0.0)
-    step = next((step for step in climb.steps if step.end_rps >= high), climb.steps[-1])
+def _broke(result: RampResult, objective: Objective) -> str:
+    low, high = result.broke_rps or (0.0, 0.0)
+    step = next((step for step in result.steps if step.end_rps >= high), result.steps[-1])
     slow = step.p99_ms is not None and step.p99_ms > objective.p99_ms
     excess = f"p99 {figure(step.p99_ms or 0.0)} ms" if slow else f"errors {percent(step.error_rate)}"
     where = f"between {figure(low)} and {figure(high)}" if low else f"below {figure(high)}"
-    about = (
-        f"at about {figure(climb.about_rps)} requests/s, certainly {where}"
-        if climb.about_rps
-        else f"{where} requests/s"
-    )
-    later = ", but it held again at a higher rate, so the rate was not the only cause" if climb.recovered else ""
+    about = f"{where} requests/s"
+    if result.about_rps:
+        about = f"at about {figure(result.about_rps)} requests/s, certainly {where}"
+    later = ", but it held again at a higher rate, so the rate was not the only cause" if result.recovered else ""
     return f"the objective broke {about}: {excess}{later}"
 
 

@@ -35,7 +35,7 @@ _SHORTEST_TIMEOUT_S = 10.0
 
 
 def objective_of(spec: Spec) -> Objective:
-    """The spec's objective; InputError without one."""
+    """The spec's objective; InputError if it has none."""
     if spec.slo is None:
         hint = "add to the spec: slo: {p99_ms: 100, error_rate: 0.001, throughput_rps: 50}"
         raise InputError(f"{spec.file}: `slo`: missing, a verdict needs an objective", hint=hint)

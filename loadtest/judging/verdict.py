@@ -100,7 +100,7 @@ def value_text(check: Check, value: float) -> str:
 
 
 def interval_text(check: Check) -> str:
-    """`48 to 61 ms`; empty without an interval."""
+    """The interval of a check as text, `48 to 61 ms`; empty if it has none."""
     if check.interval is None:
         return ""
     low, high = check.interval

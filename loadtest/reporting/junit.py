@@ -34,7 +34,7 @@ def verdict_xml(outcome: LoadTestOutcome) -> str:
     ]
     cases += cost_cases(outcome.costs)
     if outcome.verdict.status not in {case.status for case in cases}:
-        # A server that died after its last answer, or a run among others that cannot be trusted.
+        # The server died after its last answer, or one of several runs cannot be trusted.
         cases.insert(
             0, JUnitCase("all runs can be trusted, and the server stayed alive", outcome.verdict.status, against)
         )

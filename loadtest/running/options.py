@@ -49,7 +49,7 @@ class RunOptions(Part):
     speed: Positive | None = None
     """How many times as fast as recorded to replay the trace; default: 1."""
     duration_s: Positive | None = None
-    """Length of the first run's measured window; default: 30 s, or as long as p99 and the error rate need."""
+    """Length of the first run's measured window; default: 30 s, or as long as the p99 and the error rate need."""
     soak_s: Annotated[float, Field(ge=60)] | None = None
     """Length of a single long run, during which the server's memory, open files and latency are watched for a trend."""
     max_duration_s: Positive | None = None
@@ -138,9 +138,9 @@ class RunOptions(Part):
         )
 
     def next_schedule(self, first: Schedule, objective: Objective, measured: Sequence[Measurement]) -> Schedule | None:
-        """The schedule after these runs; None when they are enough, or longer ones are not allowed.
+        """The schedule of the run after these; None if they are enough, or more time is not allowed.
 
-        Each further run doubles what was measured, so that there are few looks at what is not decided yet.
+        Each further run doubles the measured time, so that an undecided verdict is looked at only a few times.
         """
         number, so_far_s = len(measured), sum(run.asked_s for run in measured)
         if any(run.interrupted or run.server_end for run in measured):
@@ -152,7 +152,7 @@ class RunOptions(Part):
             left_s = (self.max_duration_s or _LONGER * first.duration_s) - so_far_s
             length_s = min(so_far_s, left_s)
             if first.trace:
-                # Part of a trace would have another rate.
+                # A part of a trace would have another rate.
                 length_s -= length_s % first.duration_s
             if length_s < _SHORTEST_SHARE * first.duration_s or not is_undecided(judge(measured, objective)):
                 return None

@@ -66,8 +66,8 @@ def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = 
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
             measured.append((session.soak if options.soak_s else session.measure)(schedule, label))
-            climb = ramp_result(measured[0], first.ramp, objective) if first.ramp else None
-            verdict = judge_ramp(measured[0], climb, objective) if climb else judge(measured, objective)
+            ramp = ramp_result(measured[0], first.ramp, objective) if first.ramp else None
+            verdict = judge_ramp(measured[0], ramp, objective) if ramp else judge(measured, objective)
             if options.soak_s:
                 verdict = judge_soak(verdict, measured[0], first.warmup_s, spec.serving.java_heap_mb)
             runs.append(run_record(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
@@ -82,7 +82,7 @@ def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = 
             at=at,
             runs=tuple(runs),
             costs=costs,
-            ramp=climb,
+            ramp=ramp,
         )
     write_outcome(outcome, where.out)
     return outcome

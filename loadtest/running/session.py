@@ -80,22 +80,22 @@ class TargetOptions:
     """The address of a server that is already running; None starts one."""
     supervisor: str | None = None
     any_package: bool = False
-    """Do not ask which package the server serves."""
+    """Do not check which package the server serves."""
     command: Sequence[str] | None = None
-    """What starts a server; None is `marina serve`."""
+    """The command that starts a server; None: `marina serve`."""
     as_pod: bool = False
-    """Whether a server that is started may use only what its pod may."""
+    """Whether a server that is started is limited to the resources of its pod."""
     remote: RemoteServer | None = None
     headers: tuple[Header, ...] = field(default=(), repr=False)
-    """Sent with every request, and in no record."""
+    """Headers of every request; they are in no record."""
     cacert: Path | None = None
-    """Certificates that are trusted behind `url` and the supervisor's; None for those of the system."""
+    """Certificates to trust, for the server and the supervisor's pages; None for those of the system."""
     cert: Path | None = None
-    """The certificate that is shown to the server, with its key unless `key` names that."""
+    """The client's certificate, which also has its key unless `key` names that."""
     key: Path | None = None
 
     def tls(self) -> ssl.SSLContext | None:
-        """With the certificates that the command line names; None without."""
+        """TLS settings with these certificates; None if there are none."""
         if self.cacert is None and self.cert is None:
             return None
         context = ssl.create_default_context(cafile=self.cacert)
@@ -214,8 +214,10 @@ def open_session(
 @contextmanager
 def _open_target(spec: Spec, where: TargetOptions) -> Iterator[Target]:
     if where.remote is not None:
-        there = where.remote
-        yield Target(there.url, "", cold_start_s=there.cold_start_s, confined=there.confined, seen=there.memory)
+        remote = where.remote
+        yield Target(
+            remote.url, "", cold_start_s=remote.cold_start_s, confined=remote.confined, remote_memory=remote.memory
+        )
         return
     if where.url is not None:
         opened = target.existing_server(where.url, where.supervisor)

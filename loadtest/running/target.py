@@ -50,13 +50,13 @@ class Target:
     confined: ServerLimits | None = None
     """The limits of the server; None if it was not limited to the resources of its pod."""
 
-    seen: Callable[[], PeakMemory | None] = lambda: None
+    remote_memory: Callable[[], PeakMemory | None] = lambda: None
     """Returns the peak memory of a server in a cluster; None if it is unknown."""
 
     @property
     def memory(self) -> PeakMemory | None:
         """The peak memory so far; None if it is unknown."""
-        return self.seen() if self.pid is None else peak_memory(self.pid)
+        return self.remote_memory() if self.pid is None else peak_memory(self.pid)
 
 
 def existing_server(url: str, supervisor: str | None = None) -> Target:

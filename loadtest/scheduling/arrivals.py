@@ -23,7 +23,7 @@ class Trace(Part):
     """Recorded arrivals, in seconds from the first of them."""
 
     times: tuple[float, ...]
-    """Ascending."""
+    """The times in ascending order."""
     length_s: float
     """The time after which the trace is repeated."""
     samples: tuple[str, ...] = ()

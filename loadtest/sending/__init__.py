@@ -1,4 +1,4 @@
-"""Sends a schedule of requests on time, by processes of its own.
+"""Sends a schedule of requests on time, from separate processes.
 
 No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
 them.

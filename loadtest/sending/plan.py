@@ -22,7 +22,7 @@ class Expected(Part):
 
 
 class Body(Part):
-    """One of several bodies."""
+    """One of the bodies that a load sends."""
 
     body: Base64Bytes
     content_type: str
@@ -107,7 +107,7 @@ class LoadRequest(Part):
 
 
 class LoadPlan(Part):
-    """One process's share of a run."""
+    """What one process sends in a run."""
 
     request: LoadRequest
     schedule: Schedule

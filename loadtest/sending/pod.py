@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("plan", type=Path, help="the plan as JSON, the same in every pod")
     parser.add_argument("--part", type=int, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0")))
     parser.add_argument("--leader", required=True, help="the host of part 0")
-    parser.add_argument("--port", type=int, required=True, help="where it listens")
+    parser.add_argument("--port", type=int, required=True, help="the port on which part 0 listens")
     options = parser.parse_args()
     try:
         plan = LoadPlan.model_validate_json(options.plan.read_text(encoding="utf-8"))
