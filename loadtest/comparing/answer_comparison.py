@@ -6,6 +6,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from config.errors import MarinaError
@@ -23,19 +24,12 @@ StatusAndBody = tuple[int, bytes]
 def compare_answers(old: LoadRequest, new: LoadRequest, spec: Spec) -> AnswerCounts:
     """Sends each input to both servers; if both refuse it with the same status, that counts as the same answer."""
     differing, inputs = [], 0
-    connections = _connection(old), _connection(new)
-    try:
+    with closing(_connection(old)) as to_old, closing(_connection(new)) as to_new:
         for name, body, content_type in _inputs(new, spec):
             inputs += 1
-            before, after = (
-                _ask(connection, request, body, content_type)
-                for connection, request in zip(connections, (old, new), strict=True)
-            )
+            before, after = _ask(to_old, old, body, content_type), _ask(to_new, new, body, content_type)
             if not answers_match(before, after, spec.model.tolerance):
                 differing.append(name)
-    finally:
-        for connection in connections:
-            connection.close()
     return AnswerCounts(inputs=inputs, same=inputs - len(differing), differing=tuple(differing[:_MOST_NAMED]))
 
 

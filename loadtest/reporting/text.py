@@ -59,9 +59,7 @@ def check_text(check: Check) -> str:
 
 def interval_note(check: Check) -> str:
     """The note below a figure: its interval, or why growth over the limit does not count as growth."""
-    if _is_unsteady(check):
-        return _UNSTEADY
-    return interval_text(check) if check.interval else ""
+    return _UNSTEADY if _is_unsteady(check) else interval_text(check)
 
 
 def _is_unsteady(check: Check) -> bool:

@@ -94,8 +94,19 @@ class RunOptions(Part):
     def schedule_of(self, rate: float, objective: Objective) -> Schedule:
         """The schedule of the first run at a rate."""
         duration_s = self.soak_s or self.duration_s or max(_SHORTEST_S, math.ceil(_needed(objective) / rate))
+        return self._schedule(rate, duration_s)
+
+    def _schedule(
+        self, rate: float, duration_s: float, *, ramp: Ramp | None = None, trace: Trace | None = None
+    ) -> Schedule:
         return Schedule(
-            arrivals=self.arrivals, rate=rate, warmup_s=self.warmup_s, duration_s=duration_s, seed=self.seed
+            arrivals="poisson" if trace else self.arrivals,
+            rate=rate,
+            warmup_s=self.warmup_s,
+            duration_s=duration_s,
+            seed=self.seed,
+            ramp=ramp,
+            trace=trace,
         )
 
     def _rising(self, rates: tuple[float, float]) -> Schedule:
@@ -105,37 +116,21 @@ class RunOptions(Part):
             raise InputError(f"`--ramp`: got `{ramp.begin:g}:{ramp.end:g}`, allowed: a rate that rises, `10:200`")
         self._refuse_beside("ramp", "rate", "replay", "speed", "max_duration_s", "repeat")
         needed = _SPARE_SAMPLES * MOST_STEPS * STEP_REQUESTS
-        return Schedule(
-            arrivals=self.arrivals,
-            rate=ramp.mean,
-            warmup_s=self.warmup_s,
-            duration_s=self.duration_s or max(_SHORTEST_S, math.ceil(needed / ramp.mean)),
-            seed=self.seed,
-            ramp=ramp,
-        )
+        duration_s = self.duration_s or max(_SHORTEST_S, math.ceil(needed / ramp.mean))
+        return self._schedule(ramp.mean, duration_s, ramp=ramp)
 
     def _refuse_beside(self, name: str, *others: str) -> None:
         """InputError if an option that contradicts a single run is given."""
         for other in others:
             if getattr(self, other) != type(self).model_fields[other].default:
                 shown = other.removesuffix("_s").replace("_", "-")
-                raise InputError(
-                    f"`--{name}`: not together with `--{shown}`, because it is a single run of a special kind"
-                )
+                raise InputError(f"`--{name}`: not together with `--{shown}`: it is a single run of a special kind")
 
     def _replayed(self, trace: Trace, objective: Objective) -> Schedule:
         """The schedule of a trace: the whole trace, repeated until there are enough requests."""
         rounds = math.ceil(_needed(objective) / len(trace.times))
         duration_s = self.soak_s or self.duration_s or rounds * trace.length_s
-        rate = trace.until(duration_s) / duration_s
-        return Schedule(
-            arrivals="poisson",
-            rate=rate,
-            warmup_s=self.warmup_s,
-            duration_s=duration_s,
-            seed=self.seed,
-            trace=trace,
-        )
+        return self._schedule(trace.count_until(duration_s) / duration_s, duration_s, trace=trace)
 
     def next_schedule(self, first: Schedule, objective: Objective, measured: Sequence[Measurement]) -> Schedule | None:
         """The schedule of the run after these; None if they are enough, or more time is not allowed.

@@ -148,8 +148,7 @@ def served_sha256(supervisor: str, timeout_s: float = 5.0, tls: ssl.SSLContext |
     """The hash of the package that a supervisor names; InputError if it names none."""
     page = f"{supervisor.rstrip('/')}/package"
     try:
-        with _opener(tls).open(page, timeout=timeout_s) as answer:
-            return str(json.load(answer)["sha256"])
+        return str(json.loads(_read(page, timeout_s, tls))["sha256"])
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
         raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
 
@@ -158,8 +157,7 @@ def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float
     """The metrics page of a supervisor; OSError if it cannot be read."""
     page = f"{supervisor.rstrip('/')}/metrics"
     try:
-        with _opener(tls).open(page, timeout=timeout_s) as answer:
-            return str(answer.read().decode(errors="replace"))
+        return _read(page, timeout_s, tls).decode(errors="replace")
     except (OSError, http.client.HTTPException) as err:
         raise OSError(f"{page} cannot be read: {getattr(err, 'reason', None) or err}") from err
 
@@ -172,10 +170,12 @@ def await_ready(server: Target, timeout_s: float) -> bool:
     return ready
 
 
-def _opener(tls: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-    if tls is None:
-        return _OPENER
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+def _read(page: str, timeout_s: float, tls: ssl.SSLContext | None) -> bytes:
+    opener = _OPENER
+    if tls is not None:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+    with opener.open(page, timeout=timeout_s) as answer:
+        return bytes(answer.read())
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:
@@ -190,8 +190,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout
 
 def _is_ready(supervisor: str) -> bool:
     try:
-        with _OPENER.open(f"{supervisor}/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
+        _read(f"{supervisor}/ready", 5, None)
+        return True
     except (OSError, http.client.HTTPException):
         return False
 

@@ -31,17 +31,17 @@ class Trace(Part):
     which: tuple[int, ...] = ()
     """For each arrival, the index of its sample."""
 
-    def until(self, length_s: float) -> int:
+    def count_until(self, length_s: float) -> int:
         """The number of arrivals in the first `length_s` seconds; the trace is repeated as often as necessary."""
         rounds = math.floor(length_s / self.length_s)
         return rounds * len(self.times) + bisect_left(self.times, length_s - rounds * self.length_s)
 
-    def at(self, index: int) -> float:
+    def time_of(self, index: int) -> float:
         """The time of arrival `index`; the trace is repeated as often as necessary."""
         rounds, place = divmod(index, len(self.times))
         return rounds * self.length_s + self.times[place]
 
-    def sample(self, index: int) -> int:
+    def sample_of(self, index: int) -> int:
         """The index of the sample that arrival `index` sends."""
         return self.which[index % len(self.which)]
 
@@ -56,7 +56,7 @@ class Ramp(Part):
     def mean(self) -> float:
         return (self.begin + self.end) / 2
 
-    def when(self, share: float) -> float:
+    def time_share(self, share: float) -> float:
         """The share of the time after which this share of all arrivals has come."""
         squares = self.begin**2 + share * (self.end**2 - self.begin**2)
         return (math.sqrt(squares) - self.begin) / (self.end - self.begin)
@@ -88,7 +88,7 @@ class Schedule(Part):
     @property
     def planned(self) -> int:
         """The number of arrivals in the measured window."""
-        return self.trace.until(self.duration_s) if self.trace else round(self.rate * self.duration_s)
+        return self.trace.count_until(self.duration_s) if self.trace else round(self.rate * self.duration_s)
 
     @property
     def count(self) -> int:
@@ -110,20 +110,20 @@ class Schedule(Part):
         source = random.Random(self.seed)
         warmup = array("d", (self.warmup_s * share for share in self._shares(source, self._warmup_count)))
         if self.trace:
-            times = [self.trace.at(index) for index in range(self.planned)]
+            times = [self.trace.time_of(index) for index in range(self.planned)]
         else:
-            place = self.ramp.when if self.ramp else float
+            place = self.ramp.time_share if self.ramp else float
             times = [self.duration_s * place(share) for share in self._shares(source, self.planned)]
         return (warmup + array("d", (self.warmup_s + time for time in times)))[part::parts]
 
-    def which(self, weights: list[float]) -> list[int]:
+    def choose_bodies(self, weights: list[float]) -> list[int]:
         """For each arrival, the index of the body to send, drawn by weight; the same for the same seed."""
         if len(weights) == 1:
             return [0] * self.count
         source = random.Random(f"bodies {self.seed}")
         if self.trace and self.trace.which:
             warmup = source.choices(self.trace.which, k=self._warmup_count)
-            return warmup + [self.trace.sample(index) for index in range(self.planned)]
+            return warmup + [self.trace.sample_of(index) for index in range(self.planned)]
         return source.choices(range(len(weights)), weights, k=self.count)
 
     @property

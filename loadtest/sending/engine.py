@@ -59,7 +59,7 @@ class OpenLoop:
         self._checkers = [Checker(body.expected) for body in plan.request.all_bodies]
         # Bodies are chosen for the arrivals of all processes, so that together they send what a single process would.
         weights = [body.weight for body in plan.request.all_bodies]
-        self._which = plan.schedule.which(weights)[plan.part :: plan.parts]
+        self._which = plan.schedule.choose_bodies(weights)[plan.part :: plan.parts]
         self._recorder = Recorder(plan)
         self._on_health = on_health
         self._stopped = Event()

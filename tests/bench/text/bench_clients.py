@@ -90,7 +90,7 @@ class Load:
     @property
     def rows(self) -> list[tuple[float, str, int]]:
         """Each request: when it is due, its prompt and the length of its answer."""
-        which = self.schedule.which([1.0] * len(self.prompts))
+        which = self.schedule.choose_bodies([1.0] * len(self.prompts))
         return [(due, *self.prompts[at]) for due, at in zip(self.schedule.times(), which, strict=True)]
 
 

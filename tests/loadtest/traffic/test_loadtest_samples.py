@@ -34,7 +34,7 @@ def request_of(folder: Path, samples: object) -> LoadRequest:
 
 def which(request: LoadRequest, count: int, seed: int) -> list[int]:
     schedule = Schedule(arrivals="poisson", rate=count, warmup_s=0, duration_s=1, seed=seed)
-    return schedule.which([body.weight for body in request.all_bodies])
+    return schedule.choose_bodies([body.weight for body in request.all_bodies])
 
 
 @pytest.fixture

@@ -241,9 +241,7 @@ def test_failed_readings_are_counted() -> None:
 @pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat", "ramp"])
 def test_options_that_contradict_a_soak_are_refused(option: str) -> None:
     options = RunOptions.model_validate({"soak_s": 100, option: (1, 2) if option == "ramp" else 3})
-    with pytest.raises(
-        InputError, match=r"`--soak`: not together with `--.*`, because it is a single run of a special kind"
-    ):
+    with pytest.raises(InputError, match=r"`--soak`: not together with `--.*`: it is a single run of a special kind"):
         options.schedule(parse_spec(SPEC, Path("spec.yaml"), files=False), OBJECTIVE)
 
 
