@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         Server,
         packaged_request,
         parse_header,
-        parse_record,
-        parse_second,
+        read_record_lines,
+        read_second_line,
         with_samples,
     )
 
@@ -75,8 +75,8 @@ __all__ = [
     "packaged_request",
     "parse_header",
     "parse_reading",
-    "parse_record",
-    "parse_second",
+    "read_record_lines",
+    "read_second_line",
     "run",
     "settings_space",
     "started_server",

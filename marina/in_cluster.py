@@ -40,8 +40,8 @@ from loadtest import (
     objective_of,
     packaged_request,
     parse_reading,
-    parse_record,
-    parse_second,
+    read_record_lines,
+    read_second_line,
     this_machine,
     with_samples,
 )
@@ -79,7 +79,7 @@ class InCluster:
 
         def on_line(line: str) -> None:
             nonlocal newest
-            second = parse_second(line)
+            second = read_second_line(line)
             if second and second[0] > newest:
                 newest = second[0]
                 on_second(*second)
@@ -87,7 +87,7 @@ class InCluster:
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
-        measured, self._machine = parse_record(lines)
+        measured, self._machine = read_record_lines(lines)
         self.look_at_memory()
         return measured
 

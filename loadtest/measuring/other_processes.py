@@ -36,9 +36,9 @@ class OtherProcesses(Part):
 
 
 class OtherProcessesWatch:
-    """Measures from its creation until `end`; `pids` are the server's and the load's processes, without their children.
+    """Measures from its creation until `end`.
 
-    This process and its children do not count as others either.
+    The processes `pids`, this process, and the children of all of them do not count as others.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:

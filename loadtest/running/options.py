@@ -14,7 +14,7 @@ from config.record import Part
 from config.spec import Spec
 from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, is_undecided, judge, samples_needed
 from loadtest.measuring import Measurement
-from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace
+from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace_file
 from loadtest.sending import CONTENT_TYPES
 
 _SHORTEST_S = 30
@@ -78,7 +78,7 @@ class RunOptions(Part):
                 hint = "--replay trace.csv --speed 2"
                 raise InputError("`--speed`: needs a trace, and neither `--replay` nor the spec names one", hint=hint)
             return None
-        return read_trace(file, self.speed or 1.0, tuple(CONTENT_TYPES))
+        return read_trace_file(file, self.speed or 1.0, tuple(CONTENT_TYPES))
 
     def schedule(self, spec: Spec, objective: Objective) -> Schedule:
         """The schedule of the first run; InputError if neither the options nor the spec state a rate."""

@@ -20,7 +20,7 @@ TraceRow = tuple[int, object, object]
 """Line number, time, sample; None for what is missing."""
 
 
-def read_trace(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> Trace:
+def read_trace_file(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> Trace:
     """Reads a trace, whose lines may be in any order, and plays it `speed` times as fast; InputError names a bad line.
 
     Samples must end in one of `suffixes`.

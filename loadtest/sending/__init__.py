@@ -8,7 +8,7 @@ from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
 from loadtest.sending.client import Client, send_and_check
 from loadtest.sending.generator import Generator, OnSecond, generate, running_generator
 from loadtest.sending.headers import Header, parse_header
-from loadtest.sending.log_lines import parse_record, parse_second
+from loadtest.sending.log_lines import read_record_lines, read_second_line
 from loadtest.sending.plan import Body, Expected, LoadPlan, LoadRequest, Server
 from loadtest.sending.processes import child_environment
 from loadtest.sending.recorder import StreamCounts
@@ -39,8 +39,8 @@ __all__ = [
     "generate",
     "packaged_request",
     "parse_header",
-    "parse_record",
-    "parse_second",
+    "read_record_lines",
+    "read_second_line",
     "running_generator",
     "send_and_check",
     "spec_request",

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from config.errors import InputError, MarinaError
 from config.machine import end_with_parent
 from loadtest.measuring import GeneratorHealth, Measurement, Second
-from loadtest.sending.log_lines import is_end, parse_record, parse_second
+from loadtest.sending.log_lines import is_end, read_record_lines, read_second_line
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment
 
@@ -64,7 +64,7 @@ class Generator:
             # The run had not started yet.
             raise KeyboardInterrupt
         try:
-            measured, _ = parse_record(record)
+            measured, _ = read_record_lines(record)
         except InputError as err:
             raise MarinaError(
                 "the process that sends the load ended without a result; its last output is above"
@@ -84,7 +84,7 @@ class Generator:
         A process that writes nothing for `silent_s` is killed.
         """
         while (line := self._line(silent_s)) is not None and not is_end(line):
-            second = parse_second(line)
+            second = read_second_line(line)
             if second is None:
                 record.append(line)
             else:

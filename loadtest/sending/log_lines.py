@@ -30,7 +30,7 @@ def second_line(number: int, second: Second, beats: Sequence[GeneratorHealth]) -
     return _SECOND + json.dumps(data)
 
 
-def parse_second(line: str) -> tuple[int, Second, list[GeneratorHealth]] | None:
+def read_second_line(line: str) -> tuple[int, Second, list[GeneratorHealth]] | None:
     """The second that a line reports; None if it is another kind of line."""
     if not line.startswith(_SECOND):
         return None
@@ -57,7 +57,7 @@ def record_lines(measured: Measurement, machine: Machine) -> Iterator[str]:
         yield f"{_RECORD}{number}/{len(pieces)} {digest} {piece}"
 
 
-def parse_record(lines: Iterable[str]) -> tuple[Measurement, Machine]:
+def read_record_lines(lines: Iterable[str]) -> tuple[Measurement, Machine]:
     """The measurement and the machine from the end of a log; InputError if they are missing or incomplete."""
     pieces: dict[int, str] = {}
     wanted, digest = 0, ""

@@ -5,13 +5,13 @@ from test_loadtest_slo import measured
 
 from config.errors import InputError
 from loadtest.measuring import GeneratorHealth, Histogram, Second, this_machine
-from loadtest.sending.log_lines import END_LINE, is_end, parse_record, parse_second, record_lines, second_line
+from loadtest.sending.log_lines import END_LINE, is_end, read_record_lines, read_second_line, record_lines, second_line
 
 
 def test_a_second_survives_the_log() -> None:
     second = Second(due=3, answered=2, errors={"timeout": 1}, response=Histogram())
     beats = [GeneratorHealth(cpu=0.5, loop_lag_ms=1.5)]
-    assert parse_second(second_line(7, second, beats)) == (7, second, beats)
+    assert read_second_line(second_line(7, second, beats)) == (7, second, beats)
 
 
 def test_a_plan_ends_with_a_line_of_its_own() -> None:
@@ -20,14 +20,14 @@ def test_a_plan_ends_with_a_line_of_its_own() -> None:
 
 
 def test_other_lines_are_not_seconds() -> None:
-    assert parse_second("locust: ready") is None
-    assert parse_second("marina-second {cut") is None
+    assert read_second_line("locust: ready") is None
+    assert read_second_line("marina-second {cut") is None
 
 
 def test_a_record_is_read_from_between_other_lines() -> None:
     run = measured(*[20.0] * 100)
     lines = ["starting", *record_lines(run, this_machine()), "bye"]
-    assert parse_record(lines) == (run, this_machine())
+    assert read_record_lines(lines) == (run, this_machine())
 
 
 def test_a_log_that_lost_a_line_is_not_a_record() -> None:
@@ -36,6 +36,6 @@ def test_a_log_that_lost_a_line_is_not_a_record() -> None:
     pieces = list(record_lines(run, this_machine()))
     assert len(pieces) > 1
     with pytest.raises(InputError, match="pieces of its record"):
-        parse_record(pieces[1:])
+        read_record_lines(pieces[1:])
     with pytest.raises(InputError, match=r"0 of \? pieces"):
-        parse_record(["error: out of memory"])
+        read_record_lines(["error: out of memory"])

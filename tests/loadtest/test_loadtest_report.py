@@ -13,9 +13,8 @@ from config.pages import Chart, linear_axis, log_axis, milliseconds
 from loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettings, TrialRecord
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee
+from loadtest.judging import Objective, judge
 from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
-from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective
 from loadtest.measuring import (
     GeneratorHealth,
     Histogram,
@@ -328,13 +327,8 @@ def test_evidence_names_package_machine_and_memory() -> None:
     assert data["schema"] == "marina.evidence/1"
     assert data["package"] == "ab" * 32
     assert data["memory"]["total_bytes"] == 850_000_000
-    assert data["knee"] == {
-        "rps": 75,
-        "found": [74, 75, 76],
-        "spread": 2 / 75,
-        "limit": "objective",
-        "interval": [73, 77],
-    }
+    knee = {"rps": 75, "found": [74, 75, 76], "spread": 2 / 75, "limit": "objective", "interval": [73, 77]}
+    assert data["knee"] == knee
 
 
 def test_evidence_is_drawn_without_the_runs_that_say_nothing() -> None:

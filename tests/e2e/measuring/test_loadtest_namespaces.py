@@ -19,7 +19,7 @@ from waiting import eventually
 
 from loadtest.judging import Objective, judge
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest, parse_record, parse_second
+from loadtest.sending import LoadPlan, LoadRequest, read_record_lines, read_second_line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 PARTS, SERVER_PORT, LEADER_PORT = 4, 8080, 5557
@@ -99,7 +99,7 @@ def test_four_workers_on_two_machines_send_each_request_once(
     pods = pods_of(places, plan_of(served, 3), tmp_path / "plan.json")
     written = [pod.communicate(timeout=180)[0] for pod in pods]
     assert [pod.returncode for pod in pods] == [0] * PARTS
-    measured, _ = parse_record(written[0].splitlines())
+    measured, _ = read_record_lines(written[0].splitlines())
     assert (measured.planned, measured.sent, measured.good, measured.warmup) == (240, 240, 240, 80)
     assert len(measured.generators) == PARTS
     assert seen(places[1], served) == before + 320
@@ -112,12 +112,12 @@ def test_a_worker_of_the_other_machine_that_is_killed_is_named(
     leader = pods[0].stdout
     assert leader is not None
     lines: list[str] = []
-    eventually(lambda: lines.append(leader.readline()) or parse_second(lines[-1]), within_s=180)
+    eventually(lambda: lines.append(leader.readline()) or read_second_line(lines[-1]), within_s=180)
     pods[3].kill()
     lines += leader.read().splitlines()
     for pod in pods:
         pod.communicate(timeout=180)
-    measured, _ = parse_record(lines)
+    measured, _ = read_record_lines(lines)
     assert measured.lost_processes == (f"4 on {socket.gethostname()}",)
     assert len(measured.generators) == PARTS - 1
     verdict = judge(measured, OBJECTIVE)

@@ -21,7 +21,7 @@ from config.errors import MarinaError
 from loadtest.judging import Objective, judge
 from loadtest.measuring import Measurement, this_machine
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest, generate, parse_record, parse_second, running_generator
+from loadtest.sending import LoadPlan, LoadRequest, generate, read_record_lines, read_second_line, running_generator
 
 pytestmark = pytest.mark.e2e
 PARTS = 3
@@ -93,7 +93,7 @@ def log(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_the_pods_send_the_schedule_together(log: list[str]) -> None:
-    measured, machine = parse_record(log)
+    measured, machine = read_record_lines(log)
     assert machine == this_machine()
     assert (measured.planned, measured.sent, measured.good, measured.warmup) == (180, 180, 180, 90)
     assert len(measured.generators) == len(measured.starts_ms) == PARTS
@@ -101,7 +101,7 @@ def test_the_pods_send_the_schedule_together(log: list[str]) -> None:
 
 
 def test_they_begin_together_or_the_verdict_says_that_they_did_not(log: list[str]) -> None:
-    measured, _ = parse_record(log)
+    measured, _ = read_record_lines(log)
     # One machine has one clock, so how far theirs seem apart is how long a message takes.
     assert measured.clocks_ms > 0
     named = [reason.id for reason in judge(measured, OBJECTIVE).reasons]
@@ -109,7 +109,7 @@ def test_they_begin_together_or_the_verdict_says_that_they_did_not(log: list[str
 
 
 def test_every_second_is_written_while_it_runs(log: list[str]) -> None:
-    seconds = [second for second in map(parse_second, log) if second]
+    seconds = [second for second in map(read_second_line, log) if second]
     assert [second[0] for second in seconds][:2] == [1, 2]
     assert sum(second[1].answered for second in seconds) <= 270
     assert all(len(second[2]) == PARTS for second in seconds)
@@ -134,7 +134,7 @@ def test_a_pod_that_dies_makes_the_run_invalid_and_is_named(url: str, tmp_path: 
     output = pods[0].communicate(timeout=90)[0]
     pods[2].communicate(timeout=90)
     pods[1].communicate()
-    measured, _ = parse_record(output.splitlines())
+    measured, _ = read_record_lines(output.splitlines())
     # What the others sent is all there.
     assert measured.sent == measured.finished > 0
     assert len(measured.generators) == PARTS - 1

@@ -15,7 +15,7 @@ from loadtest.judging import Objective
 from loadtest.judging.trend import backlog_grows
 from loadtest.measuring import Histogram, Slice
 from loadtest.running import RunOptions, TargetOptions, next_step, run
-from loadtest.scheduling import read_trace
+from loadtest.scheduling import read_trace_file
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=7)
 SUFFIXES = (".png", ".jpg")
@@ -51,11 +51,11 @@ def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
     ],
 )
 def test_a_trace_is_read_in_every_form(folder: Path, name: str, text: str) -> None:
-    trace = read_trace(written(folder, text, name), suffixes=SUFFIXES)
+    trace = read_trace_file(written(folder, text, name), suffixes=SUFFIXES)
     assert trace.times == (0, 0.5, 2)
     assert [Path(trace.samples[place]).name for place in trace.which] == ["a.png", "b.jpg", "a.png"]
     assert trace.length_s == 3
-    assert read_trace(folder / name, speed=2, suffixes=SUFFIXES).times == (0, 0.25, 1)
+    assert read_trace_file(folder / name, speed=2, suffixes=SUFFIXES).times == (0, 0.25, 1)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_trace_that_cannot_be_played_is_refused_with_its_line(
     folder: Path, name: str, text: str, message: str
 ) -> None:
     with pytest.raises(InputError) as raised:
-        read_trace(written(folder, text, name), suffixes=SUFFIXES)
+        read_trace_file(written(folder, text, name), suffixes=SUFFIXES)
     assert message in raised.value.message
 
 
