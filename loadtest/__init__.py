@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         TargetOptions,
         find_package,
         next_step,
-        run,
+        run_load_test,
         started_server,
         verdict_text,
     )
@@ -77,7 +77,7 @@ __all__ = [
     "parse_reading",
     "read_record_lines",
     "read_second_line",
-    "run",
+    "run_load_test",
     "settings_space",
     "started_server",
     "this_machine",

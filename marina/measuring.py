@@ -42,7 +42,7 @@ def add_verbs(verbs: Any) -> None:
 def loadtest(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
-    from loadtest import RunOptions, next_step, run, verdict_text
+    from loadtest import RunOptions, next_step, run_load_test, verdict_text
 
     spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
@@ -65,7 +65,7 @@ def loadtest(options: argparse.Namespace) -> int:
             print(in_cluster.shown(spec, plan, image, how, options), end="")
             return 0
         where = replace(where, remote=in_cluster.elsewhere(plan, image, options))
-    outcome = run(spec, how, where, quiet=options.quiet)
+    outcome = run_load_test(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(outcome.to_data())
     else:

@@ -1,9 +1,9 @@
 """Starts or finds a server to measure, and runs a whole load test: from a spec to a verdict and its files."""
 
 from loadtest.running.confinement import ServerLimits
+from loadtest.running.load_test import known_knee, run_load_test, verdict_text
 from loadtest.running.next_step import next_step
 from loadtest.running.options import RunOptions, stated_rate
-from loadtest.running.runs import known_knee, run, verdict_text
 from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
 from loadtest.running.target import Target, await_ready, check_listening, existing_server, serve_command, started_server
 
@@ -21,7 +21,7 @@ __all__ = [
     "known_knee",
     "next_step",
     "open_session",
-    "run",
+    "run_load_test",
     "serve_command",
     "started_server",
     "stated_rate",

@@ -1,4 +1,5 @@
-"""A session with one server: one request, and any number of runs. `run`, `calibrate` and `compare` share it."""
+"""A session with one server: one request, and any number of runs. `run_load_test`, `calibrate` and `compare` share
+it."""
 
 from __future__ import annotations
 

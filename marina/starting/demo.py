@@ -123,13 +123,13 @@ class _Demo:
             self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> None:
-        from loadtest import RunOptions, TargetOptions, run
+        from loadtest import RunOptions, TargetOptions, run_load_test
 
         rate = (spec.slo.throughput_rps if spec.slo else None) or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
         where = TargetOptions(out=out, url=server.url, supervisor=server.supervisor)
         with self._running("load"):
-            outcome = run(spec, how, where, quiet=True)
+            outcome = run_load_test(spec, how, where, quiet=True)
         if self._interrupted():
             raise KeyboardInterrupt
         only, failed = outcome.runs[0], sum(outcome.runs[0].measurement.errors.values())

@@ -16,7 +16,7 @@ from loadtest.judging import Objective, Status, decided_early, judge, pool, stre
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import Measurement, merge_measurements
 from loadtest.reporting import verdict_lines
-from loadtest.running import RunOptions, TargetOptions, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 from loadtest.sending import Body, Expected, LoadPlan, LoadRequest, StreamCounts
 from loadtest.sending.recorder import Recorder
@@ -245,10 +245,14 @@ def test_a_run_reads_streams_and_counts_those_that_break_off(tmp_path: Path) -> 
     options = RunOptions(rate=100, duration_s=2, warmup_s=0.2, max_duration_s=2)
     with running_server(tmp_path / "build") as url:
         behave(url, first_ms=50, gap_ms=20)
-        outcome = run(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url))
+        outcome = run_load_test(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url))
         pieces = json.loads((tmp_path / "build/verdict.json").read_text())["runs"][0]["pieces"]
         behave(url, first_ms=0, gap_ms=1, cut=True)
-        cut = run(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url)).runs[0].measurement
+        cut = (
+            run_load_test(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url))
+            .runs[0]
+            .measurement
+        )
     (measured,) = (each.measurement for each in outcome.runs)
     assert measured.streams is not None
     lengths = measured.streams.tokens - 4 * 200

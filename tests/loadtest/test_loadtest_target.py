@@ -29,7 +29,7 @@ from loadtest.calibrating.patch import settings_patch, with_settings
 from loadtest.calibrating.trials import RateTrials, ServerEnded
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import peak_memory, this_machine
-from loadtest.running import RunOptions, TargetOptions, run, target
+from loadtest.running import RunOptions, TargetOptions, run_load_test, target
 from loadtest.sending import Expected
 from loadtest.sending.sample_request import expected_of, packaged_request, spec_request
 
@@ -121,7 +121,7 @@ def test_a_url_where_nothing_listens_says_at_once_what_to_type(tmp_path: Path) -
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     url = f"http://127.0.0.1:{free_port_base()}"
     with pytest.raises(InputError) as raised:
-        run(spec, RunOptions(rate=1), TargetOptions(out=tmp_path / "build", url=url), quiet=True)
+        run_load_test(spec, RunOptions(rate=1), TargetOptions(out=tmp_path / "build", url=url), quiet=True)
     assert raised.value.message == f"`--url`: got `{url}`, but nothing answers there: Connection refused"
     assert raised.value.hint == f"marina serve {spec.file}, or leave `--url` out"
 

@@ -11,7 +11,7 @@ from loadtest_rig import SERVER, SPEC, write_package
 
 from config.load import parse_spec
 from loadtest.comparing import CompareOptions, Comparison, compare
-from loadtest.running import RunOptions, TargetOptions, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Twelve rounds and no more.
@@ -45,7 +45,7 @@ def test_a_verdict_stands_for_the_package_that_it_is_about(tmp_path: Path) -> No
     spec, out = parse_spec(SPEC, tmp_path / "spec.yaml", files=False), tmp_path / "build/digits"
     where = TargetOptions(out=out, command=[*COMMAND, "--mar", str(out / "model.mar")])
     sha256 = write_package(out)
-    run(spec, RunOptions(rate=60, duration_s=1, max_duration_s=1), where, quiet=True)
+    run_load_test(spec, RunOptions(rate=60, duration_s=1, max_duration_s=1), where, quiet=True)
     made = compare(spec, str(out / "verdict.json"), SHORT, TargetOptions(out=out, command=COMMAND), quiet=True)
     opened_both(made, sha256, sha256)
 

@@ -17,7 +17,7 @@ from loadtest_rig import SPEC, behave, running_server, spinning_generator, write
 
 from config.load import parse_spec
 from loadtest.judging.outcome import LoadTestOutcome
-from loadtest.running import RunOptions, TargetOptions, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = pytest.mark.e2e
 RATE, SECONDS, WARM = 200, 6, 200
@@ -48,7 +48,7 @@ def verdict(server: str, tmp_path: Path) -> Any:
         behave(server, **rules)
         spec = parse_spec(SPEC.replace("p99_ms: 2000", f"p99_ms: {p99_ms}"), tmp_path / "spec.yaml", files=False)
         how = {"rate": RATE, "duration_s": SECONDS, "max_duration_s": SECONDS, "warmup_s": 1, "arrivals": "constant"}
-        return run(spec, RunOptions(**(how | options)), TargetOptions(out=tmp_path / "build", url=server))
+        return run_load_test(spec, RunOptions(**(how | options)), TargetOptions(out=tmp_path / "build", url=server))
 
     return load
 

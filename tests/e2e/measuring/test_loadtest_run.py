@@ -19,7 +19,7 @@ from loadtest_rig import SPEC, behave, command, running_server, write_package
 from config.load import parse_spec
 from config.spec import Spec
 from loadtest.judging.outcome import LoadTestOutcome
-from loadtest.running import RunOptions, TargetOptions, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest
 
@@ -63,7 +63,7 @@ def url(server: str) -> str:
 
 def load(spec: Spec, out: Path, url: str | None, **options: Any) -> LoadTestOutcome:
     given = {"rate": 1000, "duration_s": 1.2, "warmup_s": 0.2} | options
-    return run(spec, RunOptions(**given), TargetOptions(out=out, url=url))
+    return run_load_test(spec, RunOptions(**given), TargetOptions(out=out, url=url))
 
 
 def reasons(outcome: LoadTestOutcome) -> list[str]:
@@ -173,8 +173,8 @@ def test_any_package_asks_for_none(spec: Spec, out: Path, url: str) -> None:
     named._file = spec.file
     (spec.file.parent / "sample.png").write_bytes(b"\x89PNG")
     options = RunOptions(rate=1000, duration_s=1.2, warmup_s=0)
-    assert run(named, options, TargetOptions(out=out, url=url)).verdict.status == "INVALID"
-    assert run(named, options, TargetOptions(out=out, url=url, any_package=True)).verdict.status == "PASS"
+    assert run_load_test(named, options, TargetOptions(out=out, url=url)).verdict.status == "INVALID"
+    assert run_load_test(named, options, TargetOptions(out=out, url=url, any_package=True)).verdict.status == "PASS"
 
 
 def generator_pid() -> int:
@@ -215,7 +215,7 @@ def test_a_generator_held_back_is_invalid_not_fail(spec: Spec, out: Path, url: s
 def test_the_server_is_started_and_stopped(spec: Spec, out: Path) -> None:
     sha256 = json.loads((out / "package.json").read_text())["sha256"]
     where = TargetOptions(out=out, command=command(sha256))
-    outcome = run(spec, RunOptions(rate=1000, duration_s=1.2, warmup_s=0), where)
+    outcome = run_load_test(spec, RunOptions(rate=1000, duration_s=1.2, warmup_s=0), where)
     assert outcome.verdict.status == "PASS"
     assert outcome.tested.cold_start_s is not None
     assert (out / "server.log").read_text().splitlines() == ["ready", "terminated"]
@@ -290,11 +290,11 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from config.load import load_spec
-from loadtest.running import RunOptions, run, verdict_text
+from loadtest.running import RunOptions, run_load_test, verdict_text
 from loadtest.running import TargetOptions
 spec, out, url, processes = sys.argv[1:]
 options = RunOptions(rate=200, duration_s=60, warmup_s=0, repeat=3, processes=int(processes))
-print(verdict_text(run(load_spec(Path(spec), files=False), options, TargetOptions(out=Path(out), url=url))))
+print(verdict_text(run_load_test(load_spec(Path(spec), files=False), options, TargetOptions(out=Path(out), url=url))))
 """
 
 

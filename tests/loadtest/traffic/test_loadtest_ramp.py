@@ -13,7 +13,7 @@ from config.errors import InputError
 from config.load import parse_spec
 from loadtest.judging import Objective, judge_ramp, ramp_result, ramp_text
 from loadtest.measuring import Histogram, Measurement
-from loadtest.running import RunOptions, TargetOptions, run, verdict_text
+from loadtest.running import RunOptions, TargetOptions, run_load_test, verdict_text
 from loadtest.scheduling import Ramp, Schedule
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=None)
@@ -139,7 +139,9 @@ def test_a_real_server_breaks_where_its_capacity_ends(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as url:
         behave(url, capacity=300)
         options = RunOptions(ramp=(150, 600), duration_s=20, warmup_s=1, processes=2)
-        outcome = run(spec_in(tmp_path, text), options, TargetOptions(out=tmp_path / "build", url=url), quiet=True)  # type: ignore[arg-type]
+        outcome = run_load_test(
+            spec_in(tmp_path, text), options, TargetOptions(out=tmp_path / "build", url=url), quiet=True
+        )  # type: ignore[arg-type]
     assert outcome.ramp is not None
     assert outcome.verdict.status != "PASS"
     assert outcome.ramp.broke_rps is not None

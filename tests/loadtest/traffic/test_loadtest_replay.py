@@ -14,7 +14,7 @@ from config.load import parse_spec
 from loadtest.judging import Objective
 from loadtest.judging.trend import backlog_grows
 from loadtest.measuring import Histogram, Slice
-from loadtest.running import RunOptions, TargetOptions, next_step, run
+from loadtest.running import RunOptions, TargetOptions, next_step, run_load_test
 from loadtest.scheduling import read_trace_file
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=7)
@@ -163,7 +163,7 @@ def test_a_trace_in_the_spec_is_replayed_by_several_processes_with_its_samples(f
     write_package(folder / "build")
     with running_server(folder / "server") as url:
         options = RunOptions(duration_s=1, max_duration_s=1, warmup_s=0, processes=2, speed=2)
-        outcome = run(spec, options, TargetOptions(out=folder / "build", url=url), quiet=True)
+        outcome = run_load_test(spec, options, TargetOptions(out=folder / "build", url=url), quiet=True)
         sizes = sizes_seen(url)
     assert sizes == {"10": 150, "20": 50}
     assert outcome.runs[0].measurement.sent == 200

@@ -16,7 +16,7 @@ from config.spec import Spec
 from loadtest.calibrating.evidence import ServingSettings
 from loadtest.calibrating.tuning import tuned_spec
 from loadtest.comparing.sides import Contender, _request
-from loadtest.running import RunOptions, TargetOptions, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest, packaged_request, with_samples
 
@@ -101,7 +101,7 @@ def test_a_load_of_several_processes_sends_every_sample(folder: Path) -> None:
     write_package(out)
     with running_server(folder / "server") as url:
         options = RunOptions(rate=100, duration_s=2, max_duration_s=2, warmup_s=0, processes=2)
-        outcome = run(spec_with(folder, {"samples": 1}), options, TargetOptions(out=out, url=url), quiet=True)
+        outcome = run_load_test(spec_with(folder, {"samples": 1}), options, TargetOptions(out=out, url=url), quiet=True)
         sizes = sizes_seen(url)
     assert outcome.load.samples == 3
     assert set(sizes) == {"10", "20", "30"}

@@ -23,7 +23,7 @@ from loadtest.measuring import Measurement, Second, ServerReading, ServerReading
 from loadtest.measuring.server_readings import parse_reading
 from loadtest.reporting.growth_charts import growth_charts
 from loadtest.reporting.text import check_text, interval_note
-from loadtest.running import RunOptions, TargetOptions, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=None)
@@ -251,4 +251,4 @@ def test_pods_in_a_cluster_cannot_be_soaked(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="`--soak`: not together with `--in-cluster`: it reads the memory of one server"
     ):
-        run(spec, RunOptions(rate=5, soak_s=60), where)
+        run_load_test(spec, RunOptions(rate=5, soak_s=60), where)

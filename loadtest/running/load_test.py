@@ -1,4 +1,4 @@
-"""`run`, for `marina loadtest`: from a spec to a verdict and its three files."""
+"""`run_load_test`, for `marina loadtest`: from a spec to a verdict and its three files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from loadtest.running.session import Session, TargetOptions, open_session
 from loadtest.scheduling import Schedule
 
 
-def run(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = False) -> LoadTestOutcome:
+def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = False) -> LoadTestOutcome:
     """Loads the server until the verdict is clear, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
     # The spec's objective is that of each pod.
     pods = where.remote.pods if where.remote else 1
