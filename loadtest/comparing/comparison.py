@@ -44,6 +44,11 @@ class Round(Part):
     left_out: tuple[Reason, ...] = ()
     """Why the round cannot be trusted; empty for one that counts."""
 
+    @property
+    def both_answered(self) -> bool:
+        """Whether each server answered at least one request."""
+        return self.old.response.count > 0 and self.new.response.count > 0
+
 
 class Figure(Part):
     """One figure that is compared, over all rounds that count."""

@@ -105,14 +105,14 @@ def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
     if len(counted) < FEWEST_ROUNDS:
         text = f"{len(counted)} rounds are too few to show how they vary, needed: {FEWEST_ROUNDS}"
         return [Reason(id="too-few-rounds", text=text)]
-    if not all(turns.old.response.count and turns.new.response.count for turns in counted):
+    if not all(turns.both_answered for turns in counted):
         return [Reason(id="no-answers", text="in some rounds one server answered nothing, so there is no ratio")]
     return []
 
 
 def _figures(rounds: Sequence[Round], regression: float, wrong: FalseRates) -> list[Figure]:
     """The figures of latency, rate and CPU time, each judged by the interval of its ratio."""
-    if not rounds or any(not turns.old.response.count or not turns.new.response.count for turns in rounds):
+    if not rounds or not all(turns.both_answered for turns in rounds):
         return []
     old, new = [turns.old for turns in rounds], [turns.new for turns in rounds]
     worse = 1 + regression

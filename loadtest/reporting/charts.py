@@ -34,10 +34,7 @@ def _curve(outcome: LoadTestOutcome) -> Drawing:
         title="Percentiles",
         x=percentile_axis(most),
         y=log_axis(max(0.01, lowest), highest, milliseconds),
-        lines=[
-            Line("service", "three", _steps(service)),
-            Line("response", "one", _steps(response)),
-        ],
+        lines=[Line("service", "three", _steps(service)), Line("response", "one", _steps(response))],
         limit=limit,
     )
     legend = [
@@ -51,12 +48,11 @@ def _curve(outcome: LoadTestOutcome) -> Drawing:
 def _ramp(ramp: RampResult, outcome: LoadTestOutcome) -> Drawing:
     limit = outcome.objective.p99_ms
     points = [((step.begin_rps + step.end_rps) / 2, step.p99_ms) for step in ramp.steps]
-    shown = [value for _, value in points if value is not None] or [limit]
     rates = linear_axis(ramp.begin_rps, ramp.end_rps)
     chart = Chart(
         title="Latency by rate",
         x=Axis(rates.place, [tick for tick in rates.ticks if tick[0] <= ramp.end_rps]),
-        y=log_axis(max(0.01, min(*shown, limit)), max(*shown, limit), milliseconds),
+        y=_latency_axis(points, limit),
         lines=[Line("p99", "two", points)],
         dots=[Line("steps", "two", points)],
         limit=limit,
@@ -64,6 +60,11 @@ def _ramp(ramp: RampResult, outcome: LoadTestOutcome) -> Drawing:
     )
     legend = [Entry("ink-two", "p99"), Entry("ink-limit dash", "p99 limit"), Entry("ink-shade block", "where it broke")]
     return Drawing(chart, "Response time of each step of the ramp, requests/s", legend)
+
+
+def _latency_axis(points: Iterable[tuple[float, float | None]], limit: float) -> Axis:
+    values = [limit, *(value for _, value in points if value is not None)]
+    return log_axis(max(0.01, min(values)), max(values), milliseconds)
 
 
 def percentile_axis(most: int) -> Axis:
@@ -83,11 +84,10 @@ def _latency(outcome: LoadTestOutcome) -> Drawing:
     seconds, limit = _seconds(outcome), outcome.objective.p99_ms
     middle = [(at + 0.5, second.response.percentile(0.5)) for at, second in seconds]
     tail = [(at + 0.5, second.response.percentile(0.99)) for at, second in seconds]
-    shown = [value for _, value in [*middle, *tail] if value is not None] or [limit]
     chart = Chart(
         title="Latency over time",
         x=_time_axis(outcome),
-        y=log_axis(max(0.01, min(*shown, limit)), max(*shown, limit), milliseconds),
+        y=_latency_axis([*middle, *tail], limit),
         lines=[Line("p99", "two", tail), Line("p50", "one", middle)],
         limit=limit,
         shaded=_warmups(outcome),
@@ -119,7 +119,7 @@ def _rate(outcome: LoadTestOutcome) -> Drawing:
         Entry("ink-one", "achieved: good answers"),
         Entry("ink-shade block", "warm-up"),
     ]
-    return Drawing(chart, "Requests a second", legend)
+    return Drawing(chart, "Requests per second", legend)
 
 
 def _errors(outcome: LoadTestOutcome) -> Drawing:
