@@ -92,12 +92,15 @@ def goodput_interval(measurement: Measurement, limit: float) -> Interval:
     return Interval(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
 
 
-def decide(check: Check, between: Interval) -> tuple[Check, Status]:
-    """The check with its interval, and its status: INVALID if the limit lies inside the interval."""
+def decide(check: Check, between: Interval, judged: float | None = None) -> tuple[Check, Status]:
+    """The check with its interval, and its status: INVALID if the limit lies inside the interval.
+
+    `judged` is the limit of the interval, if it is not that of the check.
+    """
     check = check.model_copy(update={"interval": (between.low, between.high)})
     if between.status != "INVALID":
         return check, between.status
-    limit = value_text(check, check.limit)
+    limit = value_text(check, check.limit if judged is None else judged)
     text = f"the limit of {limit} lies inside the interval of {check.objective}, {interval_text(check)}"
     return with_status(check, "INVALID", UNDECIDED, f"{text}: {_more(between.more)} would decide"), "INVALID"
 

@@ -156,16 +156,17 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
 
 def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[Measurement]) -> Check:
     limit = objective.throughput_rps or measurement.rate
+    least = HELD_SHARE * limit
     held = measurement.held_rps
     check = Check(objective="throughput", status="PASS", limit=limit, measured=held, unit="requests/s")
     if not measurement.finished:
         return with_status(check, "INVALID")
-    if measurement.planned < HELD_SHARE * limit * measurement.asked_s:
+    if measurement.planned < least * measurement.asked_s:
         text = f"the run offered {figure(measurement.rate)} requests/s, the objective is {figure(limit)}"
         return with_status(check, "INVALID", "rate-below-objective", text)
-    status: Status = "PASS" if held >= HELD_SHARE * limit else "FAIL"
+    status: Status = "PASS" if held >= least else "FAIL"
     if measurement.slices:
-        check, status = decide(check, throughput_interval(measurement, HELD_SHARE * limit))
+        check, status = decide(check, throughput_interval(measurement, least), least)
     grows = backlog_grows(runs)
     if status == "FAIL":
         text = f"{figure(held)} requests/s were answered well and in time < {figure(limit)}"

@@ -8,7 +8,7 @@ from config.errors import InputError
 from config.load import parse_spec
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, Status
-from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PackageIdentity, merge_measurements
+from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PackageIdentity, Slice, merge_measurements
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest
 from loadtest.sending.recorder import Recorder
@@ -128,6 +128,13 @@ def test_throughput_not_held_fails() -> None:
     run = measured(*[20.0] * 2000, in_time=1900)
     assert ids(run) == ("FAIL", ["throughput-not-held"])
     assert text(run) == "95 requests/s were answered well and in time < 100"
+
+
+def test_an_undecided_throughput_names_the_limit_that_its_interval_was_compared_with() -> None:
+    whole = histogram(*[20.0] * 20)
+    slices = tuple(Slice(due=20, in_time=20 - (number % 5 == 0), response=whole) for number in range(100))
+    run = measured(*[20.0] * 2000, in_time=1980, slices=slices)
+    assert "the limit of 99 requests/s lies inside the interval of throughput" in text(run)
 
 
 def test_a_run_below_the_objectives_rate_cannot_pass_it() -> None:
