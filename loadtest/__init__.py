@@ -1,10 +1,10 @@
-"""From a running server to a verdict that can be trusted. Imports only `config` of ours.
+"""From a running server to a verdict that can be trusted. Of our packages it imports only `config`.
 
-Its rooms, each of which imports only those before it: measuring, scheduling, sending, judging, reporting, running,
-calibrating, comparing. Beside them `locustfile` and `closed_loop` make a verdict of plain Locust.
+Its rooms are measuring, scheduling, sending, judging, reporting, running, calibrating and comparing; each imports only
+the rooms before it. Beside them, `locustfile` and `closed_loop` add a verdict to plain Locust.
 
-Importing Locust patches the whole process, so load is always sent by processes of their own, and nothing that is named
-here imports it. A name is looked up when it is asked for: those processes need one room of eight.
+Importing Locust patches the whole process, so load is always sent by separate processes, and no name in `__all__`
+imports Locust. Names are imported when they are first used, because those processes need only one of the eight rooms.
 """
 
 from __future__ import annotations
@@ -13,47 +13,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadtest.calibrating import Search, calibrate, evidence_text, retune, space_of, tuning_record, tuning_text
-    from loadtest.comparing import Comparison, Pairing, compare, compare_with_baseline, comparison_text
+    from loadtest.calibrating import (
+        CalibrateOptions,
+        calibrate,
+        evidence_text,
+        settings_space,
+        tune_settings,
+        tuning_record,
+        tuning_text,
+    )
+    from loadtest.comparing import CompareOptions, Comparison, compare, compare_with_baseline, comparison_text
     from loadtest.judging import client_timeout_s, objective_of
-    from loadtest.measuring import Machine, Measurement, Memory, reading_of, this_machine
+    from loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
     from loadtest.reporting import check_text
     from loadtest.running import (
-        Confined,
-        Elsewhere,
+        RemoteServer,
         RunOptions,
-        Where,
+        ServerLimits,
+        TargetOptions,
         find_package,
         next_step,
-        run,
-        started,
+        run_load_test,
+        started_server,
         verdict_text,
     )
     from loadtest.sending import (
         LoadPlan,
         OnSecond,
         Server,
-        header_of,
         packaged_request,
-        record_in,
-        second_in,
+        parse_header,
+        read_record_lines,
+        read_second_line,
         with_samples,
     )
 
 __all__ = [
+    "CalibrateOptions",
+    "CompareOptions",
     "Comparison",
-    "Confined",
-    "Elsewhere",
     "LoadPlan",
     "Machine",
     "Measurement",
-    "Memory",
     "OnSecond",
-    "Pairing",
+    "PeakMemory",
+    "RemoteServer",
     "RunOptions",
-    "Search",
     "Server",
-    "Where",
+    "ServerLimits",
+    "TargetOptions",
     "calibrate",
     "check_text",
     "client_timeout_s",
@@ -62,18 +70,18 @@ __all__ = [
     "comparison_text",
     "evidence_text",
     "find_package",
-    "header_of",
     "next_step",
     "objective_of",
     "packaged_request",
-    "reading_of",
-    "record_in",
-    "retune",
-    "run",
-    "second_in",
-    "space_of",
-    "started",
+    "parse_header",
+    "parse_reading",
+    "read_record_lines",
+    "read_second_line",
+    "run_load_test",
+    "settings_space",
+    "started_server",
     "this_machine",
+    "tune_settings",
     "tuning_record",
     "tuning_text",
     "verdict_text",

@@ -1,7 +1,7 @@
-"""Plain Locust's requests, counted exactly and judged against the spec's objective; `locustfile` attaches it.
+"""Counts plain Locust's requests exactly and judges them against the spec's objective; `locustfile` attaches it.
 
-Every process counts its own; workers send their counts to the master with Locust's own reports, and the master, or the
-only process, judges at the end.
+Each process counts its own requests. Workers send their counts to the master with Locust's own reports, and the master,
+or the only process, judges at the end.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ import locust.stats
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from loadtest.judging import BUSY_CPU, Objective, judge, pieces_of
-from loadtest.measuring import Beat, Histogram, Measurement, Streams, bucket_ms, merge_streams
-from loadtest.reporting import pieces_lines, verdict_lines
-from loadtest.sending import TIMEOUT, Heard
+from loadtest.judging import BUSY_CPU, Objective, judge, stream_figures
+from loadtest.measuring import GeneratorHealth, Histogram, Measurement, Streams, bucket_ms, merge_streams
+from loadtest.reporting import stream_lines, verdict_lines
+from loadtest.sending import TIMEOUT, StreamCounts
 
 CLOSED_LOOP_WARNING = (
     "closed loop: a user waits for its answer before it sends again, so a server that stalls gets fewer requests "
     "and these figures look better than they are; for a verdict: marina loadtest"
 )
 _KEY = "marina"
-# In the context of a request: the events of its answer.
-HEARD = "heard"
+# The key in a request's context for the events of its answer.
+EVENTS = "events"
 
 
 class ClosedLoop:
-    """The counts of one test, and the verdict on them."""
+    """Counts the requests of one test, and judges them."""
 
     def __init__(self, environment: Environment, objective: Objective) -> None:
         self._environment = environment
         self._objective = objective
-        self._clear()
+        self._reset()
 
     def attach(self) -> None:
-        """Listens to everything that Locust's own statistics listen to."""
-        # Locust declares whole milliseconds, but formats and merges any number.
+        """Registers for the same events as Locust's own statistics."""
+        # Locust declares the result as whole milliseconds, but formats and merges any number.
         locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
         events: Any = self._environment.events
-        events.test_start.add_listener(lambda **_: self._clear())
+        events.test_start.add_listener(lambda **_: self._reset())
         events.test_stop.add_listener(lambda **_: self._end())
-        events.spawning_complete.add_listener(lambda **_: self._spawned())
-        events.request.add_listener(self._requested)
+        events.spawning_complete.add_listener(lambda **_: self._end_warmup())
+        events.request.add_listener(self._count_request)
         events.report_to_master.add_listener(self._report)
         events.worker_report.add_listener(self._merge)
         events.quitting.add_listener(lambda **_: self.conclude())
 
     def conclude(self) -> None:
-        """Judges, says so, and sets Locust's exit code; workers leave that to their master."""
+        """Judges, prints the verdict, and sets Locust's exit code; a worker leaves this to its master."""
         if isinstance(self._environment.runner, WorkerRunner):
             return
         self._end()
         measurement = self.measurement()
         verdict = judge(measurement, self._objective)
         self._environment.process_exit_code = verdict.exit_code
-        lines = [verdict_lines(verdict, measurement.finished), *pieces_lines(pieces_of(measurement))]
+        lines = [verdict_lines(verdict, measurement.finished), *stream_lines(stream_figures(measurement))]
         print(*lines, CLOSED_LOOP_WARNING, sep="\n", file=sys.stderr)
 
     def measurement(self) -> Measurement:
-        """The test as a measurement: what was offered is what was answered, for a closed loop knows no schedule."""
+        """The test as a measurement: the offered rate is the answered one, since a closed loop has no schedule."""
         good = self._response.count - self._errors[TIMEOUT]
         count = good + sum(self._errors.values())
         elapsed = max((self._ended or time.monotonic()) - self._begun, 1e-3)
@@ -86,30 +86,30 @@ class ClosedLoop:
             loop_lag=Histogram(),
             seconds=(),
             streams=self._streams(),
-            generators=((Beat(cpu=BUSY_CPU, loop_lag_ms=0),),) if busy else (),
+            generators=((GeneratorHealth(cpu=BUSY_CPU, loop_lag_ms=0),),) if busy else (),
         )
 
-    def _clear(self) -> None:
+    def _reset(self) -> None:
         self._begun, self._ended = time.monotonic(), 0.0
         self._warmup = 0
-        self._forget()
+        self._reset_counts()
 
-    def _forget(self) -> None:
+    def _reset_counts(self) -> None:
         self._response = Histogram((self._objective.p99_ms,))
         self._errors: Counter[str] = Counter()
-        self._heard: Heard | None = None
+        self._streamed: StreamCounts | None = None
         self._of_workers: Streams | None = None
 
     def _end(self) -> None:
         self._ended = self._ended or time.monotonic()
 
-    def _spawned(self) -> None:
+    def _end_warmup(self) -> None:
         if self._environment.reset_stats:
             self._warmup = self.measurement().sent
             self._begun = time.monotonic()
-            self._forget()
+            self._reset_counts()
 
-    def _requested(
+    def _count_request(
         self,
         response_time: float,
         exception: BaseException | None,
@@ -117,27 +117,27 @@ class ClosedLoop:
         **_: object,
     ) -> None:
         failure = None if exception is None else str(exception)
-        # A timeout counts at the time it was given up, as in the open loop: it is the slowest of all.
+        # A timeout counts with the time after which it was given up, as in the open loop: it is the slowest of all.
         if failure in (None, TIMEOUT):
             self._response.add(response_time)
         if failure is not None:
             self._errors[failure] += 1
-        if (heard := (context or {}).get(HEARD)) is not None:
-            self._heard = self._heard or Heard(
+        if (answer_events := (context or {}).get(EVENTS)) is not None:
+            self._streamed = self._streamed or StreamCounts(
                 self._objective.p99_ms, self._objective.ttft_p99_ms, self._objective.itl_p99_ms
             )
-            self._heard.add(0.0, response_time / 1000, heard, failure)
-            for before, now in pairwise(heard.times):
-                self._heard.gap(now - before)
+            self._streamed.add(0.0, response_time / 1000, answer_events, failure)
+            for before, now in pairwise(answer_events.times):
+                self._streamed.add_gap(now - before)
 
     def _streams(self) -> Streams | None:
-        return merge_streams([self._of_workers, self._heard.frozen() if self._heard else None])
+        return merge_streams([self._of_workers, self._streamed.frozen() if self._streamed else None])
 
     def _report(self, data: dict[str, Any], **_: object) -> None:
         data[_KEY] = {"response": self._response.to_data(), "errors": dict(self._errors)}
         if (streams := self._streams()) is not None:
             data[_KEY]["streams"] = streams.model_dump(mode="json")
-        self._forget()
+        self._reset_counts()
 
     def _merge(self, data: dict[str, Any], **_: object) -> None:
         if _KEY in data:

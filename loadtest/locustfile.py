@@ -1,7 +1,7 @@
 """Plain Locust for a spec: `locust -f loadtest/locustfile.py --host http://localhost:8080 --spec SPEC`.
 
 Web UI, `--headless`, `--processes` and distributed workers work as always; at the end the spec's objective decides the
-exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and says so.
+exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and prints a warning about that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
 from config.uncached import UNCACHED
-from loadtest.closed_loop import CLOSED_LOOP_WARNING, HEARD, ClosedLoop
+from loadtest.closed_loop import CLOSED_LOOP_WARNING, EVENTS, ClosedLoop
 from loadtest.judging import client_timeout_s, objective_of
 from loadtest.sending import (
     BROKEN,
@@ -34,9 +34,9 @@ from loadtest.sending import (
     Checker,
     Client,
     HttpAnswer,
-    Request,
-    ask,
+    LoadRequest,
     packaged_request,
+    send_and_check,
     spec_request,
     with_samples,
 )
@@ -45,11 +45,10 @@ _DEFAULT_SPEC = "config/examples/digits/spec.yaml"
 
 
 def add_options(parser: Any) -> None:
-    """Locust's options, and which spec to test."""
     group = parser.add_argument_group("Marina")
     group.add_argument("--spec", env_var="MARINA_SPEC", default=_DEFAULT_SPEC, help="the spec whose SLO is asserted")
     group.add_argument("--out", env_var="MARINA_OUT", default="", help="build folder; default: build/<name>")
-    group.add_argument("--pace", type=float, default=0.0, help="requests/s of each user; 0: as fast as it is answered")
+    group.add_argument("--pace", type=float, default=0.0, help="requests/s of each user; 0: as fast as answers arrive")
 
 
 def prepare(environment: Environment, **_: object) -> None:
@@ -70,31 +69,30 @@ def prepare(environment: Environment, **_: object) -> None:
     ModelUser.connection_timeout = ModelUser.network_timeout = client_timeout_s(objective)
     ModelUser.checkers = [Checker(body.expected) for body in request.all_bodies]
     print(CLOSED_LOOP_WARNING, file=sys.stderr)
-    # gevent's clock stood still while all this was imported, and `-t` would be that much shorter.
+    # gevent's clock was not updated during these imports, which would shorten the time of `-t`.
     gevent.get_hub().loop.update_now()
 
 
 def set_pace(environment: Environment, **_: object) -> None:
-    """As the options say now: a distant worker learns its master's only when the test starts."""
+    """Sets the pace of users when the test starts: only then has a remote worker received its master's options."""
     options: Any = environment.parsed_options
     ModelUser.wait_time = constant_throughput(options.pace) if options.pace else constant(0)
 
 
 class ModelUser(FastHttpUser):
-    """Sends the spec's sample and checks the structure of each answer."""
+    """A user that sends the spec's samples and checks the structure of each answer."""
 
-    request: Request
+    request: LoadRequest
     checkers: list[Checker]
     wait_time: Any = constant(0)
-    _events: Client | None = None
+    _stream_client: Client | None = None
 
     @task
     def predict(self) -> None:
-        """One inference."""
         bodies = self.request.all_bodies
         (which,) = random.choices(range(len(bodies)), [body.weight for body in bodies])
         if bodies[which].expected.form == "events":
-            self._hear(which)
+            self._predict_streamed(which)
             return
         headers = UNCACHED | {"Content-Type": bodies[which].content_type}
         client: Any = self.client
@@ -105,21 +103,23 @@ class ModelUser(FastHttpUser):
             else:
                 response.failure(failure)
 
-    def _hear(self, which: int) -> None:
-        """An answer in events, which Locust's own client would give only as a whole."""
-        if self._events is None:
-            self._events = Client(self.request.model_copy(update={"url": f"{self.host}{self.request.path}"}))
+    def _predict_streamed(self, which: int) -> None:
+        """Sends a request whose answer is streamed, which Locust's own client would only return as a whole."""
+        if self._stream_client is None:
+            self._stream_client = Client(self.request.model_copy(update={"url": f"{self.host}{self.request.path}"}))
         begun = time.perf_counter()
         timeout_s = float(self.network_timeout)
-        asked = ask(self._events, which, self.checkers[which], timeout_s, lambda: time.perf_counter() - begun)
+        result = send_and_check(
+            self._stream_client, which, self.checkers[which], timeout_s, lambda: time.perf_counter() - begun
+        )
         request: Any = self.environment.events.request
         request.fire(
             request_type="POST",
             name=self.request.path,
             response_time=(time.perf_counter() - begun) * 1000,
-            response_length=asked.size,
-            exception=CatchResponseError(asked.failure) if asked.failure else None,
-            context={HEARD: asked.heard},
+            response_length=result.size,
+            exception=CatchResponseError(result.failure) if result.failure else None,
+            context={EVENTS: result.events},
         )
 
     def _failure(self, response: Any, checker: Checker) -> str | None:

@@ -43,7 +43,7 @@ def add_verbs(verbs: Any) -> None:
 def compare(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
-    from loadtest import Pairing, Where, compare_with_baseline, comparison_text
+    from loadtest import CompareOptions, TargetOptions, compare_with_baseline, comparison_text
     from loadtest import compare as run
 
     if (options.against is None) == (options.baseline is None):
@@ -51,9 +51,9 @@ def compare(options: argparse.Namespace) -> int:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
-    spec, how = load_spec(options.spec, files=False), stage_options(Pairing, options)
+    spec, how = load_spec(options.spec, files=False), stage_options(CompareOptions, options)
     folder: Path = options.out / spec.name
-    where = Where(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
+    where = TargetOptions(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
     if options.baseline:
         comparison = compare_with_baseline(spec, options.baseline, where)
     else:

@@ -28,27 +28,27 @@ from k8s import (
     to_yaml,
 )
 from loadtest import (
-    Confined,
     LoadPlan,
     Machine,
     Measurement,
-    Memory,
     OnSecond,
+    PeakMemory,
     RunOptions,
     Server,
+    ServerLimits,
     client_timeout_s,
     objective_of,
     packaged_request,
-    reading_of,
-    record_in,
-    second_in,
+    parse_reading,
+    read_record_lines,
+    read_second_line,
     this_machine,
     with_samples,
 )
 
 
 class InCluster:
-    """A deployed service that is loaded from pods in its cluster, as `loadtest.running.session.Elsewhere`."""
+    """A deployed service that is loaded from pods in its cluster, as `loadtest.running.session.RemoteServer`."""
 
     def __init__(
         self, plan: Plan, image: str, cluster: Cluster, progress: Progress, *, service: str | None, one_pod: bool
@@ -79,7 +79,7 @@ class InCluster:
 
         def on_line(line: str) -> None:
             nonlocal newest
-            second = second_in(line)
+            second = read_second_line(line)
             if second and second[0] > newest:
                 newest = second[0]
                 on_second(*second)
@@ -87,16 +87,16 @@ class InCluster:
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
-        measured, self._machine = record_in(lines)
+        measured, self._machine = read_record_lines(lines)
         self.read_memory()
         return measured
 
-    def memory(self) -> Memory | None:
+    def memory(self) -> PeakMemory | None:
         """The peak memory of each process of the loaded pod; None if several are loaded."""
         parts, workers = dict(self._peaks), sorted(name for name in self._peaks if name.startswith("worker "))
         if "torchserve" not in parts or not workers:
             return None
-        return Memory(
+        return PeakMemory(
             java_bytes=int(parts["torchserve"]),
             workers_bytes=tuple(int(parts[name]) for name in workers),
             supervisor_bytes=int(parts.get("supervisor", 0)),
@@ -107,7 +107,7 @@ class InCluster:
         if self.confined is None:
             return
         page = pod_metrics(self._cluster, self._plan, self._loaded[0].name)
-        for name, size in reading_of(page, 0.0).memory.items():
+        for name, size in parse_reading(page, 0.0).memory.items():
             self._peaks[name] = max(size, self._peaks.get(name, 0.0))
 
     def served_sha256(self) -> str:
@@ -130,7 +130,7 @@ class InCluster:
         return self._machine or this_machine()
 
 
-def _limits_of(facts: PodFacts) -> Confined | None:
+def _limits_of(facts: PodFacts) -> ServerLimits | None:
     if facts.cores is None:
         return None
     machine = Machine(
@@ -142,7 +142,7 @@ def _limits_of(facts: PodFacts) -> Confined | None:
         system=facts.system,
         python="",
     )
-    return Confined(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
+    return ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
 
 
 def image_of(spec: Spec, folder: Path) -> str:

@@ -42,7 +42,7 @@ def add_verbs(verbs: Any) -> None:
 def loadtest(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
-    from loadtest import RunOptions, next_step, run, verdict_text
+    from loadtest import RunOptions, next_step, run_load_test, verdict_text
 
     spec, how = load_spec(options.spec, files=False), stage_options(RunOptions, options)
     where = _server_options(options, spec.name)
@@ -63,8 +63,8 @@ def loadtest(options: argparse.Namespace) -> int:
             print(in_cluster.dry_run_yaml(spec, plan, image, how, options), end="")
             return 0
         target = in_cluster.target_of(plan, image, options, service=options.service, one_pod=options.one_pod)
-        where = replace(where, elsewhere=target)
-    outcome = run(spec, how, where, quiet=options.quiet)
+        where = replace(where, remote=target)
+    outcome = run_load_test(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(outcome.to_data())
     else:
@@ -99,12 +99,12 @@ def _target_arguments(options: argparse.Namespace) -> list[str]:
 
 def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest import Search, evidence_text
+    from loadtest import CalibrateOptions, evidence_text
     from loadtest import calibrate as run
 
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _server_options(options, spec.name)
-    how = stage_options(Search, options)
+    how = stage_options(CalibrateOptions, options)
     if options.in_cluster:
         from config.errors import InputError
         from k8s import make_plan
@@ -114,7 +114,7 @@ def calibrate(options: argparse.Namespace) -> int:
             raise InputError("`--tune`: not together with `--in-cluster`: it starts servers with other settings")
         image = options.image or in_cluster.image_of(spec, out)
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
-        where = replace(where, elsewhere=target)
+        where = replace(where, remote=target)
     # If there are better settings, the user should apply the patch first: evidence of the present ones would mislead.
     if options.tune and not _tune(options, spec, how, where):
         return 0
@@ -129,11 +129,11 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches for better settings and prints them; returns whether the spec's own are the best."""
-    from loadtest import find_package, objective_of, retune, space_of, tuning_record, tuning_text
+    from loadtest import find_package, objective_of, settings_space, tune_settings, tuning_record, tuning_text
 
     # A search takes minutes: if the calibration after it has no package, fail now.
     find_package(where)
-    tuning, space = retune(spec, how, where.out, quiet=options.quiet), space_of(spec, objective_of(spec))
+    tuning, space = tune_settings(spec, how, where.out, quiet=options.quiet), settings_space(spec, objective_of(spec))
     best_already = bool(tuning.best == tuning.tried[0])
     if not options.json:
         print(tuning_text(tuning, space, where.out))
@@ -228,15 +228,15 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _server_options(options: argparse.Namespace, name: str) -> Any:
-    from loadtest import Where, header_of
+    from loadtest import TargetOptions, parse_header
 
     _check_certificates(options)
-    return Where(
+    return TargetOptions(
         out=options.out / name,
         url=options.url,
         supervisor=options.supervisor,
         any_package=options.any_package,
-        headers=tuple(header_of(text, os.environ) for text in options.headers),
+        headers=tuple(parse_header(text, os.environ) for text in options.headers),
         cacert=options.cacert,
         cert=options.cert,
         key=options.key,

@@ -1,46 +1,44 @@
-"""`calibrate`, the verb: how much this package holds on this machine, as `evidence.json` and `evidence.html`."""
+"""`calibrate`, for `marina calibrate`: measures the knee of a package, and writes `evidence.json` and `.html`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.calibrating import knee
 from loadtest.calibrating.evidence import (
     MAY_HOLD_MORE,
-    At,
     Evidence,
-    KneeRecord,
-    Settings,
+    LatencyAtRate,
+    ServingSettings,
     TrialRecord,
-    interval_text,
+    knee_interval_text,
     knee_text,
 )
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee, Untrusted
-from loadtest.calibrating.search import Search
-from loadtest.calibrating.trials import OutOfTime, Trials
+from loadtest.calibrating.options import CalibrateOptions
+from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
-from loadtest.measuring import Measurement, figure
-from loadtest.running import Target, Where, open_session
+from loadtest.measuring import Measurement, figure, utc_now
+from loadtest.running import Target, TargetOptions, open_session
 
 _HEADROOM = 0.7
 MIB = 2**20
 
 
-def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False) -> Evidence:
-    """Finds the knee and writes `evidence.json` and `evidence.html` into `where.out`."""
+def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, quiet: bool = False) -> Evidence:
+    """Measures the knee, and writes `evidence.json` and `evidence.html` into `where.out`."""
     objective = objective_of(spec)
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = utc_now()
     where = replace(where, as_pod=True)
     with open_session(
         spec, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
     ) as session:
-        trials = Trials(session, objective, options)
+        trials = RateTrials(session, objective, options)
         if session.target.confined:
-            session.progress.say(f"  the server may use {session.target.confined}; a pod has {figure(spec.cores)}")
+            session.progress.say(f"  the server may use {session.target.confined}; its pod gets {figure(spec.cores)}")
         measured, long_run, reasons = _search(trials, options.first)
         reasons += _memory_over(session.target)
         evidence = Evidence(
@@ -51,7 +49,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
             package=session.package.sha256 if session.package else None,
             objective=objective,
             settings=settings_of(spec),
-            knee=_knee_record(measured) if measured else None,
+            knee=measured,
             at_knee=trials.nearest_pass(measured.rps) if measured else None,
             at_70_percent=long_run,
             cold_start_s=session.target.cold_start_s,
@@ -69,7 +67,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
 
 
 def evidence_text(evidence: Evidence) -> str:
-    """The evidence as a few lines for a terminal."""
+    """The evidence as a few lines for the terminal."""
     lines = [f"  {reason.id}: {reason.text}" for reason in evidence.reasons]
     measured = evidence.knee
     if measured is None:
@@ -79,13 +77,13 @@ def evidence_text(evidence: Evidence) -> str:
     if evidence.costs:
         over = evidence.costs.over
         lines += [costs_text(evidence.costs), *([f"  {over.id}: {over.text}"] if over else [])]
-    between = f", between {interval_text(measured)}" if measured.interval else ""
+    between = f", between {knee_interval_text(measured)}" if measured.interval else ""
     return "\n".join([f"knee: {evidence.status} {knee_text(measured)}{between}", *lines])
 
 
-def settings_of(spec: Spec) -> Settings:
-    """The spec's settings, completed."""
-    return Settings(
+def settings_of(spec: Spec) -> ServingSettings:
+    """The settings of the completed spec."""
+    return ServingSettings(
         workers=spec.workers,
         threads=spec.threads,
         max_batch=spec.max_batch,
@@ -94,21 +92,15 @@ def settings_of(spec: Spec) -> Settings:
 
 
 def _memory_over(server: Target) -> list[Reason]:
-    """Where no control group held it, a server may have taken what would have ended its pod."""
+    """A reason if the server took more memory than its pod gets: without a control group nothing stopped it."""
     limit, memory = server.confined and server.confined.memory_bytes, server.memory
     if not limit or memory is None or memory.total_bytes <= limit:
         return []
-    text = f"at its peak the server took {memory.total_bytes / MIB:.0f} Mi, its pod has {limit / MIB:.0f} Mi"
+    text = f"the server's memory peaked at {memory.total_bytes / MIB:.0f} Mi, but its pod gets {limit / MIB:.0f} Mi"
     return [Reason(id="memory-over", text=f"{text}: `kubernetes.resources.memory`")]
 
 
-def _knee_record(measured: Knee) -> KneeRecord:
-    return KneeRecord(
-        rps=measured.rps, interval=measured.interval, found=measured.found, spread=measured.spread, limit=measured.limit
-    )
-
-
-def _search(trials: Trials, first: float | None) -> tuple[Knee | None, At | None, list[Reason]]:
+def _search(trials: RateTrials, first: float | None) -> tuple[Knee | None, LatencyAtRate | None, list[Reason]]:
     measured = None
     try:
         measured = trials.find(first)
@@ -117,17 +109,21 @@ def _search(trials: Trials, first: float | None) -> tuple[Knee | None, At | None
     except OutOfTime as err:
         return measured, None, [Reason(id="cut-short", text=str(err))]
     except Untrusted as err:
-        return measured, None, [Reason(id="cut-short" if measured else "no-knee", text=str(err)), *trials.why()]
+        return (
+            measured,
+            None,
+            [Reason(id="cut-short" if measured else "no-knee", text=str(err)), *trials.last_reasons()],
+        )
     reasons = []
     if not measured.agrees:
         text = f"the searches differ by {measured.spread:.0%} of the knee, allowed: {knee.AGREEMENT:.0%}"
         reasons.append(Reason(id="searches-differ", text=text))
     if measured.width > knee.AGREEMENT:
-        text = f"its interval is {measured.width:.0%} of the knee to each side, allowed: {knee.AGREEMENT:.0%}"
+        text = f"the knee's interval reaches {measured.width:.0%} to each side, allowed: {knee.AGREEMENT:.0%}"
         reasons.append(Reason(id="knee-unsure", text=text))
     if long_run.status != "PASS":
-        text = f"a long run at {figure(long_run.rate)} requests/s, 70 % of the knee, is {long_run.status}"
-        reasons += [Reason(id="knee-not-held", text=text), *trials.why()]
+        text = f"a long run at {figure(long_run.rate)} requests/s, 70 % of the knee, ended as {long_run.status}"
+        reasons += [Reason(id="knee-not-held", text=text), *trials.last_reasons()]
     return measured, long_run, reasons
 
 

@@ -1,21 +1,21 @@
-"""`evidence.json`: how much a package holds on a machine. `k8s` derives targets, probes and limits from it."""
+"""`evidence.json`: how much load a package holds on a machine. `k8s` derives targets, probes and limits from it."""
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
 from config.record import Document, Part
-from loadtest.calibrating.knee import Limit
-from loadtest.judging import Costs, Latency, Objective, Reason, Status
-from loadtest.measuring import Machine, Memory, figure
-from loadtest.running import Confined
+from loadtest.calibrating.knee import Knee
+from loadtest.judging import Costs, LatencySummary, Objective, Reason, Status
+from loadtest.measuring import Machine, PeakMemory, figure
+from loadtest.running import ServerLimits
 from loadtest.scheduling import Arrivals
 
 SCHEMA: Final = "marina.evidence/1"
 
 
-class Settings(Part):
-    """The settings of `serving` that decide how much is held."""
+class ServingSettings(Part):
+    """The settings of `serving` that decide how much load a server holds."""
 
     workers: int
     threads: int
@@ -27,42 +27,25 @@ class Settings(Part):
         return f"workers × threads {self.workers} × {self.threads}, {batches}"
 
 
-class KneeRecord(Part):
-    """The highest rate that meets the objective, requests/s."""
-
-    rps: float
-    """Where long runs at it and beside it say that the limit is crossed."""
-    interval: tuple[float, float] | None = None
-    """Holds the true one in 19 of 20 calibrations; None where the generator is the limit."""
-    found: tuple[float, ...]
-    """What each search found."""
-    spread: float
-    """Their range, as a share of the median."""
-    limit: Limit
-    """`generator`: no higher rate could be measured from here, so the server may hold more."""
-
-
 MAY_HOLD_MORE = "the generator reached its limit, not the server: send the load from another machine to find more"
 
 
-def knee_text(knee: KneeRecord) -> str:
-    """`at least 4,038 requests/s`: the rate, and whether it is the server's limit."""
+def knee_text(knee: Knee) -> str:
+    """The knee as text: `at least 4,038 requests/s` if the generator was the limit."""
     return ("at least " if knee.limit == "generator" else "") + f"{figure(knee.rps)} requests/s"
 
 
-def interval_text(knee: KneeRecord) -> str:
-    """`61.3 and 65 requests/s`; empty without an interval."""
+def knee_interval_text(knee: Knee) -> str:
+    """The knee's interval as text, `61.3 and 65 requests/s`; empty if there is none."""
     if knee.interval is None:
         return ""
     return " and ".join(map(figure, knee.interval)) + " requests/s"
 
 
-class At(Part):
-    """Latency at one rate."""
-
+class LatencyAtRate(Part):
     rate: float
     status: Status
-    response: Latency
+    response: LatencySummary
 
 
 class TrialRecord(Part):
@@ -77,7 +60,7 @@ class TrialRecord(Part):
 
 
 class Evidence(Document):
-    """The whole record. With status INVALID nothing may be derived from it."""
+    """The whole record of a calibration. If its status is INVALID, nothing may be derived from it."""
 
     schema_: Literal["marina.evidence/1"] = SCHEMA
     status: Literal["PASS", "INVALID"]
@@ -85,29 +68,28 @@ class Evidence(Document):
     name: str
     version: str
     package: str | None
-    """Hash of the MAR that was measured."""
+    """The hash of the MAR that was measured."""
     objective: Objective
-    settings: Settings
-    knee: KneeRecord | None
-    at_knee: At | None
-    at_70_percent: At | None
+    settings: ServingSettings
+    knee: Knee | None
+    at_knee: LatencyAtRate | None
+    at_70_percent: LatencyAtRate | None
     cold_start_s: float | None
-    """From the start of the command to ready; None for a server that was there already."""
-    memory: Memory | None
-    """Peak of the whole calibration; None for a server that was there already."""
+    """From the start of the command to ready; None for a server that was already running."""
+    memory: PeakMemory | None
+    """The peak during the whole calibration; None for a server that was already running."""
     machine: Machine
-    """That of the generator."""
-    server: Confined | None = None
-    """What the server could use, and on which machine; None for one that was there already."""
+    """The generator's machine."""
+    server: ServerLimits | None = None
+    """What the server could use, and on which machine; None for a server that was already running."""
     arrivals: Arrivals
     at: str
     trials: tuple[TrialRecord, ...]
     costs: Costs | None = None
-    """At the knee (`at_seen`) and at the target rate; None without a `cost` in the spec."""
+    """What 10,000 requests cost at the knee (`at_seen`) and at the target rate; None if the spec has no `cost`."""
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
         if self.status == "INVALID":
             return 3
         return 1 if self.costs and self.costs.over else 0

@@ -1,17 +1,16 @@
-"""`evidence.html`: the rate against p50 and p99, the knee, and what it was measured on. One file, no network."""
+"""`evidence.html`: p50 and p99 at each rate, the knee, and what it was measured on. One file, no network."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from config.pages import Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
-from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, interval_text, knee_text
+from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_interval_text, knee_text
 from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
 
 
 def evidence_html(evidence: Evidence) -> str:
-    """The file's text."""
     name = f"{evidence.name} {evidence.version}"
     costs = evidence.costs
     return render_template(
@@ -36,7 +35,7 @@ def _knee(evidence: Evidence) -> dict[str, str]:
     rows = {}
     if evidence.knee:
         if evidence.knee.interval:
-            rows["Between"] = f"{interval_text(evidence.knee)}, in 19 of 20 calibrations"
+            rows["Between"] = f"{knee_interval_text(evidence.knee)}, in 19 of 20 calibrations"
         ends = ", ".join(f"{figure(rate)}" for rate in evidence.knee.found)
         apart = f", {percent(evidence.knee.spread)} apart" if len(evidence.knee.found) > 1 else ""
         rows["Searches ended at"] = f"{ends} requests/s{apart}"
@@ -75,7 +74,7 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         LegendEntry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
         LegendEntry("ink-soft dash", "knee"),
     ]
-    return Drawing(chart, "One dot a run, filled where the objective was missed; requests/s", legend)
+    return Drawing(chart, "One dot per run, filled if the objective was missed; requests/s", legend)
 
 
 def _points(trials: list[TrialRecord], field: str, passed: bool) -> list[tuple[float, float | None]]:
@@ -83,7 +82,7 @@ def _points(trials: list[TrialRecord], field: str, passed: bool) -> list[tuple[f
 
 
 def _medians(trials: list[TrialRecord], field: str) -> list[tuple[float, float | None]]:
-    """One point a rate, so that runs at the same rate do not draw a comb."""
+    """The median of the runs at each rate, so that several runs at one rate do not make the line jagged."""
     by_rate: dict[float, list[float]] = {}
     for trial in trials:
         by_rate.setdefault(trial.rate, []).append(getattr(trial, field))
@@ -93,7 +92,7 @@ def _medians(trials: list[TrialRecord], field: str) -> list[tuple[float, float |
 def _measured(evidence: Evidence) -> dict[str, str]:
     memory, limits = evidence.memory, evidence.objective
     measured = {
-        "Package": evidence.package or "not known here",
+        "Package": evidence.package or "unknown",
         "Objective": f"p99 {limits.p99_ms:g} ms, errors {percent(limits.error_rate)}",
         "Settings": str(evidence.settings),
         "Machine": f"{evidence.machine}, {evidence.machine.system}",
@@ -108,4 +107,4 @@ def _measured(evidence: Evidence) -> dict[str, str]:
             f"{memory.total_bytes / MB:,.0f} MB: Java {memory.java_bytes / MB:,.0f}, workers {workers}, "
             f"supervisor {memory.supervisor_bytes / MB:,.0f}"
         )
-    return measured | {"Arrivals": arrivals_text(evidence.arrivals), "Begun": evidence.at}
+    return measured | {"Arrivals": arrivals_text(evidence.arrivals), "Started": evidence.at}

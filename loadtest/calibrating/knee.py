@@ -1,21 +1,23 @@
-"""The knee: the highest rate that meets the objective, found by raising and bisecting, then found again. Pure.
+"""The search for the knee, the highest rate that meets the objective: raise the rate, then bisect, then do it again.
 
-What a trial is, the caller says; here is only which rate to try next and when to stop.
+The caller provides the trial; this module only decides which rate to try next, and when to stop. No I/O.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from pydantic import computed_field
+
+from config.record import Part
+from loadtest.judging import Status
 from loadtest.measuring import figure
 
-Status = Literal["PASS", "FAIL", "INVALID"]
-Trial = Callable[[float], Status]
-"""Loads the server at a rate; INVALID means that the generator could not measure it. Untrusted ends the search."""
+TrialFunction = Callable[[float], Status]
+"""Whether a server holds a rate; INVALID if the generator could not measure it. Untrusted ends the search."""
 
 TOLERANCE = 0.03
 AGREEMENT = 0.10
@@ -29,54 +31,56 @@ _HIGHEST_RPS = 100_000.0
 
 
 class Untrusted(Exception):
-    """Raised when no trusted answer can be had at a rate; says why."""
+    """Raised if no run at a rate can be trusted; its text says why."""
 
 
 class NotMeasurable(Untrusted):
-    """Raised when the generator cannot measure a rate, again and again."""
+    """Raised if the generator repeatedly failed to measure a rate."""
 
 
 class NeverHeld(Untrusted):
-    """Raised when the objective does not hold at any rate."""
+    """Raised if the objective does not hold at any rate."""
 
 
 Limit = Literal["objective", "generator"]
-"""What ended a search: the objective broke, or nothing above could be measured, so the server may hold more."""
+"""What ended a search: the objective broke, or no higher rate could be measured, so that the server may hold more."""
 
 
-@dataclass(frozen=True)
-class Knee:
-    """Where it is, and what each search found."""
+class Knee(Part):
+    """The highest rate that meets the objective, and what each search found."""
 
     rps: float
-    """The median of the searches, until long runs measured it."""
+    """The median of the searches; after the long runs, the rate at which these say that the limit is crossed."""
     found: tuple[float, ...]
+    """The rate at which each search ended."""
     limit: Limit = "objective"
     interval: tuple[float, float] | None = None
-    """Holds the true knee in 19 of 20 calibrations; None before the long runs, and where the generator is the limit."""
+    """Holds the true knee in 19 of 20 calibrations; None before the long runs, and if the generator is the limit."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def spread(self) -> float:
+        """The range of the searches' results, as a share of the knee."""
+        return (max(self.found) - min(self.found)) / self.rps
 
     @property
     def width(self) -> float:
-        """Half of the interval, as a share of the knee."""
+        """Half the width of the interval, as a share of the knee."""
         low, high = self.interval or (self.rps, self.rps)
         return (high - low) / 2 / self.rps
 
     @property
-    def spread(self) -> float:
-        """Range of the searches, as a share of the knee."""
-        return (max(self.found) - min(self.found)) / self.rps
-
-    @property
     def agrees(self) -> bool:
-        """Whether the searches are near enough to each other to be believed."""
+        """Whether the searches agree well enough to be believed."""
         return self.spread <= AGREEMENT
 
 
-def estimate(held: Callable[[float], float], first: float) -> float:
-    """What a server roughly holds: the most good answers of bursts at ever higher rates, asked for again until that no
-    longer grows, since one that has just started answers faster every second.
+def estimate_capacity(held: Callable[[float], float], first: float) -> float:
+    """Roughly the rate that a server holds: the most good answers per second in bursts at higher and higher rates.
 
-    Only a place to start the search from; a burst is too short to be judged.
+    The bursts are repeated until that no longer grows, since a server that has just started gets faster every second.
+
+    This is only a starting point for the search; a burst is too short to be judged.
     """
     best = answered = 0.0
     for _ in range(_ESTIMATES):
@@ -88,7 +92,7 @@ def estimate(held: Callable[[float], float], first: float) -> float:
 
 
 def _most_answered(held: Callable[[float], float], rate: float) -> float:
-    """The good answers of the burst that had most, at rates that are raised until clearly fewer are good than asked."""
+    """The most good answers per second of one burst; the rate rises until clearly fewer answers are good than sent."""
     most = 0.0
     while (answered := held(rate)) >= _KEPT_UP * rate and rate < _HIGHEST_RPS:
         most = max(most, answered)
@@ -96,18 +100,19 @@ def _most_answered(held: Callable[[float], float], rate: float) -> float:
     return max(most, answered)
 
 
-def find_knee(trial: Trial, first: float, repeats: int, tolerance: float = TOLERANCE) -> Knee:
-    """Searches from `first`, then again from what was found; Untrusted when nothing can be judged or none passes."""
-    searches = [_Search(trial, tolerance).run(first, _RAISE)]
+def find_knee(trial: TrialFunction, first: float, repeats: int, tolerance: float = TOLERANCE) -> Knee:
+    """Searches from `first`, then again from each result; Untrusted if nothing can be judged or no rate passes."""
+    searches = [_KneeSearch(trial, tolerance).run(first, _RAISE)]
     while len(searches) < repeats:
-        # From another start, or every search would try the same rates and agree only by that.
-        searches.append(_Search(trial, tolerance).run(_ELSEWHERE * searches[-1].low, _RAISE_AGAIN))
+        # Start elsewhere, or every search would try the same rates and agree only for that reason.
+        searches.append(_KneeSearch(trial, tolerance).run(_ELSEWHERE * searches[-1].low, _RAISE_AGAIN))
     knees = tuple(search.low for search in searches)
-    return Knee(median(knees), knees, "generator" if any(search.untrusted for search in searches) else "objective")
+    limit: Limit = "generator" if any(search.untrusted for search in searches) else "objective"
+    return Knee(rps=median(knees), found=knees, limit=limit)
 
 
-def holds(trial: Trial, rate: float) -> bool:
-    """A trusted answer at a rate, tried again while it is INVALID."""
+def holds(trial: TrialFunction, rate: float) -> bool:
+    """Whether a rate is held; an INVALID run is repeated a few times."""
     for _ in range(TRIES):
         status = trial(rate)
         if status != "INVALID":
@@ -115,18 +120,18 @@ def holds(trial: Trial, rate: float) -> bool:
     raise NotMeasurable(f"{TRIES} runs at {figure(rate)} requests/s were INVALID")
 
 
-class _Search:
-    """One search: out from a start until one rate passes and one does not, then in between."""
+class _KneeSearch:
+    """One search: moves out from its start until one rate passes and one does not, then bisects."""
 
-    def __init__(self, trial: Trial, tolerance: float) -> None:
+    def __init__(self, trial: TrialFunction, tolerance: float) -> None:
         self._trial = trial
         self._tolerance = tolerance
         self.low = 0.0
         """The highest rate that passed."""
         self.untrusted = False
-        """Whether the rate above it, which ended the search, could not be measured."""
+        """Whether the next higher rate, which ended the search, could not be measured."""
 
-    def run(self, start: float, step: float) -> _Search:
+    def run(self, start: float, step: float) -> _KneeSearch:
         if holds(self._trial, start):
             self.low, high = start, start * step
             while self._passes(high):
@@ -153,12 +158,12 @@ class _Search:
         return self
 
     def _passes(self, rate: float) -> bool:
-        """Above a rate that passed, one that cannot be measured ends the search as one that fails would."""
+        """Whether a rate is held; above a rate that passed, one that cannot be measured counts as not held."""
         try:
             passed = holds(self._trial, rate)
         except NotMeasurable:
             self.untrusted = True
             return False
-        # Only the last rate that did not pass says what the limit is.
+        # Only the last rate that did not pass shows what the limit is.
         self.untrusted = self.untrusted and passed
         return passed

@@ -1,4 +1,4 @@
-"""Settings written into a spec's text, comments and order kept; and the same as a patch."""
+"""Writes settings into the text of a spec, keeping its comments and order, and makes a patch of the change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.evidence import ServingSettings
 
 _INDENT = "  "
 
 
-def with_settings(text: str, settings: Settings) -> str:
-    """The spec's text with these settings under `serving`."""
+def with_settings(text: str, settings: ServingSettings) -> str:
+    """The text of the spec with these settings under `serving`."""
     edits: list[tuple[int, int, str]] = []
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     serving = _value(root, "serving")
@@ -35,8 +35,8 @@ def with_settings(text: str, settings: Settings) -> str:
     return text
 
 
-def unified(before: str, after: str, file: str) -> str:
-    """What `patch -p0` applies."""
+def settings_patch(before: str, after: str, file: str) -> str:
+    """A patch of the change, for `patch -p0`."""
     lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), file, file)
     return "".join(lines)
 

@@ -1,13 +1,13 @@
-"""Runs at different rates against one server: whether each rate is held, and where between them the knee is."""
+"""Runs at different rates against one server: judges whether it holds each rate, and finds the knee between them."""
 
 from __future__ import annotations
 
 from config.errors import MarinaError
 from loadtest.calibrating import knee
-from loadtest.calibrating.evidence import At
+from loadtest.calibrating.evidence import LatencyAtRate
+from loadtest.calibrating.fitted_knee import fitted_knee
 from loadtest.calibrating.knee import Knee, Untrusted, find_knee
-from loadtest.calibrating.refining import fitted_knee
-from loadtest.calibrating.search import Search
+from loadtest.calibrating.options import CalibrateOptions
 from loadtest.judging import (
     GENERATOR_REASONS,
     TOO_FEW,
@@ -16,11 +16,11 @@ from loadtest.judging import (
     Reason,
     Status,
     Verdict,
+    best_guess,
     decided_early,
-    goes_on,
+    is_undecided,
     judge,
-    latency_of,
-    on_balance,
+    latency_summary,
     pool,
 )
 from loadtest.measuring import Measurement, figure
@@ -31,38 +31,40 @@ from loadtest.scheduling import Schedule
 _FIRST_RPS = 20.0
 _BURST_S = 2.0
 _UNDER_ESTIMATE = 0.7
-# Near the knee a search looks until this many lengths of a run were measured, then decides by the figures.
+# Near the knee, the search measures up to this many lengths of a run, then decides by the figures.
 _MOST_LENGTHS = 2
 _COARSE = 0.08
 _LONG_LENGTHS, _MOST_LONG_RUNS = 4, 12
 _LONG_RUN_S = 30.0
-# At the knee and beside it, or nothing would tell how steeply the latency rises.
+# Long runs are at the knee and beside it, or they would not show how steeply the latency rises.
 _BESIDE = (1.0, 1.03, 0.97)
 
 
 class ServerEnded(MarinaError):
-    """Raised when the server under test ended by itself."""
+    """Raised if the server under test died."""
 
 
 class OutOfTime(Untrusted):
-    """Raised when the next run would be longer than what is left of the time allowed."""
+    """Raised if the next run would take longer than `--max-duration` allows."""
 
 
-class Trials:
+class RateTrials:
     """Runs at different rates against one server, each judged by whether that rate was held within the objective."""
 
-    def __init__(self, session: Session, objective: Objective, options: Search) -> None:
+    def __init__(self, session: Session, objective: Objective, options: CalibrateOptions) -> None:
         self._session = session
-        # The search asks whether the offered rate is held, not whether the spec's is.
+        # The search judges whether the offered rate is held, not whether that of the spec is.
         self._objective = objective.model_copy(update={"throughput_rps": None})
         self._options = options
         self.runs: list[tuple[Measurement, Verdict]] = []
         self._number = 0
-        self._measured_s = self._kept_s = 0.0
+        self._measured_s = self._reserved_s = 0.0
 
-    def at(self, rate: float) -> Status:
-        """Whether a rate is held: one short run where that is clear, longer ones where it is not, which then decide on
-        balance; INVALID when the generator could not measure it, Untrusted when anything else was wrong."""
+    def judge_rate(self, rate: float) -> Status:
+        """Whether a rate is held, by one short run if that is clear, otherwise by the figures of longer ones.
+
+        INVALID if the generator could not measure it; Untrusted if anything else was wrong.
+        """
         looks_s = self._options.first_look_s(rate, self._objective)
         most_s = _MOST_LENGTHS * self._options.length_s(rate, self._objective)
         measured: list[Measurement] = []
@@ -72,15 +74,15 @@ class Trials:
             so_far_s = sum(run.asked_s for run in measured)
             self._say(rate, verdict)
             early = decided_early(verdict, measured, self._objective)
-            if early or not _may_go_on(verdict) or so_far_s >= most_s:
-                return self._keep(rate, measured, verdict, early)
+            if early or not _may_decide_later(verdict) or so_far_s >= most_s:
+                return self._record(rate, measured, verdict, early)
             looks_s = min(so_far_s, most_s - so_far_s)
 
-    def _keep(self, rate: float, measured: list[Measurement], verdict: Verdict, early: Status | None = None) -> Status:
-        status = early or on_balance(verdict)
-        self.runs.append((pool(measured), verdict.model_copy(update={"status": status})))
+    def _record(self, rate: float, runs: list[Measurement], verdict: Verdict, early: Status | None = None) -> Status:
+        status = early or best_guess(verdict)
+        self.runs.append((pool(runs), verdict.model_copy(update={"status": status})))
         expected = {*GENERATOR_REASONS, UNDECIDED, TOO_FEW}
-        # What a run shows that is itself not trusted, a limit that was missed for one, is no trouble of its own.
+        # If the run itself is not trusted, its missed limits are not a problem of their own.
         others = [reason for reason in verdict.reasons or verdict.every_reason() if reason.id not in expected]
         if status == "INVALID" and others:
             raise Untrusted(f"{figure(rate)} requests/s: {others[0].text}")
@@ -93,11 +95,11 @@ class Trials:
             rate=rate,
             warmup_s=self._options.warmup_s,
             duration_s=length_s,
-            # Other arrivals each time: with the same ones, all searches would be wrong by the same dice, and agree.
+            # Each run has other arrivals: with the same ones, all searches would be off by the same chance, and agree.
             seed=self._options.seed + self._number,
         )
-        if self._lacks(schedule.total_s):
-            raise OutOfTime(f"`--max-duration` is over, before the run at {figure(rate)} requests/s")
+        if self._exceeds_time(schedule.total_s):
+            raise OutOfTime(f"`--max-duration` leaves no time for the run at {figure(rate)} requests/s")
         return self._measured(schedule, self._label(rate))
 
     def _label(self, rate: float) -> str:
@@ -106,52 +108,53 @@ class Trials:
     def _say(self, rate: float, verdict: Verdict) -> None:
         self._session.progress.say(f"  {self._label(rate):<44} {verdict.status} {figures_text(verdict)}")
 
-    def _long_look(self, rate: float, length_s: float) -> Status:
-        """One run, which decides by itself."""
+    def _long_run(self, rate: float, length_s: float) -> Status:
+        """Whether a rate is held, judged by a single run."""
         measured = [self._run(rate, length_s)]
         verdict = judge(measured, self._objective)
         self._say(rate, verdict)
-        return self._keep(rate, measured, verdict)
+        return self._record(rate, measured, verdict)
 
-    def _lacks(self, seconds: float) -> bool:
-        """Whether that is more than is left of the time allowed."""
+    def _exceeds_time(self, seconds: float) -> bool:
+        """Whether that is more than `--max-duration` leaves."""
         allowed_s = self._options.max_duration_s
-        return allowed_s is not None and self._measured_s + self._kept_s + seconds > allowed_s
+        return allowed_s is not None and self._measured_s + self._reserved_s + seconds > allowed_s
 
     def _measured(self, schedule: Schedule, label: str) -> Measurement:
-        """One run; neither Ctrl-C nor the end of the server is an answer about a rate, so both end the search."""
+        """Measures one run. Ctrl-C or the death of the server says nothing about a rate, so either ends the search."""
         measurement = self._session.measure(schedule, label)
         self._measured_s += schedule.total_s
         if measurement.interrupted:
             raise KeyboardInterrupt
         if measurement.server_end is not None:
-            raise ServerEnded(f"the server ended at {figure(schedule.rate)} requests/s: {measurement.server_end}")
+            raise ServerEnded(f"the server died at {figure(schedule.rate)} requests/s: {measurement.server_end}")
         return measurement
 
     def holds(self, rate: float) -> bool:
-        """Whether a rate is held within the objective; Untrusted when no run at it can be trusted."""
-        return knee.holds(self.at, rate)
+        """Whether a rate is held within the objective; Untrusted if no run at it can be trusted."""
+        return knee.holds(self.judge_rate, rate)
 
     def warm_up(self, rate: float = _FIRST_RPS) -> float:
-        """Bursts from a rate on until the server, which may have just started, no longer gets faster; about what it
-        holds then."""
-        return knee.estimate(self._burst, rate)
+        """Sends bursts, starting at `rate`, until the server gets no faster; returns roughly the rate that it holds."""
+        return knee.estimate_capacity(self._burst, rate)
 
     def find(self, first: float | None) -> Knee:
-        """About where the knee is; Untrusted when it cannot be found."""
+        """Finds roughly where the knee is; Untrusted if it cannot be found."""
         if first is None:
             first = _UNDER_ESTIMATE * self.warm_up()
             self._say_how_long(first)
-        return find_knee(self.at, first, self._options.repeat, max(_COARSE, self._options.tolerance))
+        return find_knee(self.judge_rate, first, self._options.repeat, max(_COARSE, self._options.tolerance))
 
     def measure_knee(self, about: Knee) -> Knee:
-        """The knee by long runs at it and beside it, which go on until its interval is narrow enough; as it was when
-        the time is over, or when the generator is what ended the search."""
+        """Measures the knee by long runs at it and beside it, until its interval is narrow enough or the time is over.
+
+        Returns the knee unchanged if the generator ended the search.
+        """
         if about.limit == "generator":
             return about
         refined = about
-        # The long run with room above comes after these.
-        self._kept_s = self._headroom_s(about.rps)
+        # Reserve the time of the long run below the knee, which comes after these.
+        self._reserved_s = self._headroom_s(about.rps)
         try:
             for number in range(_MOST_LONG_RUNS):
                 if number and refined.interval and refined.width <= self._options.tolerance:
@@ -161,52 +164,53 @@ class Trials:
         except OutOfTime:
             refined = fitted_knee(self.runs, about, refined.rps, self._objective)
         finally:
-            self._kept_s = 0.0
+            self._reserved_s = 0.0
         return refined
 
     def _long(self, rate: float) -> None:
         for _ in range(knee.TRIES):
-            if self._long_look(rate, _LONG_LENGTHS * self._options.length_s(rate, self._objective)) != "INVALID":
+            if self._long_run(rate, _LONG_LENGTHS * self._options.length_s(rate, self._objective)) != "INVALID":
                 return
         raise knee.NotMeasurable(f"{knee.TRIES} long runs at {figure(rate)} requests/s were INVALID")
 
     def _say_how_long(self, rate: float) -> None:
         minutes = max(1, round(self._options.usual_s(rate, self._objective) / 60))
         most_s = self._options.max_duration_s
-        bound = f"at most {max(1, round(most_s / 60))}" if most_s else "`--max-duration` bounds it"
-        self._session.progress.say(f"  some {figure(rate)} requests/s: about {minutes} minutes to measure, {bound}")
+        bound = f"at most {max(1, round(most_s / 60))}" if most_s else "`--max-duration` limits it"
+        text = f"  about {figure(rate)} requests/s: measuring takes about {minutes} minutes, {bound}"
+        self._session.progress.say(text)
 
     def _burst(self, rate: float) -> float:
-        """Good answers a second of a short burst."""
+        """Good answers per second in a short burst."""
         schedule = Schedule(arrivals="constant", rate=rate, warmup_s=_BURST_S / 2, duration_s=_BURST_S)
         return self._measured(schedule, f"burst, {figure(rate)} requests/s").held_rps
 
-    def nearest_pass(self, rate: float) -> At | None:
-        """The latencies of the run that passed nearest to a rate."""
+    def nearest_pass(self, rate: float) -> LatencyAtRate | None:
+        """The latencies of the passed run that is nearest to a rate; None if no run passed."""
         passed = [measurement for measurement, verdict in self.runs if verdict.status == "PASS"]
         if not passed:
             return None
         nearest = min(passed, key=lambda measurement: abs(measurement.rate - rate))
-        return At(rate=nearest.rate, status="PASS", response=latency_of(nearest.response))
+        return LatencyAtRate(rate=nearest.rate, status="PASS", response=latency_summary(nearest.response))
 
-    def with_headroom(self, rate: float) -> At:
-        """A run three times as long as the others, at least half a minute unless lengths were asked for."""
-        status = self._long_look(rate, self._headroom_s(rate))
-        return At(rate=rate, status=status, response=latency_of(self.runs[-1][0].response))
+    def with_headroom(self, rate: float) -> LatencyAtRate:
+        """A run three times as long as the others, and at least half a minute unless `--trial` sets their length."""
+        status = self._long_run(rate, self._headroom_s(rate))
+        return LatencyAtRate(rate=rate, status=status, response=latency_summary(self.runs[-1][0].response))
 
     def _headroom_s(self, rate: float) -> float:
         shortest_s = _LONG_RUN_S if self._options.trial_s is None else 0.0
         return max(shortest_s, 3 * self._options.length_s(rate, self._objective))
 
-    def why(self) -> list[Reason]:
-        """Every reason of the last run."""
+    def last_reasons(self) -> list[Reason]:
+        """All reasons of the last run."""
         return self.runs[-1][1].every_reason() if self.runs else []
 
 
-def _may_go_on(verdict: Verdict) -> bool:
-    """Whether another run at the rate would tell more; that nothing fails needs no proof here, `loadtest` wants one."""
+def _may_decide_later(verdict: Verdict) -> bool:
+    """Whether another run at the rate may decide it. A search, unlike `loadtest`, needs no proof that nothing fails."""
     unsure = [check for check in verdict.checks if check.status == "INVALID"]
     few = {reason.id for reason in verdict.every_reason()} <= {UNDECIDED, TOO_FEW} and verdict.status == "INVALID"
-    return (goes_on(verdict) or few) and not all(
+    return (is_undecided(verdict) or few) and not all(
         check.objective == "errors" and check.measured == 0 for check in unsure
     )

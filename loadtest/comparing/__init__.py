@@ -1,27 +1,26 @@
-"""Whether one server is worse than another: both measured in turns, round after round, and judged by the interval of
-each ratio; and `compare`, the verb."""
+"""`marina compare`: measures two servers in turns, and judges by the ratios of their figures whether the new one is
+worse."""
 
 from loadtest.comparing.baseline import compare_with_baseline
-from loadtest.comparing.compare import Pairing, compare, comparison_text
-from loadtest.comparing.comparison import Comparison, Round, Turn, turn_of
-from loadtest.comparing.judgement import Said, judge_rounds
+from loadtest.comparing.compare import CompareOptions, compare, comparison_text
+from loadtest.comparing.comparison import Comparison, Round, Turn
+from loadtest.comparing.judgement import Judgement, judge_rounds
 from loadtest.comparing.ratios import Ratio, ratio
-from loadtest.comparing.rounds import first_of, look_share, looks_of
+from loadtest.comparing.rounds import first_side, look_schedule, look_share
 
 __all__ = [
+    "CompareOptions",
     "Comparison",
-    "Pairing",
+    "Judgement",
     "Ratio",
     "Round",
-    "Said",
     "Turn",
     "compare",
     "compare_with_baseline",
     "comparison_text",
-    "first_of",
+    "first_side",
     "judge_rounds",
+    "look_schedule",
     "look_share",
-    "looks_of",
     "ratio",
-    "turn_of",
 ]

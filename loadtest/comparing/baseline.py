@@ -1,7 +1,6 @@
-"""Two stored verdicts as a comparison: of the same load on the same machine, or it says in what they differ.
+"""Compares two stored verdicts of the same load on the same machine; if they are not alike, it lists the differences.
 
-Both had the same arrivals, so that each stretch of a run can be compared with the same stretch of the other, as a
-round.
+Both had the same arrivals, so each twelfth of a run can be compared with the same twelfth of the other, as a round.
 """
 
 from __future__ import annotations
@@ -13,25 +12,26 @@ from typing import Any
 from config.errors import InputError
 from config.spec import Spec
 from loadtest.comparing.compare import regression_of, write_comparison
-from loadtest.comparing.comparison import Comparison, Round, Side, Turn, Turns
+from loadtest.comparing.comparison import Comparison, ComparisonLoad, Round, Side, Turn
 from loadtest.comparing.judgement import judge_rounds
-from loadtest.comparing.rounds import first_of
+from loadtest.comparing.rounds import first_side
 from loadtest.comparing.sides import read_outcome
-from loadtest.judging import Outcome, Reason, Run
+from loadtest.judging import LoadTestOutcome, Reason, RunRecord
 from loadtest.measuring import merge_slices
-from loadtest.running import Where, find_package
+from loadtest.running import TargetOptions, find_package
 
-# Stretches of a run: so many that they show how they vary, and so long that each has a p99.
-_STRETCHES = 12
-# Of a machine; its memory may differ by what its kernel keeps.
-_ALIKE = ("processor", "cores", "cpu_limit", "memory_limit_bytes", "isa", "system", "python")
+# Enough parts to show how they vary, and each long enough to have a p99.
+_PARTS_PER_RUN = 12
+# The fields of a machine that must be equal; its memory may differ by what the kernel keeps for itself.
+_SAME_MACHINE = {"processor", "cores", "cpu_limit", "memory_limit_bytes", "isa", "system", "python"}
 
 
-def compare_with_baseline(spec: Spec, baseline: Path, where: Where) -> Comparison:
-    """The newest verdict of the spec's package against a stored one; written as of `compare`."""
+def compare_with_baseline(spec: Spec, baseline: Path, where: TargetOptions) -> Comparison:
+    """Compares the newest verdict of the spec's package with a stored one, and writes the same files as `compare`."""
     old, new = read_outcome(baseline, "--baseline"), _newest(spec, where)
     differing = list(_differences(old, new))
     rounds = [] if differing else list(_rounds(old, new))
+    load = new.load.model_dump(include=set(ComparisonLoad.model_fields))
     judged = judge_rounds(rounds, new.objective, regression_of(spec))
     result = Comparison(
         status="INVALID" if differing else judged.status,
@@ -39,10 +39,10 @@ def compare_with_baseline(spec: Spec, baseline: Path, where: Where) -> Compariso
         figures=() if differing else judged.figures,
         regression=regression_of(spec),
         objective=new.objective,
-        old=_side(old),
-        new=_side(new),
+        old=Side(**old.tested.model_dump(include=set(Side.model_fields))),
+        new=Side(**new.tested.model_dump(include=set(Side.model_fields))),
         answers=None,
-        load=_turns(new),
+        load=ComparisonLoad(**load, turn_s=new.load.duration_s / _PARTS_PER_RUN),
         machine=new.machine,
         at=new.at,
         rounds=tuple(rounds),
@@ -52,22 +52,24 @@ def compare_with_baseline(spec: Spec, baseline: Path, where: Where) -> Compariso
     return result
 
 
-def _newest(spec: Spec, where: Where) -> Outcome:
+def _newest(spec: Spec, where: TargetOptions) -> LoadTestOutcome:
     file = where.out / "verdict.json"
     again = f"marina loadtest {spec.file}"
     if not file.is_file():
-        raise InputError(f"{file}: there is no verdict of `{spec.name}` to compare with it", hint=again)
+        raise InputError(f"{file}: there is no verdict of `{spec.name}` to compare with the baseline", hint=again)
     outcome, package = read_outcome(file, "--baseline"), find_package(where)
     if package is not None and outcome.tested.package != package.sha256:
         tested = (outcome.tested.package or "unknown")[:12]
-        raise InputError(f"{file}: is about package {tested}, but packaged is {package.sha256[:12]}", hint=again)
+        raise InputError(
+            f"{file}: it is about package {tested}, but the spec's package is {package.sha256[:12]}", hint=again
+        )
     return outcome
 
 
-def _differences(old: Outcome, new: Outcome) -> Iterator[Reason]:
-    """What must be the same, and is not."""
+def _differences(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Reason]:
+    """One reason for each thing that must be the same and is not."""
     parts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "machine": (old.machine.model_dump(include=set(_ALIKE)), new.machine.model_dump(include=set(_ALIKE))),
+        "machine": (old.machine.model_dump(include=_SAME_MACHINE), new.machine.model_dump(include=_SAME_MACHINE)),
         "load": (old.load.model_dump(), new.load.model_dump()),
         "objective": (old.objective.model_dump(), new.objective.model_dump()),
         "tested": ({"started": old.tested.started}, {"started": new.tested.started}),
@@ -78,25 +80,25 @@ def _differences(old: Outcome, new: Outcome) -> Iterator[Reason]:
                 yield Reason(id="not-alike", text=f"`{part}.{name}` was {value} and is {after[name]}")
 
 
-def _rounds(old: Outcome, new: Outcome) -> Iterator[Round]:
-    """The stretches of the runs that both made."""
+def _rounds(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Round]:
+    """A round for each part of each run that both verdicts have."""
     number = 0
     for before, after in zip(old.runs, new.runs, strict=False):
         measured = before.measurement, after.measurement
         if measured[0].asked_s != measured[1].asked_s or not all(run.slices for run in measured):
             return
         left_out = (*before.verdict.reasons, *after.verdict.reasons)
-        for turns in zip(_stretches(before), _stretches(after), strict=True):
-            yield Round(first=first_of(number), old=turns[0], new=turns[1], left_out=left_out)
+        for turns in zip(_parts_of_run(before), _parts_of_run(after), strict=True):
+            yield Round(first=first_side(number), old=turns[0], new=turns[1], left_out=left_out)
             number += 1
 
 
-def _stretches(run: Run) -> Iterator[Turn]:
+def _parts_of_run(run: RunRecord) -> Iterator[Turn]:
     slices = run.measurement.slices
-    for at in range(_STRETCHES):
-        whole = merge_slices(slices[len(slices) * at // _STRETCHES : len(slices) * (at + 1) // _STRETCHES])
+    for at in range(_PARTS_PER_RUN):
+        whole = merge_slices(slices[len(slices) * at // _PARTS_PER_RUN : len(slices) * (at + 1) // _PARTS_PER_RUN])
         yield Turn(
-            asked_s=run.measurement.asked_s / _STRETCHES,
+            asked_s=run.measurement.asked_s / _PARTS_PER_RUN,
             planned=whole.due,
             sent=whole.due,
             answered=whole.due - whole.failed,
@@ -105,27 +107,3 @@ def _stretches(run: Run) -> Iterator[Turn]:
             cpu_s=None,
             response=whole.response,
         )
-
-
-def _side(outcome: Outcome) -> Side:
-    tested = outcome.tested
-    return Side(
-        name=tested.name,
-        version=tested.version,
-        spec=tested.spec,
-        url=tested.url,
-        package=tested.package,
-        started=tested.started,
-    )
-
-
-def _turns(outcome: Outcome) -> Turns:
-    load = outcome.load
-    return Turns(
-        arrivals=load.arrivals,
-        rate=load.rate,
-        warmup_s=load.warmup_s,
-        turn_s=load.duration_s / _STRETCHES,
-        seed=load.seed,
-        timeout_s=load.timeout_s,
-    )

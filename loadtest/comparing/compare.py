@@ -1,71 +1,65 @@
-"""`compare`, the verb: two servers side by side, measured in turns, and the records of what that shows."""
+"""`compare`, for `marina compare`: measures two servers in turns and records the result."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from config.errors import InputError
 from config.record import Part, write_json, write_text
 from config.spec import Spec
-from loadtest.comparing.answers import compare_answers
-from loadtest.comparing.comparison import Answers, Comparison, Round, Turn, Turns, Which, turn_of
-from loadtest.comparing.judgement import Said, figures_text, judge_rounds
-from loadtest.comparing.page import comparison_html
-from loadtest.comparing.rounds import first_of, look_share, looks_of
-from loadtest.comparing.sides import Contender, Opened, contender_of, opened
-from loadtest.comparing.standstill import standing_still
-from loadtest.comparing.suite import comparison_xml
+from loadtest.comparing.answer_comparison import compare_answers
+from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Round, SideName, Turn, turn_from
+from loadtest.comparing.comparison_junit import comparison_xml
+from loadtest.comparing.comparison_page import comparison_html
+from loadtest.comparing.judgement import Judgement, judge_rounds, ratios_text
+from loadtest.comparing.pausing import paused
+from loadtest.comparing.rounds import first_side, look_schedule, look_share
+from loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side
 from loadtest.judging import (
     Objective,
     Reason,
     Status,
-    against_run,
     client_timeout_s,
     costs_of,
     costs_text,
+    distrust_reasons,
     objective_of,
 )
-from loadtest.measuring import cpu_seconds, figure, this_machine
-from loadtest.running import Where, await_ready, find_package, known_knee
+from loadtest.measuring import cpu_seconds, figure, this_machine, utc_now
+from loadtest.running import TargetOptions, await_ready, find_package, known_knee, stated_rate
 from loadtest.scheduling import Arrivals, Schedule
-from loadtest.sending import standing_generator
+from loadtest.sending import running_generator
 
-# So short that most rounds hold none of what disturbs a machine now and then, and so long that each has a tail.
+# Short enough that most rounds have no disturbance of the machine in them, and long enough that each has a tail.
 _SHORTEST_S, _FEWEST_REQUESTS = 1.0, 50
-_LONGEST_S, _FEWEST_ALLOWED = 720.0, 40
-_AWAKE_S = 30.0
-_EITHER: tuple[Which, Which] = ("old", "new")
+_LONGEST_S, _FEWEST_ROUNDS_ALLOWED = 720.0, 40
+_READY_AGAIN_S = 30.0
 
 
-class Pairing(Part):
-    """How to compare, as the command line says it; None is a default that depends on the objective."""
+class CompareOptions(Part):
+    """The options of `marina compare`; None stands for a default that depends on the objective."""
 
     rate: Annotated[float, Field(gt=0)] | None = None
-    """Requests/s, of both; default: the spec's `slo.throughput_rps`."""
+    """Requests/s to both servers; default: the spec's `slo.throughput_rps`."""
     turn_s: Annotated[float, Field(gt=0)] | None = None
-    """Length of one server's measured window in a round; default: a second, or as long as fifty requests take."""
+    """Measured seconds of each server in a round; default: one second, or as long as fifty requests take."""
     max_duration_s: Annotated[float, Field(gt=0)] | None = None
-    """How long may be measured, all turns together; default: 720 s, or what forty rounds take."""
+    """The longest measured time of all turns together; default: 720 s, or as long as forty rounds take."""
     warmup_s: Annotated[float, Field(ge=0)] = 0.5
     arrivals: Arrivals = "poisson"
     seed: int = 0
     timeout_s: Annotated[float, Field(gt=0)] | None = None
 
-    def turns(self, spec: Spec, objective: Objective) -> Turns:
-        """What each of them is sent; InputError when neither options nor objective say a rate."""
-        rate = self.rate or objective.throughput_rps
-        if rate is None:
-            text = f"{spec.file}: `slo.throughput_rps`: missing, and no rate was asked for"
-            raise InputError(text, hint=f"marina compare {spec.file} --against OLD --rate 50")
+    def load(self, spec: Spec, objective: Objective) -> ComparisonLoad:
+        """The load that each server gets; InputError if neither the options nor the objective state a rate."""
+        rate = stated_rate(self.rate, spec, objective, f"marina compare {spec.file} --against OLD")
         shortest_s = max(_SHORTEST_S, math.ceil(_FEWEST_REQUESTS / rate))
-        return Turns(
+        return ComparisonLoad(
             arrivals=self.arrivals,
             rate=rate,
             warmup_s=self.warmup_s,
@@ -74,82 +68,92 @@ class Pairing(Part):
             timeout_s=client_timeout_s(objective, self.timeout_s),
         )
 
-    def most_rounds(self, turns: Turns) -> int:
-        """How many rounds fit in the time allowed."""
-        round_s = 2 * turns.turn_s
-        return int((self.max_duration_s or max(_LONGEST_S, _FEWEST_ALLOWED * round_s)) / round_s)
+    def most_rounds(self, load: ComparisonLoad) -> int:
+        """How many rounds fit into the longest measured time."""
+        round_s = 2 * load.turn_s
+        return int((self.max_duration_s or max(_LONGEST_S, _FEWEST_ROUNDS_ALLOWED * round_s)) / round_s)
 
 
-class _Course:
-    """The rounds of two servers that run."""
+class _RoundRunner:
+    """Runs the rounds of two servers that are up."""
 
-    def __init__(self, old: Opened, new: Opened, turns: Turns, objective: Objective) -> None:
-        self._sides: dict[Which, Opened] = {"old": old, "new": new}
-        self._turns, self._objective = turns, objective
+    def __init__(self, old: OpenedSide, new: OpenedSide, load: ComparisonLoad, objective: Objective) -> None:
+        self._sides: dict[SideName, OpenedSide] = {"old": old, "new": new}
+        self._load, self._objective = load, objective
         self.rounds: list[Round] = []
         self.ended: tuple[Reason, Status] | None = None
 
     def round(self) -> None:
-        """One turn of each, under the same arrivals; who is first changes as in ABBA."""
+        """Runs one turn of each server under the same arrivals."""
         number = len(self.rounds)
         schedule = Schedule(
-            arrivals=self._turns.arrivals,
-            rate=self._turns.rate,
-            warmup_s=self._turns.warmup_s,
-            duration_s=self._turns.turn_s,
-            seed=self._turns.seed + number,
+            arrivals=self._load.arrivals,
+            rate=self._load.rate,
+            warmup_s=self._load.warmup_s,
+            duration_s=self._load.turn_s,
+            seed=self._load.seed + number,
         )
-        first = first_of(number)
-        turns: dict[Which, Turn] = {}
+        first = first_side(number)
+        turns: dict[SideName, Turn] = {}
         against: list[Reason] = []
-        for which in (first, *(side for side in _EITHER if side != first)):
+        for which in (first, _other(first)):
             turns[which], reasons = self._turn(which, schedule, number)
             against += reasons
         self.rounds.append(Round(first=first, old=turns["old"], new=turns["new"], left_out=tuple(against)))
 
-    def _turn(self, which: Which, schedule: Schedule, number: int) -> tuple[Turn, list[Reason]]:
-        mine, other = self._sides[which], self._sides["new" if which == "old" else "old"]
-        session, pid = mine.session, mine.pid
-        with standing_still(other.pid):
-            awake = pid is None or await_ready(session.target, _AWAKE_S)
+    def _turn(self, which: SideName, schedule: Schedule, number: int) -> tuple[Turn, list[Reason]]:
+        side, other = self._sides[which], self._sides[_other(which)]
+        session, pid = side.session, side.pid
+        with paused(other.pid):
+            is_ready = pid is None or await_ready(session.target, _READY_AGAIN_S)
             before = cpu_seconds(pid) if pid else 0.0
             measurement = session.measure(schedule, f"round {number + 1}, {which}")
             cpu_s = cpu_seconds(pid) - before if pid else None
         if measurement.interrupted:
             raise KeyboardInterrupt
         if measurement.server_end is not None:
-            text = f"the {which} server ended in round {number + 1}: {measurement.server_end}"
+            text = f"the {which} server died in round {number + 1}: {measurement.server_end}"
             self.ended = (Reason(id="server-died", text=text), "FAIL" if which == "new" else "INVALID")
-        reasons = against_run(measurement, self._objective)
-        if not awake:
-            reasons.append(Reason(id="not-ready", text="the server was not ready again after it stood still"))
+        reasons = distrust_reasons(measurement, self._objective)
+        if not is_ready:
+            reasons.append(Reason(id="not-ready", text="the server did not become ready again after it was paused"))
         named = [Reason(id=reason.id, text=f"round {number + 1}, {which}: {reason.text}") for reason in reasons]
-        return turn_of(measurement, cpu_s), named
+        return turn_from(measurement, cpu_s), named
 
 
-def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: bool = False) -> Comparison:
-    """Measures both in turns until it is clear, judges, and writes `compare.json`, `.xml` and `.html` into
-    `where.out`. `where.url` is the new server, when it is not to be started."""
+def _other(which: SideName) -> SideName:
+    return "new" if which == "old" else "old"
+
+
+def compare(
+    spec: Spec, against: str, options: CompareOptions, where: TargetOptions, *, quiet: bool = False
+) -> Comparison:
+    """Measures two servers in turns until the result is clear, judges them, and writes `compare.json`, `.xml` and
+    `.html`.
+
+    `against` names the old server. The files go to `where.out`. `where.url` is the new server, unless it is to be
+    started.
+    """
     objective = objective_of(spec)
-    turns = options.turns(spec, objective)
+    load = options.load(spec, objective)
     package = find_package(where)
     new = Contender("new", spec, package, where.out, url=where.url, supervisor=where.supervisor)
-    old = contender_of(against, new, where.out)
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    old = find_contender(against, new, where.out)
+    at = utc_now()
     with ExitStack() as stack:
-        generator = stack.enter_context(standing_generator())
+        generator = stack.enter_context(running_generator())
         how: dict[str, Any] = {
             "objective": objective,
-            "timeout_s": turns.timeout_s,
+            "timeout_s": load.timeout_s,
             "generator": generator,
             "quiet": quiet,
         }
-        sides = [stack.enter_context(opened(side, new, where, **how)) for side in (old, new)]
+        sides = [stack.enter_context(open_side(side, new, where, **how)) for side in (old, new)]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
-        course = _Course(sides[0], sides[1], turns, objective)
-        looks = looks_of(options.most_rounds(turns))
-        judgement = _until_clear(course, looks, spec, objective, answers)
-        costs = costs_of(spec, _seen_rps(course.rounds), known_knee(where.out, package))
+        runner = _RoundRunner(sides[0], sides[1], load, objective)
+        looks = look_schedule(options.most_rounds(load))
+        judgement = _until_clear(runner, looks, spec, objective, answers)
+        costs = costs_of(spec, _seen_rps(runner.rounds), known_knee(where.out, package))
         over = costs.over if costs else None
         result = Comparison(
             status="FAIL" if over and judgement.status == "PASS" else judgement.status,
@@ -160,10 +164,10 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
             old=sides[0].side,
             new=sides[1].side,
             answers=answers,
-            load=turns,
+            load=load,
             machine=this_machine(),
             at=at,
-            rounds=tuple(course.rounds),
+            rounds=tuple(runner.rounds),
             looks=len(looks),
             costs=costs,
         )
@@ -171,21 +175,23 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
     return result
 
 
-def _until_clear(course: _Course, looks: Sequence[int], spec: Spec, objective: Objective, answers: Answers) -> Said:
-    """Rounds until the figures decide, a server has ended, or there is no more time."""
+def _until_clear(
+    runner: _RoundRunner, looks: Sequence[int], spec: Spec, objective: Objective, answers: AnswerCounts
+) -> Judgement:
+    """Runs rounds until the figures decide, a server has died, or the time is over."""
     for look in looks:
-        while len(course.rounds) < look and course.ended is None:
-            course.round()
+        while len(runner.rounds) < look and runner.ended is None:
+            runner.round()
         judgement = judge_rounds(
-            course.rounds,
+            runner.rounds,
             objective,
             regression_of(spec),
             share=look_share(look, looks),
             answers=answers,
             agreement=spec.model.min_agreement,
-            ended=course.ended,
+            ended=runner.ended,
         )
-        if not judgement.goes_on:
+        if not judgement.needs_more_rounds:
             break
     return judgement
 
@@ -195,22 +201,22 @@ def _seen_rps(rounds: Sequence[Round]) -> float:
 
 
 def regression_of(spec: Spec) -> float:
-    """By how much the new server may be worse, of a spec with an objective."""
+    """By what share the new server may be worse; the spec must have an `slo`."""
     assert spec.slo is not None
     return spec.slo.regression
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """The three files, each whole or not at all."""
+    """Writes the three files, each atomically."""
     write_json(folder / "compare.json", comparison.to_data())
     write_text(folder / "compare.xml", comparison_xml(comparison))
     write_text(folder / "compare.html", comparison_html(comparison))
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The comparison as a few lines for a terminal."""
+    """The comparison as a few lines for the terminal."""
     counted, load = len(comparison.counted), comparison.load
     sent = f"{figure(load.rate)} requests/s for {load.turn_s:g} s each"
-    lines = [f"compare: {comparison.status} new / old: {figures_text(comparison.figures)}; {counted} rounds, {sent}"]
+    lines = [f"compare: {comparison.status} new / old: {ratios_text(comparison.figures)}; {counted} rounds, {sent}"]
     lines += [costs_text(comparison.costs)] if comparison.costs else []
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in comparison.every_reason())])

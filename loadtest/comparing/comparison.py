@@ -1,60 +1,68 @@
-"""`compare.json`: the verdict of a comparison, each figure of it, and every round behind it. docs/04-loadtest.md
-explains each field."""
+"""The record `compare.json`: the verdict of a comparison, each figure, and every round behind it.
+
+docs/04-loadtest.md explains each field.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from config.record import Document, Part
 from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, Status
-from loadtest.measuring import Latencies, Machine, Measurement
+from loadtest.measuring import Histogram, Latencies, Machine, Measurement, merge_histograms
 from loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.comparison/1"
-Name = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]
+FigureName = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]
 Unit = Literal["ms", "requests/s", "share"]
-Which = Literal["old", "new"]
+SideName = Literal["old", "new"]
 
 
 class Turn(Part):
-    """What one server showed in one round."""
+    """What was measured of one server in one round."""
 
     asked_s: float
     planned: int
     sent: int
     answered: int
-    """Good answers, those of the warm-up too: what the CPU time was used for."""
+    """Good answers, including those of the warm-up, since the CPU time includes it, too."""
     in_time: int
-    """Good answers to the arrivals of the window, in time."""
+    """Good answers in time to the arrivals of the window."""
     failed: int
     cpu_s: float | None
-    """CPU time of the server's processes, warm-up included; None for a server that runs elsewhere."""
+    """CPU time of the server's processes, including the warm-up; None for a server that was not started here."""
     response: Latencies
 
 
 class Round(Part):
     """One turn of each server under the same arrivals."""
 
-    first: Which
+    first: SideName
     old: Turn
     new: Turn
     left_out: tuple[Reason, ...] = ()
-    """Why it cannot be trusted; empty for one that counts."""
+    """Why the round cannot be trusted; empty for one that counts."""
+
+    @property
+    def both_answered(self) -> bool:
+        """Whether each server answered at least one request."""
+        return self.old.response.count > 0 and self.new.response.count > 0
 
 
 class Figure(Part):
-    """One thing that is compared, over all rounds that count."""
+    """One figure that is compared, over all rounds that count."""
 
-    figure: Name
+    figure: FigureName
     status: Status
     old: float | None
     new: float | None
     ratio: float | None = None
-    """New / old: the middle of that of each round, so that one that was disturbed does not decide."""
+    """New / old: the Hodges-Lehmann median of the rounds' own ratios, so that one disturbed round does not decide."""
     interval: tuple[float, float] | None = None
-    """Of the ratio; how often an end is exceeded, `looks` of the comparison decides. None for errors and answers."""
+    """The interval of the ratio. How often its ends are exceeded depends on `looks`. None for errors and answers."""
     limit: float
-    """Of the ratio; of the errors and answers, the share that is allowed."""
+    """The limit of the ratio; for errors and answers, the allowed share."""
     unit: Unit
     reasons: tuple[Reason, ...] = ()
 
@@ -67,58 +75,57 @@ class Side(Part):
     spec: str | None
     url: str
     package: str | None
-    """Hash of the MAR."""
+    """The hash of the MAR."""
     started: bool
-    """Whether it was started here; only then it stands still while the other is measured, and its CPU time is known."""
+    """Whether it was started here: only then is it paused while the other is measured, and its CPU time known."""
 
 
-class Answers(Part):
-    """How the two answered the same inputs."""
+class AnswerCounts(Part):
+    """How many inputs both servers answered in the same way."""
 
     inputs: int
     same: int
     differing: tuple[str, ...]
-    """The names of some that were answered differently."""
+    """The names of some inputs that were answered differently."""
 
 
-class Turns(Part):
-    """How the two were loaded."""
+class ComparisonLoad(Part):
+    """The load that both servers got."""
 
     arrivals: Spacing
     rate: float
     warmup_s: float
     turn_s: float
     seed: int
-    """Of the first round; each further one adds one."""
+    """The seed of the first round; each further round adds one."""
     timeout_s: float
 
 
 class Comparison(Document):
-    """The whole record."""
+    """The whole record of a comparison."""
 
     schema_: Literal["marina.comparison/1"] = SCHEMA
     status: Status
     reasons: tuple[Reason, ...]
-    """Against the comparison as a whole."""
+    """Reasons against the comparison as a whole."""
     figures: tuple[Figure, ...]
     regression: float
     """The spec's `slo.regression`."""
     objective: Objective
     old: Side
     new: Side
-    answers: Answers | None
-    load: Turns
+    answers: AnswerCounts | None
+    load: ComparisonLoad
     machine: Machine
     at: str
     rounds: tuple[Round, ...]
     looks: int = 1
-    """How often the figures might be looked at: the more often, the surer each look must be."""
+    """How often the figures could be looked at: the more often, the stricter each look must be."""
     costs: Costs | None = None
-    """Of the new server; without a `cost` in the spec, none."""
+    """What the new server costs; None if the spec has no `cost`."""
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
         return EXIT_CODES[self.status]
 
     @property
@@ -127,12 +134,18 @@ class Comparison(Document):
         return [turns for turns in self.rounds if not turns.left_out]
 
     def every_reason(self) -> list[Reason]:
-        """The reasons of the whole and of each figure, in order."""
+        """The reasons against the comparison, then those of each figure."""
         return [*self.reasons, *(reason for figure in self.figures for reason in figure.reasons)]
 
 
-def turn_of(measurement: Measurement, cpu_s: float | None) -> Turn:
-    """A run's share of a comparison."""
+def responses(rounds: Sequence[Round]) -> tuple[Histogram, Histogram]:
+    """The latencies of the old and of the new server, over all rounds."""
+    old, new = [turns.old.response for turns in rounds], [turns.new.response for turns in rounds]
+    return merge_histograms(old), merge_histograms(new)
+
+
+def turn_from(measurement: Measurement, cpu_s: float | None) -> Turn:
+    """The turn that a measurement makes in a comparison."""
     return Turn(
         asked_s=measurement.asked_s,
         planned=measurement.planned,

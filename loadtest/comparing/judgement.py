@@ -1,8 +1,9 @@
-"""From rounds to PASS, FAIL or INVALID: is the new server surely worse than the old one by more than is allowed? Pure.
+"""Turns rounds into PASS, FAIL or INVALID: is the new server certainly worse than the old one by more than allowed?
 
-A ratio is judged by its interval: FAIL when all of it is over the limit, PASS when all of it is within, INVALID
-`undecided` when the limit is inside. Over all looks a FAIL is wrong once in fifty, and so is a PASS. One figure is
-enough for a FAIL, so all share that; a PASS needs every figure, so each has all of it.
+A ratio is judged by its interval: FAIL if all of it is over the limit, PASS if all of it is within the limit, INVALID
+`undecided` if the limit lies inside it. Over all looks together, a FAIL is wrong once in fifty times, and so is a PASS.
+One figure is enough for a FAIL, so all figures share that error; a PASS needs every figure, so each may use all of it.
+No I/O.
 """
 
 from __future__ import annotations
@@ -11,53 +12,53 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.comparing.comparison import Answers, Figure, Name, Round, Turn, Unit
+from loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
 from loadtest.comparing.ratios import Ratio, ratio
 from loadtest.comparing.swaps import by_chance, late_line, more_late
-from loadtest.judging import SHARE, UNDECIDED, Objective, Reason, Status, worst
-from loadtest.measuring import figure, merged, percent
+from loadtest.judging import P99_SHARE, UNDECIDED, Objective, Reason, Status, worst_status
+from loadtest.measuring import figure, merge_histograms, percent
 
 FEWEST_ROUNDS = 12
-# How often a verdict may be wrong, over all looks; a FAIL is one of the ratios of p50, p99, rate and CPU time, of what
-# is late, or of what fails.
+# How often a verdict may be wrong over all looks, and how many figures may cause a FAIL: the ratios of p50, p99, rate
+# and CPU time, late answers, and errors.
 _WRONG, _JUDGED = 0.02, 6
-# Late answers that chance explains as seldom leave it open whether the new server stalls.
+# If chance alone explains the late answers less often than this, it stays open whether the new server stalls.
 _OPEN = 0.05
-# A disturbed round is left out, with both its turns; where more than one in five is, the machine cannot compare.
+# A disturbed round is left out with both its turns. If more than one in five are, the machine is unfit for comparisons.
 MOST_LEFT_OUT = 0.2
-_WORSE = {"p50": "slower", "p99": "slower", "cpu": "more CPU time", "rate": "fewer answers in time"}
+_CHANCE = "more rounds would show whether that is chance"
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One figure of one server: over all rounds, and of each."""
+class SideFigure:
+    """One figure of one server: over all rounds, and in each round."""
 
     whole: float
     rounds: Sequence[float]
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """How often one figure may fail, and pass, wrongly: how often either end of its interval is exceeded."""
+class FalseRates:
+    """How often one figure may fail and pass wrongly: how often each end of its interval may be exceeded."""
 
     fails: float
     passes: float
 
     @classmethod
-    def of(cls, share: float) -> Wrong:
-        """Of one look, by its share of all."""
+    def of(cls, share: float) -> FalseRates:
+        """The rates of one look, which may use this share of all errors."""
         return cls(fails=share * _WRONG / _JUDGED, passes=share * _WRONG)
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the rounds until now say."""
+class Judgement:
+    """The verdict on the rounds so far."""
 
     status: Status
     reasons: tuple[Reason, ...]
     figures: tuple[Figure, ...]
-    goes_on: bool
-    """Whether more rounds may turn INVALID into an answer: nothing has failed, and most rounds can be trusted."""
+    needs_more_rounds: bool
+    """Whether more rounds may turn INVALID into an answer: no server has died, and most rounds can be trusted."""
 
 
 def judge_rounds(
@@ -66,13 +67,16 @@ def judge_rounds(
     regression: float,
     *,
     share: float = 1.0,
-    answers: Answers | None = None,
+    answers: AnswerCounts | None = None,
     agreement: float = 1.0,
     ended: tuple[Reason, Status] | None = None,
-) -> Said:
-    """The verdict on the rounds; `share` is this look's of all that may go wrong, `ended` is why a server ended before
-    them all, and what that makes it."""
-    wrong = Wrong.of(share)
+) -> Judgement:
+    """The verdict on the rounds.
+
+    `share` is the part of the allowed error that this look may use. `ended` is the reason if a server died before all
+    rounds were done, and the status that follows from it.
+    """
+    wrong = FalseRates.of(share)
     counted = [turns for turns in rounds if not turns.left_out]
     against = _against(rounds, counted)
     figures = [
@@ -81,70 +85,69 @@ def judge_rounds(
         *_answers(answers, agreement),
     ]
     if against:
-        # The answers do not depend on how undisturbed the machine was.
+        # The answers do not depend on whether the machine was disturbed.
         figures = [value if value.figure == "answers" else _with(value, "INVALID") for value in figures]
     statuses: list[Status] = [value.status for value in figures] + (["INVALID"] if against else [])
     if ended:
         against, statuses = [ended[0], *against], [*statuses, ended[1]]
-    status = worst(statuses)
-    goes_on = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
-    return Said(status, tuple(against), tuple(figures), goes_on)
+    status = worst_status(statuses)
+    needs_more_rounds = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
+    return Judgement(status, tuple(against), tuple(figures), needs_more_rounds)
 
 
 def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
-    """Why the rounds as a whole cannot be judged."""
+    """The reasons why the rounds as a whole cannot be judged; empty if they can."""
     left_out = len(rounds) - len(counted)
     if left_out > MOST_LEFT_OUT * len(rounds):
         named = {reason.id: reason for turns in rounds for reason in turns.left_out}
         text = f"{left_out} of {len(rounds)} rounds cannot be trusted, allowed: one in {1 / MOST_LEFT_OUT:.0f}"
         return [Reason(id="disturbed", text=text), *named.values()]
     if len(counted) < FEWEST_ROUNDS:
-        text = f"{len(counted)} rounds say nothing of how they vary, needed: {FEWEST_ROUNDS}"
+        text = f"{len(counted)} rounds are too few to show how they vary, needed: {FEWEST_ROUNDS}"
         return [Reason(id="too-few-rounds", text=text)]
-    if not all(turns.old.response.count and turns.new.response.count for turns in counted):
-        return [Reason(id="no-answers", text="in some rounds one of them answered nothing, so there is no ratio")]
+    if not all(turns.both_answered for turns in counted):
+        return [Reason(id="no-answers", text="in some rounds one server answered nothing, so there is no ratio")]
     return []
 
 
-def _figures(rounds: Sequence[Round], regression: float, wrong: Wrong) -> list[Figure]:
-    """Latencies, rate and CPU time, each by the interval of its ratio."""
-    if not rounds or any(not turns.old.response.count or not turns.new.response.count for turns in rounds):
+def _figures(rounds: Sequence[Round], regression: float, wrong: FalseRates) -> list[Figure]:
+    """The figures of latency, rate and CPU time, each judged by the interval of its ratio."""
+    if not rounds or not all(turns.both_answered for turns in rounds):
         return []
     old, new = [turns.old for turns in rounds], [turns.new for turns in rounds]
     worse = 1 + regression
+    p99 = _ratio_figure("p99", [_latency(turns, P99_SHARE) for turns in (old, new)], worse, "ms", wrong)
     figures = [
-        _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
-        _stalls(
-            _judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms", wrong), rounds, wrong.fails
-        ),
-        _judged("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s", wrong),
+        _ratio_figure("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
+        _with_stalls(p99, rounds, wrong.fails),
+        _ratio_figure("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s", wrong),
     ]
     if all(turn.cpu_s and turn.answered for turn in (*old, *new)):
-        figures.append(_judged("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms", wrong))
+        figures.append(_ratio_figure("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms", wrong))
     return figures
 
 
-def _latency(turns: Sequence[Turn], share: float) -> Shown:
-    whole = merged([turn.response for turn in turns])
-    return Shown(whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns])
+def _latency(turns: Sequence[Turn], share: float) -> SideFigure:
+    whole = merge_histograms([turn.response for turn in turns])
+    return SideFigure(whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns])
 
 
-def _rate(turns: Sequence[Turn]) -> Shown:
-    """Good answers in time, a second; of a turn without any, half an answer, so that it has a ratio, a very bad one."""
+def _rate(turns: Sequence[Turn]) -> SideFigure:
+    """Good answers in time per second; a turn without any counts as half an answer, so that it has a (bad) ratio."""
     return _quotient([max(turn.in_time, 0.5) for turn in turns], [turn.asked_s for turn in turns])
 
 
-def _cpu_ms(turns: Sequence[Turn]) -> Shown:
-    """CPU time for each answer."""
+def _cpu_ms(turns: Sequence[Turn]) -> SideFigure:
+    """CPU time per answer, ms."""
     return _quotient([1000 * (turn.cpu_s or 0.0) for turn in turns], [turn.answered for turn in turns])
 
 
-def _quotient(above: Sequence[float], below: Sequence[float]) -> Shown:
-    return Shown(sum(above) / sum(below), [part / of for part, of in zip(above, below, strict=True)])
+def _quotient(above: Sequence[float], below: Sequence[float]) -> SideFigure:
+    return SideFigure(sum(above) / sum(below), [part / of for part, of in zip(above, below, strict=True)])
 
 
-def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit, wrong: Wrong) -> Figure:
-    """A ratio against its limit, which is the most that it may be, or of the rate the least."""
+def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, unit: Unit, wrong: FalseRates) -> Figure:
+    """The figure of a ratio; the limit is the highest that is allowed, or if it is below 1 (`rate`), the lowest."""
     old, new = shown
     if limit < 1:
         quotient = ratio(old.rounds, new.rounds, low=wrong.passes, high=wrong.fails)
@@ -163,16 +166,20 @@ def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit, wrong:
         unit=unit,
     )
     if fails:
-        text = f"{_WORSE[name]} by {_share(quotient.value)}, surely more than the {_share(limit)} that are allowed"
-        return _with(made, "FAIL", f"{name}-worse", f"{name} {text}")
+        difference = f"{name} is {_share(quotient.value)} {'lower' if limit < 1 else 'higher'}"
+        text = f"{difference}, certainly more than the allowed {_share(limit)}"
+        return _with(made, "FAIL", f"{name}-worse", text)
     if not passes:
-        text = f"{name} of new / old, {quotient.low:.3g} to {quotient.high:.3g}, holds the limit of {limit:.3g}"
+        text = f"the limit of {limit:.3g} lies inside the interval of {name}, {quotient.low:.3g} to {quotient.high:.3g}"
         return _with(made, "INVALID", UNDECIDED, f"{text}: {_more(quotient, limit, len(old.rounds))} would decide")
     return made
 
 
-def _stalls(made: Figure, rounds: Sequence[Round], wrong: float) -> Figure:
-    """The p99 again, of all rounds together: a server that stalls now and then is as fast as ever in most of them."""
+def _with_stalls(made: Figure, rounds: Sequence[Round], wrong: float) -> Figure:
+    """The p99 figure, also judged by late answers of all rounds together.
+
+    A server that stalls now and then is as fast as ever in most rounds, so the ratios of the rounds do not show it.
+    """
     line_ms = late_line(rounds, made.limit)
     more = more_late(rounds, line_ms, made.limit)
     chance = by_chance(more)
@@ -180,12 +187,12 @@ def _stalls(made: Figure, rounds: Sequence[Round], wrong: float) -> Figure:
         return made
     slower, faster = (sum(sign * surplus > 0 for surplus in more) for sign in (1, -1))
     text = (
-        f"the new server's answers over {figure(made.limit * line_ms)} ms outnumber the old one's over "
-        f"{figure(line_ms)} ms in {slower} rounds, and are fewer in {faster}"
+        f"in {slower} rounds the new server gave more answers over {figure(made.limit * line_ms)} ms than the old one "
+        f"gave over {figure(line_ms)} ms, in {faster} rounds fewer"
     )
     if chance < wrong:
-        return _with(made, "FAIL", "stalls", f"{text}: surely more than are allowed")
-    reason = Reason(id=UNDECIDED, text=f"{text}: more rounds would tell whether that is chance")
+        return _with(made, "FAIL", "stalls", f"{text}: certainly more than allowed")
+    reason = Reason(id=UNDECIDED, text=f"{text}: {_CHANCE}")
     return made.model_copy(update={"status": "INVALID", "reasons": (*made.reasons, reason)})
 
 
@@ -200,7 +207,7 @@ def _more(quotient: Ratio, limit: float, rounds: int) -> str:
 
 
 def _errors(rounds: Sequence[Round], objective: Objective, wrong: float) -> list[Figure]:
-    """How many more of its requests fail: a ratio of two rare things would never be sure."""
+    """The figure of errors, as a difference: a ratio of two rare things would never be certain."""
     if not rounds:
         return []
     limit = objective.error_rate
@@ -208,10 +215,10 @@ def _errors(rounds: Sequence[Round], objective: Objective, wrong: float) -> list
     made = Figure(figure="errors", status="PASS", old=before, new=after, limit=limit, unit="share")
     if after - before <= limit:
         return [made]
-    text = f"{percent(after)} of the requests fail, of the old server's {percent(before)}"
+    text = f"the new server fails {percent(after)} of the requests, the old one {percent(before)}"
     if by_chance([turns.new.failed - turns.old.failed for turns in rounds]) >= wrong:
-        return [_with(made, "INVALID", UNDECIDED, f"{text}: more rounds would tell whether that is chance")]
-    return [_with(made, "FAIL", "errors-worse", f"{text}: more than the {percent(limit)} that may be added")]
+        return [_with(made, "INVALID", UNDECIDED, f"{text}: {_CHANCE}")]
+    return [_with(made, "FAIL", "errors-worse", f"{text}: more than the allowed {percent(limit)} on top")]
 
 
 def _failed(turns: Sequence[Turn]) -> float:
@@ -219,7 +226,7 @@ def _failed(turns: Sequence[Turn]) -> float:
     return sum(turn.failed for turn in turns) / sent if sent else 0.0
 
 
-def _answers(answers: Answers | None, agreement: float) -> list[Figure]:
+def _answers(answers: AnswerCounts | None, agreement: float) -> list[Figure]:
     if answers is None or not answers.inputs:
         return []
     same = answers.same / answers.inputs
@@ -236,13 +243,13 @@ def _with(made: Figure, status: Status, reason: str = "", text: str = "") -> Fig
     return made.model_copy(update={"status": status, "reasons": reasons})
 
 
-def figures_text(figures: Sequence[Figure]) -> str:
-    """`p50 1.02 (0.99 to 1.05), …`: each ratio with its interval."""
-    return ", ".join(figure_text(value) for value in figures)
+def ratios_text(figures: Sequence[Figure]) -> str:
+    """Each figure as the terminal shows it: `p50 1.02 (0.99 to 1.05), …`."""
+    return ", ".join(ratio_text(value) for value in figures)
 
 
-def figure_text(value: Figure) -> str:
-    """One figure, as a terminal shows it."""
+def ratio_text(value: Figure) -> str:
+    """One figure as the terminal shows it: `p99 1.02 (0.99 to 1.05)`."""
     if value.figure == "answers":
         return f"answers {percent(value.new or 0.0)} the same"
     if value.figure == "errors":

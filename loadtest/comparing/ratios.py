@@ -1,10 +1,10 @@
-"""How sure a ratio of two servers is that were measured in turns, round after round. Pure, and without dice.
+"""The ratio of two servers that were measured in turns, with its interval. No I/O and no random numbers.
 
-A round has one turn of each server under the same arrivals, one after the other, so what the schedule does to one it
-does to the other, and without a difference new / old is as often above 1 as below. What the machine does from second to
-second shows between rounds. So each round has one say, its own ratio, and the interval is that of Wilcoxon's test of
-signed ranks: of the means of any two rounds as many are cut off at each end as chance may explain. A neighbour who
-disturbs some rounds stretches it less than Student's interval, which is as wide as the worst round.
+In a round, each server has one turn under the same arrivals, one after the other. So the schedule affects both alike,
+and if there is no difference, new / old is above 1 as often as below. What the machine does from second to second shows
+as a difference between rounds. So each round counts once, with its own ratio, and the interval is that of Wilcoxon's
+signed-rank test: of the sorted means of any two rounds, it cuts off as many at each end as chance may explain. A
+neighbour who disturbs some rounds widens it less than Student's interval, which is as wide as the worst round.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from functools import cache
 from itertools import accumulate, combinations_with_replacement
 from statistics import NormalDist, median
 
-# Of more rounds the sum of ranks is as good as normal, and counting all its ways takes long.
+# With more rounds the sum of ranks is practically normal, and counting all the ways to get it takes long.
 _COUNTED = 100
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """New / old over all rounds, and between which values it lies."""
+    """New / old over all rounds, and its interval."""
 
     value: float
     low: float
     high: float
 
     def reach(self, limit: float) -> float:
-        """How far the end on the limit's side is from the middle: a factor, as its logarithm."""
+        """The distance from the value to the end of the interval on the limit's side, as the logarithm of a factor."""
         if limit < self.value:
             return math.log(self.value / self.low) if self.low else math.inf
         return math.log(self.high / self.value) if math.isfinite(self.high) else math.inf
@@ -39,8 +39,8 @@ UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 
 def ratio(old: Sequence[float], new: Sequence[float], low: float, high: float) -> Ratio:
-    """The middle of the rounds' ratios (Hodges and Lehmann's), with an interval whose ends are exceeded with the
-    probabilities `low` and `high`; nothing is known where a round has none."""
+    """The Hodges-Lehmann median of the rounds' ratios, with an interval whose ends are exceeded with the probabilities
+    `low` and `high`. UNKNOWN if there are no rounds, or one has no ratio."""
     if not old or min(*old, *new) <= 0:
         return UNKNOWN
     logs = [math.log(after / before) for before, after in zip(old, new, strict=True)]
@@ -55,7 +55,7 @@ def ratio(old: Sequence[float], new: Sequence[float], low: float, high: float) -
 
 @cache
 def _cut(rounds: int, wrong: float) -> int:
-    """Which of the sorted means is the end of the interval, counted from 1; 0 where even the last says too little."""
+    """Which of the sorted means is the end of the interval, counted from 1; 0 if even the first is not certain."""
     if rounds > _COUNTED:
         ranks = rounds * (rounds + 1)
         return int(ranks / 4 + NormalDist().inv_cdf(wrong) * math.sqrt(ranks * (2 * rounds + 1) / 24))

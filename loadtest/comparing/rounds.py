@@ -1,18 +1,21 @@
-"""How many rounds a comparison takes, when they are looked at, and who is first in each. Pure."""
+"""After how many rounds a comparison looks at its figures, and which server is first in each round. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.comparing.comparison import Which
+from loadtest.comparing.comparison import SideName
 from loadtest.comparing.judgement import FEWEST_ROUNDS
 
 _GROWTH = 1.5
 
 
-def looks_of(most: int) -> tuple[int, ...]:
-    """After how many rounds the figures are looked at while they leave it open: in pairs, so that each server is first
-    as often, and ever more of them, since each look is one more chance to be wrong."""
+def look_schedule(most: int) -> tuple[int, ...]:
+    """After how many rounds the figures are looked at, as long as they are undecided.
+
+    The numbers are even, so that each server is first equally often. They grow, since each look is one more chance to
+    be wrong.
+    """
     last = max(2, most - most % 2)
     looks = [min(FEWEST_ROUNDS, last)]
     while looks[-1] < last:
@@ -22,11 +25,14 @@ def looks_of(most: int) -> tuple[int, ...]:
 
 
 def look_share(look: int, looks: Sequence[int]) -> float:
-    """How much of all that may go wrong one of the looks may use: half is shared evenly, half as the rounds are, since
-    the last ones decide what is close and none comes after them."""
+    """The share of the allowed error that one look may use.
+
+    Half of the error is shared equally, half in proportion to the rounds: the last looks decide what is close, and no
+    look comes after them.
+    """
     return (1 / len(looks) + look / sum(looks)) / 2
 
 
-def first_of(number: int) -> Which:
-    """Old, new, new, old: what rises or falls evenly while it is measured does the same to both."""
+def first_side(number: int) -> SideName:
+    """Which server is first in round `number`. As they alternate, a steady drift of the machine affects both alike."""
     return "new" if number % 2 else "old"

@@ -1,4 +1,4 @@
-"""The two servers of a comparison: what OLD may be, and how each is opened."""
+"""The two servers of a comparison: finds what `--against` names, and starts or connects to each server."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ from config.progress import Progress
 from config.record import Package, file_sha256, read_package, read_record, write_text
 from config.spec import Spec
 from loadtest.comparing.comparison import Side
-from loadtest.judging import Objective, Outcome
-from loadtest.measuring import Identity
-from loadtest.running import Session, Target, Where, check_listening, existing, serve_command, started
-from loadtest.sending import Generator, Request, expected_of, packaged_request, spec_request, with_samples
+from loadtest.judging import LoadTestOutcome, Objective
+from loadtest.measuring import PackageIdentity
+from loadtest.running import (
+    Session,
+    Target,
+    TargetOptions,
+    check_listening,
+    existing_server,
+    serve_command,
+    started_server,
+)
+from loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
 
 _ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
-# What a package fixes of its spec's `serving`, and its name in `model-config.yaml`.
+# The fields of `serving` that a package fixes, and their names in its `model-config.yaml`.
 _PACKED = {
     "max_batch": "batchSize",
     "max_batch_delay_ms": "maxBatchDelay",
@@ -35,24 +43,24 @@ _PACKED = {
 
 @dataclass(frozen=True)
 class Contender:
-    """One of the two, before it is opened."""
+    """One of the two servers, before it is started or connected to."""
 
     label: str
     spec: Spec
     package: Package | None = None
     folder: Path = Path()
-    """Where the package's MAR lies."""
+    """The folder of the package's MAR."""
     url: str | None = None
     supervisor: str | None = None
 
     @property
     def mar(self) -> Path | None:
-        """The MAR that is to be served."""
+        """The MAR to serve; None for a server that is running already."""
         return self.folder / self.package.mar if self.package else None
 
 
-def contender_of(text: str, new: Contender, out: Path) -> Contender:
-    """What `--against` names; `out` gets the spec of a MAR that has none."""
+def find_contender(text: str, new: Contender, out: Path) -> Contender:
+    """The old server, as `--against` names it. A MAR has no spec, so one is written for it below `out`."""
     if text.startswith(("http://", "https://")):
         return Contender("old", new.spec, url=text)
     file = Path(text)
@@ -101,43 +109,43 @@ def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
         if (folder / "package.json").is_file() and read_package(folder).sha256 == wanted:
             package = read_package(folder)
             return replace(_of_mar(folder / package.mar, new.spec, out), package=package)
-    text = f"`--against`: the package {wanted[:12]} that {file} is about is no longer on this machine"
+    text = f"`--against`: package {wanted[:12]}, which {file} is about, is no longer on this machine"
     raise InputError(text, hint="--against old.mar, or --baseline with the stored verdict")
 
 
-def read_outcome(file: Path, option: str) -> Outcome:
-    """A stored verdict; InputError for another file."""
+def read_outcome(file: Path, option: str) -> LoadTestOutcome:
+    """Reads a stored verdict; InputError if the file is anything else."""
     try:
-        return Outcome.model_validate_json(file.read_text(encoding="utf-8"))
+        return LoadTestOutcome.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise InputError(f"`{option}`: {file} is not a verdict of this version", hint="marina loadtest SPEC") from err
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A server that can be measured, and what is said of it."""
+class OpenedSide:
+    """A server that is up, with its session and its entry in the record."""
 
     session: Session
     side: Side
 
     @property
     def pid(self) -> int | None:
-        """The process that was started here."""
+        """The process that was started here; None for a server that was already running."""
         return self.session.target.pid
 
 
 @contextmanager
-def opened(
+def open_side(
     side: Contender,
     request_of: Contender,
-    where: Where,
+    where: TargetOptions,
     *,
     objective: Objective,
     timeout_s: float,
     generator: Generator,
     quiet: bool,
-) -> Iterator[Opened]:
-    """A server of this side until the end; both are sent the same request, by the same generator."""
+) -> Iterator[OpenedSide]:
+    """Starts or connects to the server of one side. Both sides get the same requests, from the same generator."""
     progress = Progress(quiet=quiet)
     with _target(side, where, progress) as target:
         request = _request(side, request_of, target.url)
@@ -150,20 +158,20 @@ def opened(
             objective,
             1,
             timeout_s,
-            # Of a server elsewhere it is enough to know that it stays the same.
+            # For a server that was not started here it is enough that its package stays the same.
             where.any_package or side.package is None,
             progress,
             quiet,
             generator=generator,
         )
-        yield Opened(session, _side(side, session))
+        yield OpenedSide(session, _side(side, session))
 
 
 @contextmanager
-def _target(side: Contender, where: Where, progress: Progress) -> Iterator[Target]:
+def _target(side: Contender, where: TargetOptions, progress: Progress) -> Iterator[Target]:
     if side.url is not None:
         with progress.step(f"find the {side.label} server, {side.url}"):
-            target = existing(side.url, side.supervisor)
+            target = existing_server(side.url, side.supervisor)
             check_listening(target.url, hint=f"marina serve {side.spec.file}")
         yield target
         return
@@ -171,12 +179,12 @@ def _target(side: Contender, where: Where, progress: Progress) -> Iterator[Targe
     with ExitStack() as stack:
         with progress.step(f"start the {side.label} server"):
             log = where.out / side.label / "server.log"
-            target = stack.enter_context(started(side.spec, log, command=command))
+            target = stack.enter_context(started_server(side.spec, log, command=command))
         yield target
 
 
-def _request(side: Contender, of: Contender, url: str) -> Request:
-    """The samples of the new package's spec, at this side's address, with this side's structure."""
+def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
+    """The request with the samples of `of`, sent to this side's URL, and checked for the structure of its answers."""
     request = packaged_request(of.package, of.folder, url) if of.package else spec_request(of.spec, url)
     record = side.package.record if side.package else of.package.record if of.package else None
     request = with_samples(request, of.spec, record)
@@ -187,7 +195,7 @@ def _request(side: Contender, of: Contender, url: str) -> Request:
 
 
 def _side(side: Contender, session: Session) -> Side:
-    identity: Identity | None = session.identify()
+    identity: PackageIdentity | None = session.identify()
     record = side.package.record if side.package else None
     return Side(
         name=record.name if record else side.spec.name,

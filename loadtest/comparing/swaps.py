@@ -1,27 +1,28 @@
-"""Whether chance may explain that the new server has more of something rare, such as late or failed answers. Pure, and
-without dice.
+"""Whether chance explains that the new server has more of something rare, such as late or failed answers.
 
-Of what is rare a few rounds have nearly all, so neither a ratio of each round nor one of all together says much. But
-without a difference each round's two turns could as well be the other's: all ways to swap them are as likely, and how
-many of these give the new server as much is counted. A stall that hits either side decides nothing; one that hits the
-new server alone, and again and again, does.
+A few rounds have nearly all of what is rare, so neither the ratios of the rounds nor one ratio of all rounds says much.
+But if there were no difference, the two turns of each round could be swapped: all ways to swap them are equally likely,
+and it is counted how many of them give the new server at least as much. So a stall that hits either server decides
+nothing, but one that hits only the new server, again and again, does. No I/O and no random numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.comparing.comparison import Round
-from loadtest.judging import SHARE
-from loadtest.measuring import merged
+from loadtest.comparing.comparison import Round, responses
+from loadtest.judging import P99_SHARE
 
-# Differences are counted in as many steps at most: the ways of hundreds of rounds are then counted in no time.
+# The largest difference counts as at most this many steps, so that counting the ways of hundreds of rounds is quick.
 _STEPS = 50
 _HALVINGS = 40
 
 
 def by_chance(more: Sequence[float]) -> float:
-    """How likely swaps alone give the new server as much: `more` it had in each round, negative where the old one."""
+    """The probability that swaps alone give the new server at least as much.
+
+    `more` is how much more the new server had in each round, negative if the old one had more.
+    """
     unit = max(1.0, max((abs(surplus) / _STEPS for surplus in more), default=1.0))
     steps = [step for surplus in more if (step := round(surplus / unit))]
     likely = [1.0]
@@ -32,10 +33,13 @@ def by_chance(more: Sequence[float]) -> float:
 
 
 def late_line(rounds: Sequence[Round], allowed: float) -> float:
-    """The latency over which one in a hundred is late, of the old server's answers and, `allowed` times as high, of the
-    new one's together: the p99 of both if the new one is as much slower as it may be."""
-    old, new = merged([turns.old.response for turns in rounds]), merged([turns.new.response for turns in rounds])
-    most = (1 - SHARE) * (old.count + new.count)
+    """The latency above which an answer counts as late: one in a hundred of both servers' answers together is.
+
+    For the new server it is `allowed` times as high. So it is the p99 of both if the new server is as much slower as
+    allowed.
+    """
+    old, new = responses(rounds)
+    most = (1 - P99_SHARE) * (old.count + new.count)
     low, high = min(old.min_ms, new.min_ms / allowed), max(old.max_ms, new.max_ms / allowed)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -44,5 +48,5 @@ def late_line(rounds: Sequence[Round], allowed: float) -> float:
 
 
 def more_late(rounds: Sequence[Round], line_ms: float, allowed: float) -> list[int]:
-    """How many more late answers the new server gave, round by round."""
+    """How many more late answers the new server gave than the old one, in each round."""
     return [turns.new.response.over(allowed * line_ms) - turns.old.response.over(line_ms) for turns in rounds]

@@ -1,22 +1,33 @@
-"""From a measurement and an objective to PASS, FAIL or INVALID. Pure."""
+"""Turns a measurement and an objective into PASS, FAIL or INVALID. No I/O."""
 
 from loadtest.judging.certainty import (
-    SHARE,
+    P99_SHARE,
     arrivals_needed,
     failed_clumps,
     missed_clumps,
     samples_needed,
     slow_clumps,
 )
-from loadtest.judging.climb import MOST_STEPS, STEP_REQUESTS, climb_of, climb_text, judge_climb
 from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
-from loadtest.judging.outcome import Climb, Latency, Load, Outcome, Pieces, Run, Subject, latency_of, pieces_of, run_of
+from loadtest.judging.outcome import (
+    LatencySummary,
+    LoadedServer,
+    LoadRecord,
+    LoadTestOutcome,
+    RampResult,
+    RunRecord,
+    StreamFigures,
+    latency_summary,
+    run_record,
+    stream_figures,
+)
 from loadtest.judging.pooling import pool
-from loadtest.judging.slo import HELD_SHARE, client_timeout_s, judge, objective_of, on_balance
+from loadtest.judging.ramp import MOST_STEPS, STEP_REQUESTS, judge_ramp, ramp_result, ramp_text
+from loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
 from loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
-from loadtest.judging.streams import judged_tails
-from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, against_run
+from loadtest.judging.stream_checks import judged_tails
+from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, distrust_reasons
 from loadtest.judging.verdict import (
     EXIT_CODES,
     TOO_FEW,
@@ -26,10 +37,9 @@ from loadtest.judging.verdict import (
     Reason,
     Status,
     Verdict,
-    goes_on,
     interval_text,
-    value_text,
-    worst,
+    is_undecided,
+    worst_status,
 )
 
 __all__ = [
@@ -39,49 +49,48 @@ __all__ = [
     "GROWTH_ALLOWED",
     "HELD_SHARE",
     "MOST_STEPS",
-    "SHARE",
+    "P99_SHARE",
     "STEP_REQUESTS",
     "TOO_FEW",
     "UNDECIDED",
     "Check",
-    "Climb",
     "Costs",
-    "Latency",
-    "Load",
+    "LatencySummary",
+    "LoadRecord",
+    "LoadTestOutcome",
+    "LoadedServer",
     "Objective",
-    "Outcome",
-    "Pieces",
+    "RampResult",
     "Reason",
-    "Run",
+    "RunRecord",
     "Status",
-    "Subject",
+    "StreamFigures",
     "Verdict",
-    "against_run",
     "arrivals_needed",
+    "best_guess",
     "client_timeout_s",
-    "climb_of",
-    "climb_text",
     "costs_of",
     "costs_text",
     "decided_early",
+    "distrust_reasons",
     "failed_clumps",
-    "goes_on",
     "interval_text",
+    "is_undecided",
     "judge",
-    "judge_climb",
+    "judge_ramp",
     "judge_soak",
     "judged_from_s",
     "judged_tails",
-    "latency_of",
+    "latency_summary",
     "missed_clumps",
     "objective_of",
-    "on_balance",
-    "pieces_of",
     "pool",
-    "run_of",
+    "ramp_result",
+    "ramp_text",
+    "run_record",
     "samples_needed",
     "slow_clumps",
-    "value_text",
+    "stream_figures",
     "with_costs",
-    "worst",
+    "worst_status",
 ]

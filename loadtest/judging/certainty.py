@@ -1,4 +1,4 @@
-"""Between which values a run's p99, error rate and throughput lie, and whether that decides a limit. Pure."""
+"""Confidence intervals of a run's p99, error rate and throughput, and whether each decides its limit. No I/O."""
 
 from __future__ import annotations
 
@@ -12,68 +12,68 @@ from loadtest.judging.interval import Counts
 from loadtest.judging.verdict import UNDECIDED, Check, Reason, Status, interval_text, value_text
 from loadtest.measuring import Histogram, Measurement, Slice
 
-SHARE = 0.99
+P99_SHARE = 0.99
 # A percentile needs ten samples above it to be more than an anecdote.
 _SAMPLES_ABOVE = 10
-# Lower than the line that is judged, so that more of what makes it late is seen.
+# A lower percentile: more latencies cross it, so it shows better for how long they stay high.
 _WIDE_SHARE = 0.95
-# The tail of a queue falls at least exponentially: where no latency is over half a line, 1 % are not over the line.
-_NONE_OVER = 0.5
-_MANY = 1_000_000
+# The tail of a queue falls at least exponentially: if no latency is over half a limit, fewer than 1 % exceed it.
+NONE_OVER_SHARE = 0.5
+_MOST_STATED = 1_000_000
 
 
 @dataclass(frozen=True)
-class Between:
-    """An interval whose ends are each exceeded by one measurement in twenty, and what it says of a limit."""
+class Interval:
+    """An interval, each of whose ends is exceeded by one measurement in twenty, and what it says about a limit."""
 
     low: float
     high: float
     status: Status
-    """INVALID when the limit is inside."""
+    """INVALID if the limit lies inside the interval."""
     more: float
-    """About how many further arrivals would decide."""
+    """About how many more arrivals it would take to decide."""
 
 
-def samples_needed(share: float = SHARE) -> int:
-    """How many answers a percentile needs."""
+def samples_needed(share: float = P99_SHARE) -> int:
+    """How many answers it takes to judge a percentile."""
     return math.ceil(_SAMPLES_ABOVE / (1 - Fraction(str(share))))
 
 
 def arrivals_needed(error_rate: float) -> int:
-    """How many requests without a single error show that fewer than `error_rate` fail."""
+    """How many requests without a single error show that fewer than `error_rate` of them fail."""
     return math.ceil(math.log(1 - interval.CONFIDENCE) / math.log1p(-error_rate)) if 0 < error_rate < 1 else 1
 
 
-def latency_between(measurement: Measurement, limit_ms: float) -> Between:
-    """Of the p99; for a measurement in slices, with as many latencies as a p99 needs."""
-    return tail_between(measurement.response, [piece.response for piece in measurement.slices], limit_ms)
+def latency_interval(measurement: Measurement, limit_ms: float) -> Interval:
+    """The interval of the p99. The measurement must have slices, and as many latencies as a p99 needs."""
+    return tail_interval(measurement.response, [piece.response for piece in measurement.slices], limit_ms)
 
 
-def tail_between(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Between:
-    """The same of any latencies, in all and slice by slice."""
-    count, share = response.count, 1 - SHARE
-    near, wide = (_over(slices, response.percentile(part)) for part in (SHARE, _WIDE_SHARE))
+def tail_interval(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Interval:
+    """The interval of the p99 of any latencies: `response` has all of them, `slices` the same ones slice by slice."""
+    count, share = response.count, 1 - P99_SHARE
+    near, wide = (_over(slices, response.percentile(part)) for part in (P99_SHARE, _WIDE_SHARE))
     clumps = interval.clumping(near, wide)
     most = interval.most_surely_below(share, count, clumps)
     fewest = interval.fewest_surely_above(share, count, clumps)
-    high = min(response.max_ms / _NONE_OVER, response.ranked(count - most) if most >= 0 else math.inf)
+    high = min(response.max_ms / NONE_OVER_SHARE, response.ranked(count - most) if most >= 0 else math.inf)
     low = response.ranked(count + 1 - fewest) if fewest <= count else response.min_ms
     over = count - response.within(limit_ms)
     more = interval.arrivals_to_decide(share, over / count, clumps) - count
-    return Between(low, high, _decided(low > limit_ms, high <= limit_ms), more)
+    return Interval(low, high, _decided(low > limit_ms, high <= limit_ms), more)
 
 
-def errors_between(measurement: Measurement, limit: float) -> Between:
-    """Of the share of requests that fail."""
+def errors_interval(measurement: Measurement, limit: float) -> Interval:
+    """The interval of the share of requests that fail."""
     counts = _failed(measurement)
     low, high, clumps = _share_between(counts)
-    # No number of good answers shows that none ever fails.
+    # No number of good answers proves that requests never fail.
     status = _decided(low > limit or (limit == 0 and counts.share > 0), high <= limit or counts.share == limit == 0)
-    return Between(low, high, status, interval.arrivals_to_decide(limit, counts.share, clumps) - counts.total)
+    return Interval(low, high, status, interval.arrivals_to_decide(limit, counts.share, clumps) - counts.total)
 
 
-def held_between(measurement: Measurement, limit_rps: float) -> Between:
-    """Of the good answers in time, a second."""
+def throughput_interval(measurement: Measurement, limit_rps: float) -> Interval:
+    """The interval of the good answers in time per second."""
     slices = measurement.slices
     counts = Counts([max(0, piece.due - piece.in_time) for piece in slices], [piece.due for piece in slices])
     least, most, clumps = _share_between(counts)
@@ -81,61 +81,70 @@ def held_between(measurement: Measurement, limit_rps: float) -> Between:
     low, high = offered * (1 - most), offered * (1 - least)
     missing = max(0.0, 1 - limit_rps / offered)
     more = interval.arrivals_to_decide(missing, counts.share, clumps) - counts.total
-    return Between(low, high, _decided(high < limit_rps, low >= limit_rps), more)
+    return Interval(low, high, _decided(high < limit_rps, low >= limit_rps), more)
 
 
-def met_between(measurement: Measurement, limit: float) -> Between:
-    """Of the share of requests that met every objective of answers in events."""
+def goodput_interval(measurement: Measurement, limit: float) -> Interval:
+    """The interval of the share of streamed requests that met every objective."""
     counts = _missed(measurement)
     least, most, clumps = _share_between(counts)
     more = interval.arrivals_to_decide(1 - limit, counts.share, clumps) - counts.total
-    return Between(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
+    return Interval(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
 
 
-def decide(check: Check, between: Between) -> tuple[Check, Status]:
-    """The check with its interval, INVALID when that holds the limit; and what it says."""
+def decide(check: Check, between: Interval, judged: float | None = None) -> tuple[Check, Status]:
+    """The check with its interval, and its status: INVALID if the limit lies inside the interval.
+
+    `judged` is the limit of the interval, if it is not that of the check.
+    """
     check = check.model_copy(update={"interval": (between.low, between.high)})
     if between.status != "INVALID":
         return check, between.status
-    limit = value_text(check, check.limit)
-    text = f"{check.objective} of {interval_text(check)} holds the limit of {limit}: {_more(between.more)} would decide"
-    return with_status(check, "INVALID", UNDECIDED, text), "INVALID"
+    limit = value_text(check, check.limit if judged is None else judged)
+    text = f"the limit of {limit} lies inside the interval of {check.objective}, {interval_text(check)}"
+    return with_status(check, "INVALID", UNDECIDED, f"{text}: {_more(between.more)} would decide"), "INVALID"
 
 
 def _more(requests: float) -> str:
-    if requests > _MANY:
-        return f"more than {_MANY:,} more requests"
+    if requests > _MOST_STATED:
+        return f"more than {_MOST_STATED:,} more requests"
     return f"about {float(f'{max(requests, 100):.2g}'):,.0f} more requests"
 
 
 def with_status(check: Check, status: Status, reason: str = "", text: str = "") -> Check:
-    """The check with this status, and the reason for it."""
+    """A copy of the check with this status, and with a reason for it if one is given."""
     reasons = (Reason(id=reason, text=text),) if reason else ()
     return check.model_copy(update={"status": status, "reasons": reasons})
 
 
-Latencies = Callable[[Measurement | Slice], Histogram]
+def blame_late_sends(check: Check, text: str) -> Check:
+    """The check as INVALID: its limit was missed, but the generator's own delays explain that."""
+    text = f"{text}, but only because the generator sent some requests late"
+    return with_status(check, "INVALID", "lag-decides", text)
 
 
-def slow_clumps(runs: Sequence[Measurement], of: Latencies = lambda run: run.response) -> float:
-    """How many latencies say as much as one independent one, as all of these runs together show."""
+LatenciesOf = Callable[[Measurement | Slice], Histogram]
+
+
+def slow_clumps(runs: Sequence[Measurement], of: LatenciesOf = lambda run: run.response) -> float:
+    """How many latencies carry as much information as one independent one, estimated from all these runs together."""
     windows = []
     for run in runs:
         if run.slices and of(run).count:
             slices = [of(piece) for piece in run.slices]
-            near, wide = (_over(slices, of(run).percentile(share)) for share in (SHARE, _WIDE_SHARE))
+            near, wide = (_over(slices, of(run).percentile(share)) for share in (P99_SHARE, _WIDE_SHARE))
             windows.append((near, wide))
     return interval.clumping_together(windows)
 
 
 def failed_clumps(runs: Sequence[Measurement]) -> float:
-    """The same of requests that failed."""
+    """The same as `slow_clumps`, for failed requests."""
     counts = [_failed(run) for run in runs if run.slices]
     return interval.clumping_together([(count, count) for count in counts])
 
 
 def missed_clumps(runs: Sequence[Measurement]) -> float:
-    """The same of requests that missed an objective of answers in events."""
+    """The same as `slow_clumps`, for streamed requests that missed an objective."""
     counts = [_missed(run) for run in runs if run.slices]
     return interval.clumping_together([(count, count) for count in counts])
 

@@ -1,4 +1,4 @@
-"""What requests cost: a pod is paid by the hour, so it is a matter of how many it answers. Pure."""
+"""What requests cost: a pod is paid for by the hour, so the more it answers, the less each request costs. No I/O."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from loadtest.measuring import figure
 
 
 class Costs(Part):
-    """What 10,000 requests cost, idle time included."""
+    """What 10,000 requests cost, including the pod's idle time."""
 
     currency: str
     pod_hour: float
     target_rps: float | None
-    """The rate that a pod is meant to run at; None where neither the spec nor a calibration says it."""
+    """The rate that a pod is meant to run at; None if neither the spec nor a calibration says it."""
     seen_rps: float
     at_target: float | None
     at_seen: float | None
-    """At the rate that was measured; None without an answer."""
+    """The cost at the measured rate; None if nothing was answered."""
     budget: float | None
 
     @property
     def judged(self) -> float | None:
-        """What is compared with the budget."""
+        """The cost that is compared with the budget."""
         return self.at_target or self.at_seen
 
     @property
     def over(self) -> Reason | None:
-        """The reason when 10,000 requests cost more than they may."""
+        """The reason for a FAIL if 10,000 requests cost more than the budget; None otherwise."""
         if self.budget is None or self.judged is None or self.judged <= self.budget:
             return None
         rate = self.target_rps or self.seen_rps
-        text = f"10,000 requests cost {self.judged:.3g} {self.currency} at {figure(rate)} requests/s a pod"
+        text = f"10,000 requests cost {self.judged:.3g} {self.currency} at {figure(rate)} requests/s per pod"
         return Reason(id="over-budget", text=f"{text}, allowed: {self.budget:.3g}")
 
 
 def costs_of(spec: Spec, seen_rps: float, knee_rps: float | None = None) -> Costs | None:
-    """The costs at the target rate and at the one that was seen; None where the spec says nothing of cost."""
+    """The costs at the target rate and at the measured one; None if the spec has no `cost`."""
     cost, stated = spec.cost, spec.scaling.target_rps_per_pod
     if cost is None:
         return None
@@ -54,20 +54,20 @@ def costs_of(spec: Spec, seen_rps: float, knee_rps: float | None = None) -> Cost
 
 
 def costs_text(costs: Costs) -> str:
-    """`cost: 0.0047 USD for 10,000 requests at 100 requests/s a pod (target), …`."""
+    """`cost of 10,000 requests: 0.0047 USD at 100 requests/s per pod (target), …`."""
     parts = [
-        f"{price:.3g} {costs.currency} at {figure(rate)} requests/s a pod ({name})"
+        f"{price:.3g} {costs.currency} at {figure(rate)} requests/s per pod ({name})"
         for price, rate, name in (
-            (costs.at_target, costs.target_rps or 0.0, "the target"),
-            (costs.at_seen, costs.seen_rps, "seen"),
+            (costs.at_target, costs.target_rps or 0.0, "target"),
+            (costs.at_seen, costs.seen_rps, "measured"),
         )
         if price is not None
     ]
-    return "cost: 10,000 requests " + (", ".join(parts) or "were not answered")
+    return "cost of 10,000 requests: " + (", ".join(parts) or "unknown, none were answered")
 
 
 def with_costs(verdict: Verdict, costs: Costs | None) -> Verdict:
-    """The verdict, which a budget that is not kept makes a FAIL, unless the measurement cannot be trusted."""
+    """The verdict; a missed budget makes it a FAIL, unless the measurement cannot be trusted."""
     over = costs.over if costs else None
     if over is None:
         return verdict

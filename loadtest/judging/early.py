@@ -1,26 +1,24 @@
-"""What a short run already says of a rate: a clear one needs no thousand answers. Pure.
+"""An early decision about a rate: if the answer is clear, it does not take a thousand requests. No I/O.
 
-For a search only, where a wrong answer costs a detour. A verdict needs the answers that a p99 needs.
+Only a search uses this, since there a wrong answer only costs a detour. A verdict needs as many answers as a p99 needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.judging.certainty import Latencies, latency_between, samples_needed, tail_between
+from loadtest.judging.certainty import NONE_OVER_SHARE, LatenciesOf, latency_interval, samples_needed, tail_interval
 from loadtest.judging.pooling import pool
-from loadtest.judging.streams import judged_tails
+from loadtest.judging.stream_checks import judged_tails
 from loadtest.judging.verdict import TOO_FEW, Objective, Status, Verdict
 from loadtest.measuring import Measurement
 
-# As of a p99 that is judged: the tail of a queue falls at least exponentially.
-_NONE_OVER = 0.5
-# Of so few, 5 % are a handful.
+# Of a hundred answers, 5 % are only a handful.
 _FEWEST = 100
 
 
 def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Objective) -> Status | None:
-    """PASS or FAIL where that is clear, though the answers of what was judged are too few for a p99; else None."""
+    """PASS or FAIL if that is already clear, although there are too few answers for a p99; otherwise None."""
     if verdict.status == "FAIL":
         return "FAIL"
     if verdict.reasons or TOO_FEW not in {reason.id for reason in verdict.every_reason()}:
@@ -37,13 +35,13 @@ def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Obje
     return "FAIL" if "FAIL" in pieces or (whole == "FAIL" and _slow_also_when_sent(together, objective)) else None
 
 
-def _status(run: Measurement, limit_ms: float, of: Latencies) -> Status:
+def _status(run: Measurement, limit_ms: float, of: LatenciesOf) -> Status:
     whole = of(run)
-    status = tail_between(whole, [of(piece) for piece in run.slices], limit_ms).status
-    few = whole.count < samples_needed() and whole.max_ms > _NONE_OVER * limit_ms
+    status = tail_interval(whole, [of(piece) for piece in run.slices], limit_ms).status
+    few = whole.count < samples_needed() and whole.max_ms > NONE_OVER_SHARE * limit_ms
     return "INVALID" if few and status == "PASS" else status
 
 
 def _slow_also_when_sent(run: Measurement, objective: Objective) -> bool:
-    """Not only because the generator sent some late."""
-    return latency_between(run.model_copy(update={"response": run.service}), objective.p99_ms).status != "PASS"
+    """Whether the p99 is also too high from the real send on, so that it is not explained by late sends alone."""
+    return latency_interval(run.model_copy(update={"response": run.service}), objective.p99_ms).status != "PASS"

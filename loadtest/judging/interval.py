@@ -1,8 +1,9 @@
-"""How sure a share is, when arrivals that are late come in clumps. Pure, and without dice.
+"""The confidence interval of a share when late arrivals come in clumps. No I/O and no random numbers.
 
-Latencies in a queue rise and fall together, so a thousand of them say less than a thousand independent ones. How much
-less is the variance of a block bootstrap (resampling stretches of consecutive slices, circular; its variance has a
-closed form) over that of independent arrivals. An exact binomial interval for as many fewer arrivals follows.
+Latencies in a queue rise and fall together, so a thousand of them carry less information than a thousand independent
+ones. How much less is the ratio of two variances: that of a block bootstrap (which resamples blocks of consecutive
+slices, circularly; its variance has a closed form), and that of independent arrivals. The interval is then the exact
+binomial one for a number of arrivals that is smaller by this ratio.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 
 # Each end of an interval is exceeded by one measurement in twenty.
 CONFIDENCE = 0.95
-# Blocks this many correlation times long are nearly independent of each other; fewer than eight show no variance.
+# Blocks this many correlation times long are nearly independent; fewer than eight blocks show no variance.
 _BLOCK_TIMES, _FEWEST_BLOCKS = 4, 8
-# Where several runs show it together, each may have fewer.
+# If several runs are pooled, each may have fewer blocks.
 _FEWEST_BLOCKS_TOGETHER = 4
-# Variance from few blocks is too small more often than too large: raised until simulated queues, looked at five times
-# while they run, pass and fail wrongly less than once in twenty (`make bench-verdict`).
+# The variance of few blocks is underestimated more often than overestimated. So it is raised until simulated queues
+# that are judged five times while they run pass or fail wrongly less than once in twenty (`make bench-verdict`).
 _CAUTION = 6.0
 _WINDOW = 5
 _HALVINGS, _TERMS, _PRECISION, _TINY = 50, 400, 1e-12, 1e-30
@@ -26,32 +27,32 @@ _HALVINGS, _TERMS, _PRECISION, _TINY = 50, 400, 1e-12, 1e-30
 
 @dataclass(frozen=True)
 class Counts:
-    """How many of the arrivals of each slice are over a line, slice by slice."""
+    """For each slice, how many of its arrivals are over a limit."""
 
     over: Sequence[int]
     of: Sequence[int]
 
     @property
     def total(self) -> int:
-        """All arrivals."""
         return sum(self.of)
 
     @property
     def share(self) -> float:
-        """Those over the line."""
+        """The share of all arrivals that are over the limit."""
         return sum(self.over) / self.total
 
     @property
     def excess(self) -> list[float]:
-        """How many more are over the line than the share of all, slice by slice."""
+        """For each slice, how many more arrivals are over the limit than the overall share predicts."""
         share = self.share
         return [over - share * of for over, of in zip(self.over, self.of, strict=True)]
 
 
 def clumping(near: Counts, wide: Counts) -> float:
-    """How many arrivals say as much as one independent one, cautiously.
+    """How many arrivals carry as much information as one independent arrival, estimated cautiously.
 
-    `near` counts around the line in question; `wide` at a lower line, where more cross it, tells how long they do.
+    `near` counts arrivals over the limit in question. `wide` counts those over a lower limit, which more arrivals
+    cross, and so shows better for how long they stay over it.
     """
     if not 0 < near.share < 1:
         return 1.0
@@ -60,7 +61,7 @@ def clumping(near: Counts, wide: Counts) -> float:
 
 
 def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
-    """The same of runs that show it together, `near` and `wide` of each: many blocks need less caution."""
+    """The same, estimated from several runs with their `near` and `wide` counts: many blocks need less caution."""
     variances = [
         _variance(near, wide, _FEWEST_BLOCKS_TOGETHER) for near, wide in runs if near.total and 0 < near.share < 1
     ]
@@ -74,7 +75,7 @@ def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
 
 @dataclass(frozen=True)
 class _Variance:
-    """Of what is over the line in a block: as it was, and as it would be of independent arrivals."""
+    """The variance of the arrivals over the limit in a block: as measured, and as if arrivals were independent."""
 
     squares: float
     independent: float
@@ -91,7 +92,7 @@ def _variance(near: Counts, wide: Counts, fewest_blocks: int) -> _Variance:
 
 
 def correlation_time(values: Sequence[float]) -> float:
-    """How many neighbours in a row say the same: 1 for independent values."""
+    """Over how many neighbours values are correlated; 1 for independent values."""
     mean = sum(values) / len(values)
     centred = [value - mean for value in values]
     variance = sum(value * value for value in centred)
@@ -101,24 +102,24 @@ def correlation_time(values: Sequence[float]) -> float:
     for lag in range(1, len(values) // 2):
         together = sum(map(float.__mul__, centred[lag:], centred)) / variance
         times += 2 * together
-        # Further lags add noise only.
+        # Further lags only add noise.
         if lag >= _WINDOW * max(1.0, times):
             break
     return max(1.0, times)
 
 
 def most_surely_below(share: float, total: int, clumps: float) -> int:
-    """The most of `total` arrivals that may be over a line when surely less than `share` are; -1 if not even none."""
+    """How many of `total` arrivals may be over a limit so that certainly less than `share` are; -1 if not even none."""
     return _last(total, lambda over: _below(share, over / clumps, total / clumps) >= CONFIDENCE)
 
 
 def fewest_surely_above(share: float, total: int, clumps: float) -> int:
-    """The fewest that must be over a line when surely more than `share` are; `total` + 1 if not even all."""
+    """How many of `total` must be over a limit so that certainly more than `share` are; `total` + 1 if not even all."""
     return 1 + _last(total, lambda over: _above(share, over / clumps, total / clumps) < CONFIDENCE)
 
 
 def share_interval(over: int, total: int, clumps: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Where the share lies, each end exceeded by one in twenty."""
+    """The confidence interval of a share; each end is exceeded by one measurement in twenty."""
     count, arrivals = over / clumps, total / clumps
     low = _root(lambda share: _above(share, count, arrivals) < confidence) if over else 0.0
     high = _root(lambda share: _below(share, count, arrivals) >= confidence) if over < total else 1.0
@@ -126,14 +127,14 @@ def share_interval(over: int, total: int, clumps: float, confidence: float = CON
 
 
 def arrivals_to_decide(share: float, measured: float, clumps: float) -> float:
-    """About how many arrivals tell a measured share from another one; infinite when they are the same."""
+    """About how many arrivals it takes to tell the measured share from `share`; infinite if they are equal."""
     # 1.645 is the 95 % quantile of the normal distribution.
     distance = abs(measured - share)
     return math.inf if not distance else 1.645**2 * clumps * share * (1 - share) / distance**2
 
 
 def _circular_sums(values: Sequence[float], length: int) -> list[float]:
-    """The sum of each stretch of `length` values, those that go round the end too."""
+    """The sum of each block of `length` values, including the blocks that wrap around the end."""
     stretch, sums = sum(values[:length]), []
     for index, value in enumerate(values):
         sums.append(stretch)
@@ -142,17 +143,17 @@ def _circular_sums(values: Sequence[float], length: int) -> list[float]:
 
 
 def _below(share: float, over: float, total: float) -> float:
-    """Confidence that the true share is below `share`."""
+    """The confidence that the true share is below `share`."""
     return _beta(share, over + 1, max(total - over, 1e-9))
 
 
 def _above(share: float, over: float, total: float) -> float:
-    """Confidence that it is above."""
+    """The confidence that the true share is above `share`."""
     return 1 - _beta(share, over, total - over + 1) if over > 0 else 0.0
 
 
 def _last(total: int, holds: Callable[[int], bool]) -> int:
-    """The largest count up to `total` for which it holds, if it holds below and not above; -1 if never."""
+    """The largest count up to `total` for which `holds` is true, if it is true for all smaller ones; -1 if for none."""
     low, high = -1, total
     while low < high:
         middle = (low + high + 1) // 2
@@ -161,7 +162,7 @@ def _last(total: int, holds: Callable[[int], bool]) -> int:
 
 
 def _root(is_above: Callable[[float], bool]) -> float:
-    """The share at which it begins to hold."""
+    """The share at which `is_above` changes from false to true, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -1,22 +1,26 @@
-"""`verdict.json`: the verdict, every run behind it, and what was tested where. docs/04-loadtest.md explains
-each field."""
+"""The record `verdict.json`: the verdict, every run behind it, and what was tested where.
+
+docs/04-loadtest.md explains each field.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final, Literal
 
 from config.record import Document, Part
 from loadtest.judging.cost import Costs
+from loadtest.judging.pooling import pool
 from loadtest.judging.verdict import Objective, Status, Verdict
 from loadtest.measuring import Histogram, Machine, Measurement
 from loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.verdict/1"
-SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
+SUMMARY_SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
-class Load(Part):
-    """What was sent."""
+class LoadRecord(Part):
+    """The load that was sent."""
 
     arrivals: Spacing
     rate: float
@@ -25,36 +29,36 @@ class Load(Part):
     replay: str | None = None
     """The file of the trace that was replayed."""
     speed: float = 1.0
-    """How many times as fast."""
+    """How many times as fast as recorded."""
     repeat: int
     processes: int
     seed: int
     timeout_s: float
     samples: int = 1
-    """How many different bodies."""
+    """The number of different bodies."""
     sample_bytes: int
-    """Of the largest of them."""
+    """The size of the largest body."""
     sample_content_type: str
 
 
-class Subject(Part):
-    """What it was sent to."""
+class LoadedServer(Part):
+    """The server that the load was sent to."""
 
     name: str
     version: str
     spec: str
     url: str
     started: bool
-    """Whether the server was started for the test, on the machine of the generator."""
+    """Whether the server was started for the test, on the generator's machine."""
     package: str | None
-    """Hash of the MAR that the spec's package record names."""
+    """The hash of the MAR in the spec's package record."""
     served: str | None
-    """Hash of the MAR that the server named."""
+    """The hash of the MAR that the server says it serves."""
     cold_start_s: float | None
 
 
-class Latency(Part):
-    """A histogram in a few figures, ms; the whole of it is in the measurement."""
+class LatencySummary(Part):
+    """A few percentiles of a histogram, ms; the measurement has the whole histogram."""
 
     p50: float | None
     p90: float | None
@@ -65,107 +69,110 @@ class Latency(Part):
     max: float | None
 
 
-class Pieces(Part):
-    """Answers that came token by token, in a few figures."""
+class StreamFigures(Part):
+    """A summary of streamed answers."""
 
-    ttft: Latency
-    itl: Latency
-    tpot: Latency
+    ttft: LatencySummary
+    itl: LatencySummary
+    tpot: LatencySummary
     goodput: float
-    """Share of the requests that met every objective."""
+    """The share of the requests that met every objective."""
     goodput_rps: float
-    """Those a second."""
+    """Requests per second that met every objective."""
     tokens_per_s: float
-    """Until the last answer ended: what a server wrote after the window, it wrote later."""
+    """Counted until the last answer ended, because tokens written after the window took that time."""
     cached_share: float
-    """Of the prompts' tokens, those that the server did not compute again: if your clients repeat less, they see a
-    worse result."""
+    """The share of prompt tokens that the server did not compute again; clients that repeat less see worse results."""
     heard_late_ms: float | None
-    """How late the generator heard of what came, p99."""
+    """How late the generator read what arrived, p99."""
 
 
-class Run(Part):
-    """One run: its verdict, its figures, and everything measured."""
+class RunRecord(Part):
+    """One run: its verdict, a summary, and everything measured."""
 
     verdict: Verdict
-    response: Latency
-    service: Latency
-    pieces: Pieces | None = None
-    """None where answers came whole."""
+    response: LatencySummary
+    service: LatencySummary
+    pieces: StreamFigures | None = None
+    """None if answers were not streamed."""
     measurement: Measurement
 
 
-class Step(Part):
-    """A part of a ramp."""
-
+class RampStep(Part):
     begin_rps: float
     end_rps: float
     requests: int
     p99_ms: float | None
     error_rate: float
     status: Status
-    """FAIL when its p99 or its errors surely miss the limit, PASS when its p99 surely meets it and no more failed."""
+    """FAIL if its p99 or its error rate certainly misses the limit; PASS if its p99 certainly meets its limit and the
+    measured error rate does, too."""
 
 
-class Climb(Part):
-    """What a rising rate showed."""
+class RampResult(Part):
+    """The result of a run with a rising rate."""
 
     begin_rps: float
     end_rps: float
     held_rps: float | None
-    """It surely held at this rate; None where that is sure of no rate."""
+    """The highest rate at which the objective certainly held; None if there is none."""
     broke_rps: tuple[float, float] | None
-    """From there, or 0, to a rate at which it surely did not hold; None without such a rate."""
+    """The objective broke between these rates: the last at which it certainly held, or 0, and the first at which it
+    certainly did not; None if there is no such rate."""
     about_rps: float | None
-    """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
+    """The rate that best separates the steps that met the objective from those that missed it; None if all met it."""
     recovered: bool
-    """Whether it surely held again at a higher rate."""
-    steps: tuple[Step, ...]
+    """Whether the objective certainly held again at a higher rate."""
+    steps: tuple[RampStep, ...]
 
 
-class Outcome(Document):
-    """The whole record."""
+class LoadTestOutcome(Document):
+    """The whole record of a load test."""
 
     schema_: Literal["marina.verdict/1"] = SCHEMA
     verdict: Verdict
     objective: Objective
-    tested: Subject
-    load: Load
+    tested: LoadedServer
+    load: LoadRecord
     machine: Machine
     at: str
-    """When the first run began, UTC."""
-    runs: tuple[Run, ...]
+    """When the first run started, UTC."""
+    runs: tuple[RunRecord, ...]
     costs: Costs | None = None
-    """Without a `cost` in the spec, none."""
-    ramp: Climb | None = None
-    """Of a rate that rose."""
+    """None if the spec has no `cost`."""
+    ramp: RampResult | None = None
+    """The result of `--ramp`; otherwise None."""
+
+    @cached_property
+    def pooled(self) -> Measurement:
+        """All runs as one measurement."""
+        return pool([run.measurement for run in self.runs])
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it before it was done."""
+        """Whether Ctrl-C ended the load test early."""
         return any(run.measurement.interrupted for run in self.runs)
 
 
-def run_of(measurement: Measurement, verdict: Verdict) -> Run:
-    """A run's entry in the record."""
-    return Run(
+def run_record(measurement: Measurement, verdict: Verdict) -> RunRecord:
+    return RunRecord(
         verdict=verdict,
-        response=latency_of(measurement.response),
-        service=latency_of(measurement.service),
-        pieces=pieces_of(measurement),
+        response=latency_summary(measurement.response),
+        service=latency_summary(measurement.service),
+        pieces=stream_figures(measurement),
         measurement=measurement,
     )
 
 
-def pieces_of(measurement: Measurement) -> Pieces | None:
-    """What came token by token, in a few figures."""
+def stream_figures(measurement: Measurement) -> StreamFigures | None:
+    """A summary of the streamed answers; None if answers were not streamed."""
     streams = measurement.streams
     if streams is None:
         return None
-    return Pieces(
-        ttft=latency_of(streams.first),
-        itl=latency_of(streams.gaps),
-        tpot=latency_of(streams.pace),
+    return StreamFigures(
+        ttft=latency_summary(streams.first),
+        itl=latency_summary(streams.gaps),
+        tpot=latency_summary(streams.pace),
         goodput=streams.met / max(1, measurement.planned),
         goodput_rps=streams.met / measurement.asked_s,
         tokens_per_s=streams.tokens / measurement.written_s,
@@ -174,8 +181,8 @@ def pieces_of(measurement: Measurement) -> Pieces | None:
     )
 
 
-def latency_of(histogram: Histogram) -> Latency:
-    """The few figures."""
-    p50, p90, p95, p99, p999 = (histogram.percentile(share) for share in SHARES)
+def latency_summary(histogram: Histogram) -> LatencySummary:
+    """A few percentiles of the histogram."""
+    p50, p90, p95, p99, p999 = (histogram.percentile(share) for share in SUMMARY_SHARES)
     highest = histogram.max_ms if histogram.count else None
-    return Latency(p50=p50, p90=p90, p95=p95, p99=p99, p999=p999, mean=histogram.mean_ms, max=highest)
+    return LatencySummary(p50=p50, p90=p90, p95=p95, p99=p99, p999=p999, mean=histogram.mean_ms, max=highest)

@@ -1,32 +1,23 @@
-"""Several runs as one: what each measured is counted together, so that all of them decide. Pure."""
+"""Adds several runs up into one measurement, so that all of them together decide. No I/O."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from loadtest.measuring import Measurement, Slice, Streams, merge_shares, merge_slices, merge_streams, merged
+from loadtest.measuring import Measurement, Slice, Streams, add_up, merge_pod_shares, merge_slices, merge_streams
 
 
 def pool(runs: Sequence[Measurement]) -> Measurement:
-    """The runs as one measurement, one after the other."""
+    """The runs as one measurement, as if they were a single run one after another."""
     if len(runs) == 1:
         return runs[0]
-    errors: Counter[str] = Counter()
-    for run in runs:
-        errors.update(run.errors)
+    counts = ("asked_s", "ran_s", "planned", "sent", "dropped", "warmup", "in_time", "errors")
     histograms = ("response", "service", "lag", "loop_lag")
     return runs[0].model_copy(
         update={
-            **{name: sum(getattr(run, name) for run in runs) for name in ("asked_s", "ran_s")},
-            **{name: sum(getattr(run, name) for run in runs) for name in ("planned", "sent", "dropped", "warmup")},
-            "in_time": sum(run.in_time for run in runs),
-            "errors": dict(sorted(errors.items())),
-            **{name: merged([getattr(run, name) for run in runs]) for name in histograms},
+            **add_up(runs, *counts, *histograms, "seconds", "generators"),
             "streams": _pooled_streams(runs),
-            "shares": merge_shares(run.shares for run in runs),
-            "seconds": tuple(second for run in runs for second in run.seconds),
-            "generators": tuple(beats for run in runs for beats in run.generators),
+            "shares": merge_pod_shares(run.shares for run in runs),
             "slices": _even_slices(runs),
         }
     )
@@ -39,7 +30,7 @@ def _pooled_streams(runs: Sequence[Measurement]) -> Streams | None:
 
 
 def _even_slices(runs: Sequence[Measurement]) -> tuple[Slice, ...]:
-    """All slices, those of short runs put together so that all are about as long as the longest."""
+    """The slices of all runs; those of shorter runs are joined until all are about as long as the longest."""
     if not all(run.slices for run in runs):
         return ()
     length_s = max(run.asked_s / len(run.slices) for run in runs)

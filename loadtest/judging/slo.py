@@ -1,8 +1,8 @@
-"""`judge`: from a measurement and an objective to PASS, FAIL or INVALID, with every reason. Pure.
+"""`judge`: turns a measurement and an objective into PASS, FAIL or INVALID, with every reason. No I/O.
 
 Each objective has its own status. A reason against the whole run (a late generator, another package) makes everything
-INVALID; one against a single figure (too few samples for p99) only that objective. A trusted FAIL outweighs an INVALID
-objective beside it, so that a server which fails every request is not excused by a short run.
+INVALID; a reason against a single figure (too few samples for a p99) makes only that objective INVALID. A trusted FAIL
+outweighs an INVALID objective, so that a server that fails every request is not excused by a short run.
 """
 
 from __future__ import annotations
@@ -12,38 +12,30 @@ from collections.abc import Sequence
 from config.errors import InputError
 from config.spec import Spec
 from loadtest.judging.certainty import (
-    SHARE,
+    P99_SHARE,
+    blame_late_sends,
     decide,
-    errors_between,
-    held_between,
-    latency_between,
+    errors_interval,
+    latency_interval,
     samples_needed,
+    throughput_interval,
     with_status,
 )
 from loadtest.judging.pooling import pool
-from loadtest.judging.streams import stream_checks
+from loadtest.judging.stream_checks import stream_checks
 from loadtest.judging.trend import backlog_grows
-from loadtest.judging.trust import against_run, disturbed, server_died
-from loadtest.judging.verdict import (
-    TOO_FEW,
-    Check,
-    Objective,
-    Reason,
-    Status,
-    Verdict,
-    goes_on,
-    worst,
-)
+from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
+from loadtest.judging.verdict import TOO_FEW, Check, Objective, Reason, Status, Verdict, is_undecided, worst_status
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
 HELD_SHARE = 0.99
-# Late arrivals come all at once; about as many behind them wait for the server to work that off.
+# Late requests are sent all at once, and about as many behind them wait until the server has caught up.
 _DELAYED_BY_LATE = 2
 _SHORTEST_TIMEOUT_S = 10.0
 
 
 def objective_of(spec: Spec) -> Objective:
-    """The spec's objective; InputError without one."""
+    """The spec's objective; InputError if it has none."""
     if spec.slo is None:
         hint = "add to the spec: slo: {p99_ms: 100, error_rate: 0.001, throughput_rps: 50}"
         raise InputError(f"{spec.file}: `slo`: missing, a verdict needs an objective", hint=hint)
@@ -51,42 +43,43 @@ def objective_of(spec: Spec) -> Objective:
 
 
 def client_timeout_s(objective: Objective, given_s: float | None = None) -> float:
-    """How long a client waits for an answer; InputError when it would give up what is still within the limit."""
+    """How long a client waits for an answer; InputError if it would give up on answers that are still in time."""
     limit_s = objective.p99_ms / 1000
     if given_s is None:
         return max(_SHORTEST_TIMEOUT_S, 2 * limit_s)
     if given_s <= limit_s:
         text = f"`--timeout`: got {given_s:g}, allowed: more than the {limit_s:g} s of `slo.p99_ms`"
-        raise InputError(f"{text}, or a client gives up what is still in time", hint=f"--timeout {2 * limit_s:g}")
+        text = f"{text}, or a client would give up on answers that are still in time"
+        raise InputError(text, hint=f"--timeout {2 * limit_s:g}")
     return given_s
 
 
 def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Verdict:
-    """The verdict on a run, or on several: those that can be trusted are judged as one."""
+    """The verdict on a run, or on several: the runs that can be trusted are judged together."""
     runs = [runs] if isinstance(runs, Measurement) else list(runs)
-    against = [against_run(run, objective) for run in runs]
+    against = [distrust_reasons(run, objective) for run in runs]
     trusted = [run for run, reasons in zip(runs, against, strict=True) if not reasons]
-    untrusted, died = _numbered(against), _numbered([server_died(run) for run in runs])
+    untrusted, died = _numbered(against), _numbered([server_died_reasons(run) for run in runs])
     pooled = pool(trusted or runs)
     checks = [_latency(pooled, objective), _errors(pooled, objective), _throughput(pooled, objective, trusted)]
     checks += stream_checks(pooled, objective, _late_burst(pooled, objective))
     if not trusted:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
-    status = worst([check.status for check in checks] + (["INVALID"] if untrusted else []))
-    # Whatever else was wrong with the run, a server that ends under load does not meet its objective.
+    status = worst_status([check.status for check in checks] + (["INVALID"] if untrusted else []))
+    # Whatever else was wrong with the run, a server that dies under load does not meet its objective.
     status = "FAIL" if died else status
-    busy = _numbered([disturbed(run) for run in runs]) if status == "FAIL" else []
+    busy = _numbered([busy_machine_reasons(run) for run in runs]) if status == "FAIL" else []
     return Verdict(status=status, reasons=(*died, *untrusted, *busy), checks=tuple(checks))
 
 
-def on_balance(verdict: Verdict) -> Status:
-    """What a verdict says if it must say something: while a limit is inside an interval, the figures alone."""
-    if not goes_on(verdict):
+def best_guess(verdict: Verdict) -> Status:
+    """PASS or FAIL by the measured figures alone if the verdict is undecided; otherwise the verdict's status."""
+    if not is_undecided(verdict):
         return verdict.status
-    return "PASS" if all(_meets_alone(check) for check in verdict.checks) else "FAIL"
+    return "PASS" if all(_meets_limit(check) for check in verdict.checks) else "FAIL"
 
 
-def _meets_alone(check: Check) -> bool:
+def _meets_limit(check: Check) -> bool:
     if check.measured is None:
         return False
     if check.objective == "goodput":
@@ -97,45 +90,45 @@ def _meets_alone(check: Check) -> bool:
 
 
 def _numbered(reasons: Sequence[list[Reason]]) -> list[Reason]:
-    """Those of all runs, with the number of the run they are from, if there are several."""
+    """The reasons of all runs; if there are several runs, each reason starts with the number of its run."""
     if len(reasons) == 1:
         return reasons[0]
     return [
         Reason(id=reason.id, text=f"run {number}: {reason.text}")
-        for number, given in enumerate(reasons, 1)
-        for reason in given
+        for number, run_reasons in enumerate(reasons, 1)
+        for reason in run_reasons
     ]
 
 
 def _latency(measurement: Measurement, objective: Objective) -> Check:
     limit, response = objective.p99_ms, measurement.response
-    measured = response.percentile(SHARE)
+    measured = response.percentile(P99_SHARE)
     check = Check(objective="p99", status="PASS", limit=limit, measured=measured, unit="ms")
     if not measurement.finished:
         return with_status(check, "INVALID")
     if not measurement.good:
         return with_status(check, "FAIL", "errors-only", f"none of {measurement.finished:,} requests got a good answer")
     if response.count < samples_needed():
-        text = f"{response.count:,} answers are too few for a p99, needed: {samples_needed():,}"
+        text = f"{response.count:,} answers are too few for a p99, which needs {samples_needed():,}"
         return with_status(check, "INVALID", TOO_FEW, text)
     if not measurement.slices:
         status: Status = "PASS" if _meets(response, limit) else "FAIL"
     else:
-        check, status = decide(check, latency_between(measurement, limit))
+        check, status = decide(check, latency_interval(measurement, limit))
     if status != "FAIL":
         return check
     over = f"p99 {figure(measured or 0.0)} ms > {limit:g} ms"
     if _meets(measurement.service, limit) or _meets(response, limit, forgiven=_late_burst(measurement, objective)):
-        return with_status(check, "INVALID", "lag-decides", f"{over}, but only because the generator sent some late")
+        return blame_late_sends(check, over)
     return with_status(check, "FAIL", "p99-over", over)
 
 
 def _meets(latencies: Histogram, limit: float, forgiven: int = 0) -> bool:
-    return latencies.within(limit) + forgiven >= nearest_rank(SHARE, latencies.count)
+    return latencies.within(limit) + forgiven >= nearest_rank(P99_SHARE, latencies.count)
 
 
 def _late_burst(measurement: Measurement, objective: Objective) -> int:
-    """How many requests may be slow or shed through late arrivals alone."""
+    """How many requests may be slow or shed only because some were sent late."""
     return _DELAYED_BY_LATE * measurement.lag.over(objective.late_ms)
 
 
@@ -146,14 +139,14 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
         return with_status(check, "INVALID")
     status: Status = "PASS" if rate <= limit else "FAIL"
     if measurement.slices:
-        check, status = decide(check, errors_between(measurement, limit))
+        check, status = decide(check, errors_interval(measurement, limit))
     if status != "FAIL":
         return check
     shed = measurement.errors.get("shed", 0)
     named = ", ".join(f"{count:,} {name}" for name, count in measurement.errors.items())
     text = f"errors {percent(rate)} > {percent(limit)}: {named} of {measurement.finished:,} requests"
     if measurement.failed - min(shed, _late_burst(measurement, objective)) <= limit * measurement.finished:
-        return with_status(check, "INVALID", "lag-decides", f"{text}, but only because the generator sent some late")
+        return blame_late_sends(check, text)
     failed = with_status(check, "FAIL", "errors-over", text)
     if not shed:
         return failed
@@ -163,19 +156,20 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
 
 def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[Measurement]) -> Check:
     limit = objective.throughput_rps or measurement.rate
+    least = HELD_SHARE * limit
     held = measurement.held_rps
     check = Check(objective="throughput", status="PASS", limit=limit, measured=held, unit="requests/s")
     if not measurement.finished:
         return with_status(check, "INVALID")
-    if measurement.planned < HELD_SHARE * limit * measurement.asked_s:
+    if measurement.planned < least * measurement.asked_s:
         text = f"the run offered {figure(measurement.rate)} requests/s, the objective is {figure(limit)}"
         return with_status(check, "INVALID", "rate-below-objective", text)
-    status: Status = "PASS" if held >= HELD_SHARE * limit else "FAIL"
+    status: Status = "PASS" if held >= least else "FAIL"
     if measurement.slices:
-        check, status = decide(check, held_between(measurement, HELD_SHARE * limit))
+        check, status = decide(check, throughput_interval(measurement, least), least)
     grows = backlog_grows(runs)
     if status == "FAIL":
-        text = f"{figure(held)} requests/s answered well and in time < {figure(limit)}"
+        text = f"{figure(held)} requests/s were answered well and in time < {figure(limit)}"
         check = with_status(check, "FAIL", "throughput-not-held", text)
     if grows:
         failures = check.reasons if check.status == "FAIL" else ()

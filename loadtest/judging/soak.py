@@ -1,7 +1,7 @@
-"""Whether something grows while a server is loaded for long: a test of trend on memory, open files and latency. Pure.
+"""Whether memory, open files or latency grow while a server is loaded for hours: a test for a trend. No I/O.
 
-The first third of a run is left out, in which caches fill. What is left is cut into twelve blocks, of which each figure
-has a median: Mann and Kendall's test counts how many pairs of them rise.
+The first third of a run, in which caches fill, is left out. The rest is cut into twelve blocks, and each figure has a
+median in each block. The Mann-Kendall test counts in how many pairs of blocks the later one is higher.
 """
 
 from __future__ import annotations
@@ -10,140 +10,152 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from statistics import fmean, median
-from typing import Literal
+from typing import Literal, TypeVar
 
 from loadtest.judging.trend import more_came
-from loadtest.judging.verdict import Check, Reason, Status, Verdict, worst
-from loadtest.measuring import MB, Measurement, Vitals, figure, merged
+from loadtest.judging.verdict import Check, Reason, Status, Verdict, worst_status
+from loadtest.measuring import MB, Measurement, ServerReadings, figure, merge_histograms
 
-Kind = Literal["memory", "files", "drift"]
-# By how much may be more at the end of what is judged than at its begin, and how much is nothing in any case.
-GROWTH_ALLOWED: dict[Kind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
-_NOTHING: dict[Kind, float] = {"memory": 1_000_000, "files": 2, "drift": 0.5}
+T = TypeVar("T")
+GrowthKind = Literal["memory", "files", "drift"]
+# How much a figure may grow over the judged time (a share), and how much growth never counts (bytes, files, ms).
+GROWTH_ALLOWED: dict[GrowthKind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
+_NEGLIGIBLE: dict[GrowthKind, float] = {"memory": 1_000_000, "files": 2, "drift": 0.5}
 _SETTLING, _BLOCKS, _QUARTERS = 1 / 3, 12, 4
-# What a process keeps of each request, in buffers that are bounded, is full after so many, and is not more than that;
-# Java lets garbage lie until its heap is full.
+# A process keeps something of each request in bounded buffers; after this many requests they are full, and hold at most
+# this many bytes. Java does not collect its garbage until its heap is full.
 _FULL_AFTER, _FILLING_BYTES, _JAVA = 100_000, 10_000_000, "torchserve"
 _FEWEST_READINGS = 4 * _BLOCKS
-# One false alarm in a hundred figures that do not grow, before how they grow is asked.
+# Standard deviations: one false alarm in a hundred figures that do not grow, before the shape of the growth is tested.
 _SURE = 2.33
-# A figure that grows does so all the time: each quarter has its part of it, and the last not much less than the first.
-_PART, _SLOWER = 0.1, 0.5
-_SEEN = 0.9
-WORDS: dict[Kind, str] = {"memory": "the memory", "files": "the open files", "drift": "the response time"}
+# A leak grows all the time: each quarter has at least this share of the growth, and the last quarter grows at least
+# this fast compared with the first.
+_QUARTER_SHARE, _LAST_TO_FIRST = 0.1, 0.5
+_SEEN_SHARE = 0.9
+_LONGER = "a longer soak will show whether it stops"
+_SUBJECTS: dict[GrowthKind, str] = {"memory": "the memory", "files": "the open files", "drift": "the response time"}
 
 
 def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float, java_heap_mb: float = 0) -> Verdict:
-    """The verdict of a long run with a check of memory, open files and latency each."""
+    """The verdict on a long run, with additional checks of memory, open files and latency."""
     begin_s = judged_from_s(run.asked_s, warmup_s)
     fills = {_JAVA: java_heap_mb * MB}
-    checks = [_seen(run, "memory", begin_s, fills), _seen(run, "files", begin_s), _drift(run, begin_s, warmup_s)]
+    checks = [
+        _process_check(run, "memory", begin_s, fills),
+        _process_check(run, "files", begin_s, {}),
+        _drift_check(run, begin_s, warmup_s),
+    ]
     if {reason.id for reason in verdict.reasons} - {"server-died", "machine-busy"}:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
-    status = worst([verdict.status, *(check.status for check in checks)])
+    status = worst_status([verdict.status, *(check.status for check in checks)])
     return verdict.model_copy(update={"status": status, "checks": (*verdict.checks, *checks)})
 
 
 def judged_from_s(asked_s: float, warmup_s: float) -> float:
-    """When caches and heaps are taken to be full, seconds after the run's begin."""
+    """When caches and heaps are considered full, in seconds from the start of the run."""
     return warmup_s + _SETTLING * asked_s
 
 
-def _seen(run: Measurement, kind: Kind, begin_s: float, fills: Mapping[str, float] | None = None) -> Check:
-    vitals = run.vitals or Vitals()
+def _process_check(run: Measurement, kind: GrowthKind, begin_s: float, fills: Mapping[str, float]) -> Check:
+    vitals = run.vitals or ServerReadings()
     readings = [reading for reading in vitals.readings if reading.at_s >= begin_s]
     looks = len(vitals.readings) + vitals.missed
     series: dict[str, list[float]] = {}
     for reading in readings:
         for name, value in (reading.memory if kind == "memory" else reading.files).items():
             series.setdefault(name, []).append(value)
-    if not series or len(vitals.readings) < _SEEN * looks:
-        why = vitals.why or "its page of metrics does not say it"
-        return _check(kind, "INVALID", None, [Reason(id="server-unseen", text=f"{WORDS[kind]} cannot be seen: {why}")])
+    if not series or len(vitals.readings) < _SEEN_SHARE * looks:
+        why = vitals.why or "the server's metrics do not include it"
+        text = f"{_SUBJECTS[kind]} could not be read: {why}"
+        return _check(kind, "INVALID", None, [Reason(id="server-unseen", text=text)])
     if len(readings) < _FEWEST_READINGS:
-        return _check(kind, "INVALID", None, [_too_few(f"{len(readings)} looks at the server")])
+        return _check(kind, "INVALID", None, [_too_few(f"{len(readings)} readings of the server's metrics")])
     restarted = [name for name in sorted(readings[-1].restarts) if _restarts(vitals, name)] if kind == "memory" else []
-    again = [Reason(id="restarted", text=f"{name} ended and was started again") for name in restarted]
-    # A process that came later has too little to show.
-    whole = {name: values for name, values in series.items() if len(values) >= _SEEN * len(readings)}
-    return _of_all(kind, {name: _in_blocks(values) for name, values in whole.items()}, run, again, fills or {})
+    again = [Reason(id="restarted", text=f"{name} ended and was restarted") for name in restarted]
+    # A process that started later has too few readings.
+    whole = {name: values for name, values in series.items() if len(values) >= _SEEN_SHARE * len(readings)}
+    medians = {name: [median(block) for block in _blocks(values)] for name, values in whole.items()}
+    return _growth_check(kind, medians, run, again, fills)
 
 
-def _drift(run: Measurement, begin_s: float, warmup_s: float) -> Check:
+def _drift_check(run: Measurement, begin_s: float, warmup_s: float) -> Check:
     seconds = run.seconds[int(begin_s) : int(warmup_s + run.asked_s)]
     answered = [second.response for second in seconds if second.response.count]
     if len(answered) < _FEWEST_READINGS:
         return _check("drift", "INVALID", None, [_too_few(f"answers in {len(answered)} seconds")])
-    cuts = _cuts(len(answered))
-    blocks = [merged(answered[first:last]) for first, last in pairwise(cuts)]
+    blocks = [merge_histograms(block) for block in _blocks(answered)]
     shares = {"p50": 0.5, "p99": 0.99}
     series = {name: [block.percentile(share) or 0.0 for block in blocks] for name, share in shares.items()}
-    # Of a trace that asks for more and more it is no wonder.
-    return _of_all("drift", {} if more_came(run) else series, run, [], {})
+    # If a trace sends more and more, a growing latency is expected.
+    return _growth_check("drift", {} if more_came(run) else series, run, [], {})
 
 
 def _too_few(noun: str) -> Reason:
-    return Reason(id="too-few-readings", text=f"{noun} are too few for a trend, needed: {_FEWEST_READINGS}")
+    return Reason(id="too-few-readings", text=f"{noun} are too few to see a trend, which needs {_FEWEST_READINGS}")
 
 
-def _restarts(vitals: Vitals, name: str) -> bool:
+def _restarts(vitals: ServerReadings, name: str) -> bool:
     counts = [reading.restarts[name] for reading in vitals.readings if name in reading.restarts]
     return counts[-1] > counts[0]
 
 
-def _of_all(
-    kind: Kind,
+def _growth_check(
+    kind: GrowthKind,
     series: dict[str, list[float]],
     run: Measurement,
     reasons: list[Reason],
     fills: Mapping[str, float],
 ) -> Check:
-    """The check of some figures that are judged alike, each in blocks; `fills` is what processes may fill at first."""
+    """The check of several figures of one kind, each given as the medians of its blocks.
+
+    `fills` is how many bytes each process may fill at first.
+    """
     status: Status = "FAIL" if reasons else "PASS"
     for name, blocks in series.items():
         shown, grown = trend(blocks, kind), _grown(kind, name, blocks, run)
         if shown == "FAIL" and _still_fills(blocks, kind, run, fills.get(name, 0)):
             shown = "INVALID"
-            what = "a heap does while it fills" if name == _JAVA else "buffers do while they fill"
-            text = f"{grown}, as {what} in the first {_FULL_AFTER:,} requests"
-            reasons.append(Reason(id="settles", text=f"{text}: a longer soak tells whether that ends"))
+            what = "a heap does while it fills up" if name == _JAVA else "buffers do while they fill up"
+            text = f"{grown}, as {what} during the first {_FULL_AFTER:,} requests"
+            reasons.append(Reason(id="settles", text=f"{text}: {_LONGER}"))
         elif shown == "FAIL":
             reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back"))
         elif shown == "INVALID":
-            text = f"{grown}, ever more slowly: a longer soak tells whether that ends"
-            reasons.append(Reason(id="settles", text=text))
-        status = worst([status, shown])
+            reasons.append(Reason(id="settles", text=f"{grown}, but more and more slowly: {_LONGER}"))
+        status = worst_status([status, shown])
     return _check(kind, status, max(map(rise, series.values()), default=None), reasons)
 
 
-def trend(blocks: Sequence[float], kind: Kind) -> Status:
-    """FAIL for a figure that grows; INVALID for one that grows ever more slowly, so that it may end."""
+def trend(blocks: Sequence[float], kind: GrowthKind) -> Status:
+    """FAIL for a figure that grows steadily; INVALID for one whose growth slows down, so that it may stop."""
     grown = rise(blocks)
-    if grown <= GROWTH_ALLOWED[kind] or grown * blocks[0] <= _NOTHING[kind] or _surely_rising(blocks) < _SURE:
+    if grown <= GROWTH_ALLOWED[kind] or grown * blocks[0] <= _NEGLIGIBLE[kind] or _surely_rising(blocks) < _SURE:
         return "PASS"
     size = len(blocks) // _QUARTERS
     quarters = [fmean(blocks[at * size : (at + 1) * size]) for at in range(_QUARTERS)]
     steps = [after - before for before, after in pairwise(quarters)]
-    if min(steps) < _PART * sum(steps):
+    if min(steps) < _QUARTER_SHARE * sum(steps):
         return "PASS"
-    return "FAIL" if steps[-1] >= _SLOWER * steps[0] else "INVALID"
+    return "FAIL" if steps[-1] >= _LAST_TO_FIRST * steps[0] else "INVALID"
 
 
-def _still_fills(blocks: Sequence[float], kind: Kind, run: Measurement, most: float) -> bool:
-    """Whether so little growth may be that of buffers, or `most` of a heap, that had not yet had the requests to be
-    full."""
-    had = sum(second.due for second in run.seconds[: int(len(run.seconds) * _SETTLING)])
-    return kind == "memory" and had < _FULL_AFTER and max(blocks) - blocks[0] < max(_FILLING_BYTES, most)
+def _still_fills(blocks: Sequence[float], kind: GrowthKind, run: Measurement, most: float) -> bool:
+    """Whether this growth may only be that of buffers, or of a heap of `most` bytes, that were not yet full.
+
+    They are not full yet if the first third of the run had too few requests.
+    """
+    early_requests = sum(second.due for second in run.seconds[: int(len(run.seconds) * _SETTLING)])
+    return kind == "memory" and early_requests < _FULL_AFTER and max(blocks) - blocks[0] < max(_FILLING_BYTES, most)
 
 
 def rise(blocks: Sequence[float]) -> float:
-    """By what share a figure is more at the end than at the begin: the median slope of all pairs (Theil and Sen)."""
+    """By what share a figure grew from start to end: the median slope of all pairs of blocks (Theil-Sen)."""
     slope = median((later - earlier) / (at - of) for (of, earlier), (at, later) in combinations(enumerate(blocks), 2))
     return slope * (len(blocks) - 1) / blocks[0] if blocks[0] else 0.0
 
 
 def _surely_rising(blocks: Sequence[float]) -> float:
-    """Standard deviations by which more pairs rise than by chance (Mann and Kendall)."""
+    """By how many standard deviations more pairs rise than chance explains (Mann-Kendall)."""
     count = len(blocks)
     more = sum((later > earlier) - (later < earlier) for earlier, later in combinations(blocks, 2))
     ties = [blocks.count(value) for value in set(blocks)]
@@ -151,15 +163,12 @@ def _surely_rising(blocks: Sequence[float]) -> float:
     return (more - 1) / math.sqrt(variance) if variance > 0 and more > 0 else 0.0
 
 
-def _in_blocks(values: Sequence[float]) -> list[float]:
-    return [median(values[first:last]) for first, last in pairwise(_cuts(len(values)))]
+def _blocks(values: Sequence[T]) -> list[Sequence[T]]:
+    cuts = [round(len(values) * number / _BLOCKS) for number in range(_BLOCKS + 1)]
+    return [values[first:last] for first, last in pairwise(cuts)]
 
 
-def _cuts(count: int) -> list[int]:
-    return [round(count * number / _BLOCKS) for number in range(_BLOCKS + 1)]
-
-
-def _check(kind: Kind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
+def _check(kind: GrowthKind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
     return Check(
         objective=kind,
         status=status,
@@ -170,8 +179,8 @@ def _check(kind: Kind, status: Status, measured: float | None, reasons: list[Rea
     )
 
 
-def _grown(kind: Kind, name: str, blocks: Sequence[float], run: Measurement) -> str:
+def _grown(kind: GrowthKind, name: str, blocks: Sequence[float], run: Measurement) -> str:
     begin, end = (f"{value / MB:,.0f} MB" if kind == "memory" else figure(value) for value in (blocks[0], blocks[-1]))
     unit = {"memory": "", "files": "", "drift": " ms"}[kind]
     minutes = run.asked_s * (1 - _SETTLING) / 60
-    return f"{WORDS[kind]} of {name} grew from {begin} to {end}{unit} in {minutes:.3g} minutes"
+    return f"{_SUBJECTS[kind]} of {name} grew from {begin} to {end}{unit} in {minutes:.3g} minutes"

@@ -1,21 +1,21 @@
-"""Why a run as a whole cannot be trusted: another package, cut short, or a generator that was held back. Pure."""
+"""The reasons not to trust a run as a whole: another package, an early end, a generator that was held back. No I/O."""
 
 from __future__ import annotations
 
-from loadtest.judging.certainty import SHARE
+from loadtest.judging.certainty import P99_SHARE
 from loadtest.judging.verdict import Objective, Reason
 from loadtest.measuring import Measurement, nearest_rank
 
 BUSY_CPU = 0.9
 WHOLE_SHARE = 0.99
-# What the generator or its machine is to blame for, not the server, its package or whoever stopped the run.
+# These are the fault of the generator or its machine, not of the server, its package or a user who stopped the run.
 GENERATOR_REASONS = frozenset(
     {"generator-saturated", "generator-stalled", "arrivals-late", "arrivals-dropped", "lag-decides"}
 )
 
 
-def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:
-    """Every reason, the gravest first; empty for a run that can be trusted."""
+def distrust_reasons(measurement: Measurement, objective: Objective) -> list[Reason]:
+    """Every reason not to trust a run, the most serious first; empty for a run that can be trusted."""
     faults = [
         *_wrong_package(measurement),
         *_not_run(measurement),
@@ -25,19 +25,19 @@ def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:
     return [Reason(id=name, text=text) for name, text in faults]
 
 
-def server_died(measurement: Measurement) -> list[Reason]:
-    """The reason that a server which ended during the run is, if it was the right one."""
+def server_died_reasons(measurement: Measurement) -> list[Reason]:
+    """The reason for a FAIL if the server died during the run, and it was the right server."""
     if measurement.server_end is None or any(name == "package-differs" for name, _ in _wrong_package(measurement)):
         return []
-    return [Reason(id="server-died", text=f"the server ended during the run: {measurement.server_end}")]
+    return [Reason(id="server-died", text=f"the server died during the run: {measurement.server_end}")]
 
 
-def disturbed(measurement: Measurement) -> list[Reason]:
-    """The reason why a server may have been slower than it is: others used its machine."""
+def busy_machine_reasons(measurement: Measurement) -> list[Reason]:
+    """The reason why the server may have looked slower than it is, if other processes used its machine."""
     others = measurement.others
     if others is None or not others.disturb:
         return []
-    return [Reason(id="machine-busy", text=f"{others}; the same server may pass when they do not")]
+    return [Reason(id="machine-busy", text=f"{others}; without them the same server may pass")]
 
 
 def _wrong_package(measurement: Measurement) -> list[tuple[str, str]]:
@@ -46,7 +46,7 @@ def _wrong_package(measurement: Measurement) -> list[tuple[str, str]]:
         return []
     if identity.found is None or identity.wanted is None:
         return [("package-unknown", identity.why_unknown or "the server does not say which package it serves")]
-    text = f"the server serves package {identity.found[:12]}, the spec's is {identity.wanted[:12]}"
+    text = f"the server serves package {identity.found[:12]}, but the spec's is {identity.wanted[:12]}"
     return [("package-differs", text)]
 
 
@@ -54,7 +54,7 @@ def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
     faults = []
     if not measurement.finished:
         if measurement.warmup:
-            text = f"all {measurement.warmup:,} requests were warm-up, nothing was measured"
+            text = f"all {measurement.warmup:,} requests belonged to the warm-up, so nothing was measured"
             faults.append(("warm-up-only", text))
         else:
             faults.append(("no-samples", "no request was sent in the measured window"))
@@ -65,39 +65,44 @@ def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
 
 
 def _lost(measurement: Measurement) -> list[tuple[str, str]]:
-    """Every request that was sent must have ended, well or not: one that is in no count could have been anything."""
+    """Reasons if requests are missing in the counts: what was neither answered nor failed could have been anything."""
     lost = measurement.sent - measurement.finished
     if measurement.lost_processes:
         names = ", ".join(measurement.lost_processes)
-        return [("process-lost", f"the load of generator process {names} is not known: it ended or no longer answered")]
+        return [("process-lost", f"generator process {names} ended or stopped answering, so its counts are missing")]
     if not lost:
         return []
-    return [("requests-lost", f"{lost:,} of {measurement.sent:,} requests were sent and never counted as ended")]
+    return [
+        (
+            "requests-lost",
+            f"{lost:,} of {measurement.sent:,} requests were sent, but counted neither as answered nor as failed",
+        )
+    ]
 
 
 def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str, str]]:
-    """Reasons why the generator, not the server, shaped the latencies."""
+    """Reasons if the generator, not the server, shaped the latencies."""
     faults = []
     for number, beats in enumerate(measurement.generators, 1):
         busy = [beat for beat in beats if beat.cpu >= BUSY_CPU]
-        if busy and len(busy) > len(beats) - nearest_rank(SHARE, len(beats)):
+        if busy and len(busy) > len(beats) - nearest_rank(P99_SHARE, len(beats)):
             which = f"generator process {number}" if len(measurement.generators) > 1 else "the generator"
             most = max(beat.cpu for beat in busy)
             text = f"{which} used up to {most:.0%} of its core, over {BUSY_CPU:.0%} in {len(busy)} of {len(beats)} s"
             faults.append(("generator-saturated", text))
-    stall, late = measurement.loop_lag.percentile(SHARE), measurement.lag.percentile(SHARE)
+    stall, late = measurement.loop_lag.percentile(P99_SHARE), measurement.lag.percentile(P99_SHARE)
     if stall is not None and stall > objective.coarse_ms:
         text = f"the generator's event loop was {stall:.1f} ms late at p99, allowed: {objective.coarse_ms:g} ms"
         faults.append(("generator-stalled", text))
     if late is not None and late > objective.late_ms:
-        text = f"arrivals were {late:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"
+        text = f"requests were sent {late:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"
         faults.append(("arrivals-late", text))
     if measurement.starts_ms:
         apart_ms = max(measurement.starts_ms) - min(measurement.starts_ms) + measurement.clocks_ms
         if apart_ms > objective.late_ms:
-            text = f"the generator processes began up to {apart_ms:.1f} ms apart, allowed: {objective.late_ms:g} ms"
+            text = f"the generator processes started up to {apart_ms:.1f} ms apart, allowed: {objective.late_ms:g} ms"
             faults.append(("processes-apart", text))
     if measurement.dropped:
-        text = f"{measurement.dropped:,} arrivals were not sent, too many requests were open"
+        text = f"{measurement.dropped:,} requests were not sent, because too many others were open"
         faults.append(("arrivals-dropped", text))
     return faults

@@ -1,4 +1,4 @@
-"""What a verdict is made of: the objective, each objective's check, the reasons."""
+"""The parts of a verdict: the objective, a check for each part of it, and the reasons."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from loadtest.measuring import figure, percent
 Status = Literal["PASS", "FAIL", "INVALID"]
 UNDECIDED, TOO_FEW = "undecided", "too-few-samples"
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3}
-# Arrivals may be late by this share of the latency limit, but 2 ms is what an idle event loop needs.
+# Requests may be sent late by this share of the latency limit; an idle event loop needs up to 2 ms.
 LATE_SHARE, LATE_FLOOR_MS = 0.2, 2.0
-# A piece of text is heard as late as the event loop is, which must be little beside what is judged.
+# A piece of text is read as late as the event loop runs, which must be little compared with the limit.
 COARSE_SHARE = 0.1
 
 
 class Objective(Part):
-    """What must hold: the spec's `slo` block."""
+    """The objective: the spec's `slo` section."""
 
     p99_ms: float
     error_rate: float
@@ -28,37 +28,37 @@ class Objective(Part):
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """What a plan of a load says of it: the limits at which counts must be exact."""
+        """The fields of a `LoadPlan` that hold limits, so that counts at these limits are exact."""
         return {"limit_ms": self.p99_ms, "first_ms": self.ttft_p99_ms, "gap_ms": self.itl_p99_ms}
 
     @property
     def late_ms(self) -> float:
-        """How late arrivals may be at p99 before they blur the judgement."""
+        """How late requests may be sent, at p99, before the latencies say more about the generator than the server."""
         return max(LATE_FLOOR_MS, LATE_SHARE * (self.ttft_p99_ms or self.p99_ms))
 
     @property
     def coarse_ms(self) -> float:
-        """How late the generator may hear of what arrives, at p99."""
+        """How late the generator may read what arrives, at p99."""
         pieces = [limit for limit in (self.ttft_p99_ms, self.itl_p99_ms) if limit is not None]
         return COARSE_SHARE * min(pieces) if pieces else self.late_ms
 
 
 class Reason(Part):
-    """Why a status is not PASS: a stable id and a sentence."""
+    """The reason why a status is not PASS: a stable id and a sentence."""
 
     id: str
     text: str
 
 
 class Check(Part):
-    """One objective, judged over all runs together."""
+    """One part of the objective, judged over all runs together."""
 
     objective: Literal["p99", "errors", "throughput", "ttft", "itl", "goodput", "memory", "files", "drift"]
     status: Status
     limit: float
     measured: float | None
     interval: tuple[float, float] | None = None
-    """Each end is exceeded by one measurement in twenty; None for a closed loop, which says nothing of it."""
+    """Each end is exceeded by one measurement in twenty; None for a closed loop, which cannot have one."""
     unit: Literal["ms", "share", "requests/s"]
     reasons: tuple[Reason, ...] = ()
 
@@ -68,40 +68,39 @@ class Verdict(Part):
 
     status: Status
     reasons: tuple[Reason, ...]
-    """Against the run as a whole; what is against one objective is with its check."""
+    """Reasons against the run as a whole; those against one objective are in its check."""
     checks: tuple[Check, ...]
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
         return EXIT_CODES[self.status]
 
     def every_reason(self) -> list[Reason]:
-        """The reasons of the run and of each objective, in order."""
+        """The reasons against the run, then those of each check."""
         return [*self.reasons, *(reason for check in self.checks for reason in check.reasons)]
 
 
-def worst(statuses: list[Status]) -> Status:
-    """One trusted FAIL decides; without one, anything INVALID does."""
+def worst_status(statuses: list[Status]) -> Status:
+    """FAIL if any status is FAIL, else INVALID if any is INVALID, else PASS."""
     order: tuple[Status, ...] = ("FAIL", "INVALID", "PASS")
     return next(status for status in order if status in statuses)
 
 
-def goes_on(verdict: Verdict) -> bool:
-    """Whether a longer measurement may still turn INVALID into an answer: nothing else is wrong, nothing has failed."""
+def is_undecided(verdict: Verdict) -> bool:
+    """Whether the verdict is INVALID only because it is undecided, so that a longer measurement may decide it."""
     open_ids = {reason.id for reason in verdict.every_reason()}
     return verdict.status == "INVALID" and open_ids <= {UNDECIDED}
 
 
 def value_text(check: Check, value: float) -> str:
-    """A value in the unit of its check."""
+    """A value with the unit of its check."""
     if check.unit == "share":
         return percent(value)
     return f"{figure(value)} {check.unit}"
 
 
 def interval_text(check: Check) -> str:
-    """`48 to 61 ms`; empty without an interval."""
+    """The interval of a check as text, `48 to 61 ms`; empty if it has none."""
     if check.interval is None:
         return ""
     low, high = check.interval

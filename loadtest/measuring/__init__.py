@@ -1,54 +1,56 @@
-"""What a run measures, as records: histograms, counts, the machine. Nothing is sent or judged here."""
+"""The records of what a run measures: histograms, counts, the machine. Nothing is sent or judged here."""
 
 from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
-from loadtest.measuring.machine import MB, Machine, Memory, cpu_seconds, descendants, peak_memory, this_machine
+from loadtest.measuring.machine import MB, Machine, PeakMemory, cpu_seconds, descendants, peak_memory, this_machine
 from loadtest.measuring.measurement import (
-    Beat,
-    Identity,
+    GeneratorHealth,
     Measurement,
+    PackageIdentity,
     Second,
     Slice,
-    merge,
+    merge_measurements,
     merge_seconds,
     merge_slices,
 )
-from loadtest.measuring.others import Others, Watch
-from loadtest.measuring.shares import Share, merge_shares
-from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
-from loadtest.measuring.units import figure, percent
-from loadtest.measuring.vitals import Reading, Vitals, VitalsWatch, reading_of
+from loadtest.measuring.other_processes import OtherProcesses, OtherProcessesWatch
+from loadtest.measuring.pod_shares import PodShare, merge_pod_shares
+from loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
+from loadtest.measuring.streams import Latencies, Streams, add_up, merge_histograms, merge_streams
+from loadtest.measuring.units import figure, percent, utc_now
 
 __all__ = [
     "MB",
-    "Beat",
+    "GeneratorHealth",
     "Histogram",
-    "Identity",
     "Latencies",
     "Machine",
     "Measurement",
-    "Memory",
-    "Others",
-    "Reading",
+    "OtherProcesses",
+    "OtherProcessesWatch",
+    "PackageIdentity",
+    "PeakMemory",
+    "PodShare",
     "Second",
-    "Share",
+    "ServerReading",
+    "ServerReadings",
+    "ServerWatch",
     "Slice",
     "Streams",
-    "Vitals",
-    "VitalsWatch",
-    "Watch",
+    "add_up",
     "bucket_ms",
     "cpu_seconds",
     "descendants",
     "figure",
-    "merge",
+    "merge_histograms",
+    "merge_measurements",
+    "merge_pod_shares",
     "merge_seconds",
-    "merge_shares",
     "merge_slices",
     "merge_streams",
-    "merged",
     "nearest_rank",
+    "parse_reading",
     "peak_memory",
     "percent",
-    "reading_of",
     "this_machine",
+    "utc_now",
 ]

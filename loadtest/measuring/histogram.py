@@ -1,7 +1,8 @@
-"""Latencies in buckets of at most 1 %, from 10 µs to 10 min, and exact at the limits that are judged.
+"""Histograms of latencies: buckets of at most 1 %, from 10 µs to 10 min, and exact counts at the limits that are
+judged.
 
-A bucket holds the values in (edge below, edge], milliseconds. A limit is an edge of its own, so `within(limit)` counts
-samples and estimates nothing, and a percentile is shown above a limit exactly when it is above it.
+A bucket holds the values in (edge below, edge], in ms. Each limit is an edge, so `within(limit)` counts exactly, and a
+percentile is shown above a limit if and only if it is above it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ def _edges(limits: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def bucket_ms(value_ms: float) -> float:
-    """The upper edge of the bucket that a value falls in: at most 1 % above it."""
+    """The upper edge of the value's bucket, at most 1 % above the value."""
     edges = _edges(())
     index = bisect_left(edges, value_ms)
     return edges[index] if index < len(edges) else value_ms
 
 
 class Histogram:
-    """Counts of latencies; histograms with the same limits can be merged without loss."""
+    """Counts of latencies, ms; histograms with the same limits can be merged without loss."""
 
     __slots__ = ("_counts", "_edges", "count", "limits", "max_ms", "min_ms", "sum_ms")
 
@@ -52,7 +53,7 @@ class Histogram:
         return f"Histogram({self.count} values, max {self.max_ms:g} ms)"
 
     def add(self, value_ms: float, times: int = 1) -> None:
-        """Counts a latency."""
+        """Counts a latency, `times` times."""
         index = bisect_left(self._edges, value_ms)
         self._counts[index] = self._counts.get(index, 0) + times
         self.count += times
@@ -63,7 +64,7 @@ class Histogram:
             self.max_ms = value_ms
 
     def merge(self, other: Histogram) -> None:
-        """Adds another histogram's counts to this one; ValueError if it was made for other limits."""
+        """Adds another histogram's counts to this one; ValueError if its limits differ."""
         if other.limits != self.limits:
             raise ValueError(f"limits differ: {self.limits} and {other.limits}")
         for index, times in other._counts.items():
@@ -88,15 +89,15 @@ class Histogram:
     def percentile(self, share: float) -> float | None:
         """The nearest-rank percentile: the smallest value that at least `share` of all values do not exceed.
 
-        Returned is the upper edge of its bucket, or the largest value seen if that is lower, so it is never below the
-        true one and at most 1 % above it. None without values.
+        Returns the upper edge of its bucket, or the largest value if that is lower. So the result is never below the
+        true value and at most 1 % above it. None if there are no values.
         """
         if not self.count:
             return None
         return self.ranked(nearest_rank(share, self.count))
 
     def ranked(self, rank: int) -> float:
-        """The value that `rank` values do not exceed, as `percentile` shows it; `rank` counts from 1."""
+        """The value of rank `rank` (from 1), as `percentile` shows it."""
         seen = 0
         for index, times in self._sorted():
             seen += times
@@ -106,11 +107,11 @@ class Histogram:
 
     @property
     def mean_ms(self) -> float | None:
-        """The exact mean; None without values."""
+        """The exact mean; None if there are no values."""
         return self.sum_ms / self.count if self.count else None
 
     def curve(self) -> Iterator[tuple[float, float]]:
-        """(share of values, latency) for each bucket that is not empty, rising: the percentile curve."""
+        """The percentile curve: (share of values, latency) for each bucket that is not empty, in rising order."""
         seen = 0
         for index, times in self._sorted():
             seen += times
@@ -118,7 +119,7 @@ class Histogram:
             yield seen / self.count, min(edge, self.max_ms)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON: buckets are [upper edge in ms, count]; the edge of what is over 10 min is null."""
+        """The histogram as JSON: buckets are [upper edge in ms, count]; the edge of values over 10 min is null."""
         top = len(self._edges)
         buckets = [[self._edges[index] if index < top else None, times] for index, times in self._sorted()]
         low = self.min_ms if self.count else None
@@ -133,7 +134,7 @@ class Histogram:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Histogram:
-        """The histogram that `to_data` wrote."""
+        """Reads what `to_data` wrote."""
         made = cls(data["limits"])
         for edge, times in data["buckets"]:
             made._counts[len(made._edges) if edge is None else bisect_left(made._edges, edge)] = times
@@ -148,5 +149,5 @@ class Histogram:
 
 
 def nearest_rank(share: float, count: int) -> int:
-    """Which of `count` sorted values is the percentile, from 1; exact, since 0.07 * 100 is more than 7 in floats."""
+    """The rank of a percentile among `count` values, from 1. Exact, although 0.07 * 100 is more than 7 in floats."""
     return max(1, math.ceil(Fraction(str(share)) * count))

@@ -1,6 +1,6 @@
-"""Which machine a number was measured on, and how much memory a server's processes took.
+"""The machine on which something was measured, and the memory that a server's processes took.
 
-Read from Linux's files; what a system does not have is None.
+Both are read from Linux's files; what a system does not have is None.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _ISA = re.compile(r"avx\w*|amx_\w+|fma|f16c|bmi[12]|vaes|vpclmulqdq|gfni|asimd\w
 
 
 class Machine(Part):
-    """The processor, what of it may be used, and the memory."""
+    """The processor, how much of it may be used, and the memory."""
 
     processor: str
     cores: int
-    """Cores this process may run on."""
+    """The number of cores that this process may run on."""
     cpu_limit: float | None
-    """Cores the cgroup allows; None without a limit."""
+    """The number of cores that the cgroup allows; None without a limit."""
     memory_bytes: int | None
     memory_limit_bytes: int | None
-    """What the cgroup allows; None without a limit."""
+    """The memory that the cgroup allows; None without a limit."""
     system: str
     python: str
     isa: tuple[str, ...] = ()
-    """Vector and matrix instructions of the processor."""
+    """The processor's vector and matrix instruction sets."""
 
     def __str__(self) -> str:
         limit = f", cgroup limit {self.cpu_limit:g}" if self.cpu_limit else ""
@@ -44,8 +44,8 @@ class Machine(Part):
         return f"{self.processor}, {self.cores} cores{limit}{size}"
 
 
-class Memory(Part):
-    """Peak resident memory of a server's processes, bytes."""
+class PeakMemory(Part):
+    """The peak resident memory of a server's processes, bytes."""
 
     java_bytes: int
     workers_bytes: tuple[int, ...]
@@ -54,7 +54,7 @@ class Memory(Part):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def total_bytes(self) -> int:
-        """All together; pages that workers share are counted for each of them."""
+        """The sum; pages that workers share are counted for each of them."""
         return self.java_bytes + sum(self.workers_bytes) + self.supervisor_bytes
 
 
@@ -77,13 +77,13 @@ def this_machine(root: Path = Path("/")) -> Machine:
 
 
 def _isa(cpuinfo: str) -> tuple[str, ...]:
-    """What compilers and oneDNN choose code by, of the first core."""
+    """The instruction sets by which compilers and oneDNN choose code, read from the first core."""
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return tuple(sorted(filter(_ISA.fullmatch, flags[1].split()))) if flags else ()
 
 
-def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
-    """Peak memory of a supervisor and what runs under it, of the processes that are alive now."""
+def peak_memory(pid: int, proc: Path = Path("/proc")) -> PeakMemory:
+    """The peak memory of a supervisor and all processes below it, as far as they are alive now."""
     java, workers, supervisor = 0, [], _peak_bytes(proc / str(pid))
     for child in descendants(pid, proc):
         command = kernel_text(proc / str(child) / "cmdline").split("\0")
@@ -93,16 +93,16 @@ def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
             workers.append(_peak_bytes(proc / str(child)))
         else:
             supervisor += _peak_bytes(proc / str(child))
-    return Memory(java_bytes=java, workers_bytes=tuple(sorted(workers)), supervisor_bytes=supervisor)
+    return PeakMemory(java_bytes=java, workers_bytes=tuple(sorted(workers)), supervisor_bytes=supervisor)
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process and all under it have used, those included that have ended and were waited for."""
+    """CPU seconds of a process and all processes below it, including those that have ended and were waited for."""
     seconds = 0.0
     for process in (pid, *descendants(pid)):
         fields = kernel_text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
-        # Ticks of 10 ms are too coarse for a second's work of its own; the clock of a process counts nanoseconds. Its
-        # number is the one that clock_getcpuclockid(3) gives.
+        # Ticks of 10 ms are too coarse for a second of work, so a process's own time is read from its CPU clock, which
+        # counts nanoseconds. The number of that clock is the one that clock_getcpuclockid(3) returns.
         with suppress(OSError):
             seconds += time.clock_gettime(~process << 3 | 2)
         seconds += sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
@@ -110,10 +110,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
-    """Every process under one, parents before their children."""
+    """The ids of all processes below `pid`, parents before their children."""
     parents: dict[int, list[int]] = {}
     for status in proc.glob("[0-9]*/stat"):
-        # The name in parentheses may hold anything, spaces and parentheses too.
+        # The process name, in parentheses, may contain anything, including spaces and parentheses.
         fields = kernel_text(status).rpartition(")")[2].split()
         if fields:
             parents.setdefault(int(fields[1]), []).append(int(status.parent.name))

@@ -1,64 +1,63 @@
-"""What one run measured, as one record: each generator process makes its own, merged they are the run's.
+"""The record of what one run measured: each generator process makes its own, and merged they are the run's.
 
-Nothing is judged here. Latencies are in ms, everything else that is a time in seconds from the start of the run.
+Nothing is judged here. Latencies are in ms; all other times are in seconds from the start of the run.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from pydantic import Field
 
 from config.record import Part
 from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.others import Others
-from loadtest.measuring.shares import Share, merge_shares
-from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
-from loadtest.measuring.vitals import Vitals
+from loadtest.measuring.other_processes import OtherProcesses
+from loadtest.measuring.pod_shares import PodShare, merge_pod_shares
+from loadtest.measuring.server_readings import ServerReadings
+from loadtest.measuring.streams import Latencies, Streams, add_up, merge_streams
 
 
-class Beat(Part):
-    """How one generator process was in one second."""
+class GeneratorHealth(Part):
+    """How busy and how late one generator process was in one second."""
 
     cpu: float
-    """Share of one core that it used."""
+    """The share of one core that it used."""
     loop_lag_ms: float
-    """Longest that its event loop was late."""
+    """The longest delay of its event loop."""
 
 
 class Second(Part):
-    """One second of the run, warm-up included."""
+    """One second of the run, which includes the warm-up."""
 
     due: int = 0
-    """Arrivals that the schedule has in it."""
+    """Arrivals that the schedule has in this second."""
     answered: int = 0
-    """Good answers that came in it."""
+    """Good answers that came in this second."""
     errors: dict[str, int] = Field(default_factory=dict)
-    """How many of its arrivals failed, by name."""
+    """How many of its arrivals failed, by the name of the error."""
     response: Latencies = Histogram()
-    """From the intended send to the answer, of its arrivals."""
+    """The latencies of its arrivals, from the intended send to the answer."""
 
 
 class Slice(Part):
-    """A stretch of the measured window, the same length for all of a run, with the arrivals that were due in it.
+    """A part of the measured window, with the arrivals that were due in it; all slices of a run have the same length.
 
-    Latencies of neighbours rise and fall together, so how sure a percentile is can only be told from whole stretches.
+    Neighbouring latencies rise and fall together, so only whole slices show how certain a percentile is.
     """
 
     due: int = 0
     in_time: int = 0
-    """Those of its arrivals that got a good answer in time."""
+    """How many of its arrivals got a good answer in time."""
     failed: int = 0
     response: Latencies = Histogram()
-    """As of the whole run, exact at the same limits."""
+    """As `response` of the whole run, exact at the same limits."""
     streams: Streams | None = None
-    """None where answers come whole."""
+    """None if answers are not streamed."""
 
 
-class Identity(Part):
-    """Which package should be, and which is, behind the URL; hashes of the MAR."""
+class PackageIdentity(Part):
+    """The package that the server should serve, and the one that it serves, as hashes of their MARs."""
 
     wanted: str | None
     found: str | None
@@ -66,137 +65,110 @@ class Identity(Part):
 
 
 class Measurement(Part):
-    """One run: a warm-up, which is counted and otherwise left out, and the measured window."""
+    """One run: a warm-up, of which only the number of requests is kept, and the measured window."""
 
     rate: float
     asked_s: float
-    """Length of the measured window that was asked for."""
+    """The intended length of the measured window."""
     ran_s: float
-    """How much of it was run; shorter when the run was interrupted."""
+    """How much of the window was run; less if the run was interrupted."""
     planned: int
     """Arrivals that the schedule has in the window."""
     sent: int
-    """Those that were sent."""
     dropped: int
-    """Those that were due and not sent, because too many were already open."""
+    """Requests that were due but not sent, because too many were open."""
     warmup: int
-    """Requests of the warm-up."""
+    """Requests in the warm-up."""
     in_time: int
-    """Good answers that came before the window's end plus the latency limit: what the server kept up with."""
+    """Good answers no later than the window's end plus the latency limit: what the server kept up with."""
     errors: dict[str, int]
-    """Requests without a good answer, by the name of what happened."""
+    """Requests without a good answer, by the name of the error."""
     response: Latencies
-    """From the intended send to the answer; good answers, and timeouts at the time they were given up."""
+    """From the intended send to the answer, of good answers, and of timeouts until they were given up."""
     service: Latencies
     """From the real send to the answer, of the same requests."""
     lag: Latencies
-    """From the intended to the real send, of every request."""
+    """From the intended send to the real send, of every request."""
     loop_lag: Latencies
-    """How late the generator's event loop was, asked every 10 ms."""
+    """How late the generator's event loop was, measured every 10 ms."""
     seconds: tuple[Second, ...]
-    generators: tuple[tuple[Beat, ...], ...]
-    """Per process, per second of the measured window."""
+    generators: tuple[tuple[GeneratorHealth, ...], ...]
+    """For each process, each second of the measured window."""
     slices: tuple[Slice, ...] = ()
-    """The window in stretches; none for a closed loop, which has no schedule."""
+    """The window in slices; empty for a closed loop, which has no schedule."""
     streams: Streams | None = None
-    """Of answers that come token by token; None where they come whole."""
-    shares: tuple[Share, ...] = ()
-    """What each pod answered, where the load chose among several."""
-    identity: Identity | None = None
+    """Measurements of streamed answers; None if answers are not streamed."""
+    shares: tuple[PodShare, ...] = ()
+    """What each pod answered, if the load was sent to several."""
+    identity: PackageIdentity | None = None
     starts_ms: tuple[float, ...] = ()
-    """Per process, how long after the agreed moment its schedule began."""
+    """For each process, how long after the agreed moment its schedule started."""
     clocks_ms: float = 0.0
-    """How far from each other the clocks may be on which that moment was agreed."""
+    """How far apart the clocks may be on which that moment was agreed."""
     lost_processes: tuple[str, ...] = ()
-    """Generator processes of which nothing came back, and the hosts that they ran on."""
+    """Generator processes that sent no result, with their hosts."""
     interrupted: bool = False
-    """Whether somebody wanted it to end, by Ctrl-C."""
-    others: Others | None = None
-    """What other processes used of the machine; None where the server is on another one."""
-    vitals: Vitals | None = None
-    """How the server's processes were, where it was looked at."""
+    """Whether Ctrl-C ended the run."""
+    others: OtherProcesses | None = None
+    """What other processes used of the machine; None if the server runs on another machine."""
+    vitals: ServerReadings | None = None
+    """Readings of the server's processes during a soak; None otherwise."""
     server_end: str | None = None
-    """What is known of the server's end, if it ended during the run."""
+    """What is known about the server's death, if it died during the run."""
 
     @property
     def failed(self) -> int:
-        """Requests without a good answer."""
+        """The number of requests without a good answer."""
         return sum(self.errors.values())
 
     @property
     def finished(self) -> int:
-        """Requests that ended, well or not."""
+        """The number of requests that ended, well or not."""
         return self.good + self.failed
 
     @property
     def good(self) -> int:
-        """Good answers."""
         return self.response.count - self.errors.get("timeout", 0)
 
     @property
     def error_rate(self) -> float | None:
-        """Share of the finished requests that failed; None when none finished."""
+        """The share of the finished requests that failed; None if none finished."""
         return self.failed / self.finished if self.finished else None
 
     @property
     def written_s(self) -> float:
-        """The window, or longer where the last answer ended after it."""
+        """Seconds until the end of the window, or until the last streamed answer ended if that was later."""
         return max(self.asked_s, self.streams.took_s if self.streams else 0.0)
 
     @property
     def held_rps(self) -> float:
-        """Good answers a second, counting only what came in time."""
+        """Good answers in time, per second."""
         return self.in_time / self.asked_s
 
 
-def merge(parts: Sequence[Measurement]) -> Measurement:
-    """The run that these processes made together."""
-    first = parts[0]
+def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
+    """The measurement of a run from those of its processes."""
+    counts = ("sent", "dropped", "warmup", "in_time", "errors")
     histograms = ("response", "service", "lag", "loop_lag")
     seconds = zip_longest(*(part.seconds for part in parts), fillvalue=Second())
-    return first.model_copy(
+    return parts[0].model_copy(
         update={
+            **add_up(parts, *counts, *histograms, "starts_ms", "generators"),
             "ran_s": min(part.ran_s for part in parts),
-            "sent": sum(part.sent for part in parts),
-            "dropped": sum(part.dropped for part in parts),
-            "warmup": sum(part.warmup for part in parts),
-            "in_time": sum(part.in_time for part in parts),
-            "errors": _added(part.errors for part in parts),
-            **{name: merged([getattr(part, name) for part in parts]) for name in histograms},
             "streams": merge_streams(part.streams for part in parts),
-            "shares": merge_shares(part.shares for part in parts),
+            "shares": merge_pod_shares(part.shares for part in parts),
             "seconds": tuple(map(merge_seconds, seconds)),
             "slices": tuple(map(merge_slices, zip(*(part.slices for part in parts), strict=True))),
-            "starts_ms": tuple(start for part in parts for start in part.starts_ms),
-            "generators": tuple(beats for part in parts for beats in part.generators),
         }
     )
 
 
-def merge_seconds(parts: Iterable[Second]) -> Second:
-    """The same second of several processes."""
-    parts = list(parts)
-    return Second(
-        due=sum(part.due for part in parts),
-        answered=sum(part.answered for part in parts),
-        errors=_added(part.errors for part in parts),
-        response=merged([part.response for part in parts]),
-    )
+def merge_seconds(parts: Sequence[Second]) -> Second:
+    """One second of a run from those of its processes."""
+    return Second(**add_up(parts, "due", "answered", "errors", "response"))
 
 
 def merge_slices(parts: Sequence[Slice]) -> Slice:
-    """The same slice of several processes, or neighbouring ones, as one."""
-    return Slice(
-        due=sum(part.due for part in parts),
-        in_time=sum(part.in_time for part in parts),
-        failed=sum(part.failed for part in parts),
-        response=merged([part.response for part in parts]),
-        streams=merge_streams(part.streams for part in parts),
-    )
-
-
-def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(sorted(total.items()))
+    """One slice from the same slices of several processes, or from neighbouring slices of a run."""
+    streams = merge_streams(part.streams for part in parts)
+    return Slice(**add_up(parts, "due", "in_time", "failed", "response"), streams=streams)

@@ -1,6 +1,8 @@
-"""Numbers as people read them."""
+"""Formats numbers and times."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 
 def figure(value: float) -> str:
@@ -9,5 +11,10 @@ def figure(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`0.1 %`; as many figures as it takes to tell small rates apart."""
+    """`0.1 %`, with three significant figures, so that small rates can be told apart."""
     return f"{100 * share:.3g} %"
+
+
+def utc_now() -> str:
+    """The time as records state it: `2026-03-02T08:00:00Z`."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

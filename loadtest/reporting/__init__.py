@@ -1,35 +1,35 @@
-"""A verdict as people read it: pages, charts, words, JUnit."""
+"""Shows a verdict to people: pages, charts, texts, and JUnit for CI."""
 
-from loadtest.reporting.figures import percentile_axis
-from loadtest.reporting.junit import Case, cost_cases, suite_xml, verdict_xml
+from loadtest.reporting.charts import percentile_axis
+from loadtest.reporting.junit import JUnitCase, cost_cases, suite_xml, verdict_xml
 from loadtest.reporting.live import LiveLine
-from loadtest.reporting.report import cost_facts, value_text, verdict_html
-from loadtest.reporting.words import (
+from loadtest.reporting.report import cost_facts, measured_text, verdict_html
+from loadtest.reporting.text import (
     arrivals_text,
     check_text,
     figures_text,
     ms,
-    pieces_lines,
-    share_text,
+    pod_share_text,
+    stream_lines,
     texts_by_id,
     verdict_lines,
 )
 
 __all__ = [
-    "Case",
+    "JUnitCase",
     "LiveLine",
     "arrivals_text",
     "check_text",
     "cost_cases",
     "cost_facts",
     "figures_text",
+    "measured_text",
     "ms",
     "percentile_axis",
-    "pieces_lines",
-    "share_text",
+    "pod_share_text",
+    "stream_lines",
     "suite_xml",
     "texts_by_id",
-    "value_text",
     "verdict_html",
     "verdict_lines",
     "verdict_xml",

@@ -1,4 +1,4 @@
-"""`verdict.xml`: JUnit with one case per objective, so that any CI shows the verdict.
+"""`verdict.xml`: JUnit with one test case per objective, so that any CI system can show the verdict.
 
 FAIL is a failure, INVALID an error: a measurement that cannot be trusted must not look like a skipped one.
 """
@@ -10,50 +10,51 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from loadtest.judging import Costs, Outcome, Reason, Status
+from loadtest.judging import Costs, LoadTestOutcome, Reason, Status
 from loadtest.measuring import figure
-from loadtest.reporting.words import arrivals_text, check_title
+from loadtest.reporting.text import arrivals_text, check_title
 
 _ELEMENTS = {"FAIL": "failure", "INVALID": "error"}
 
 
 @dataclass(frozen=True)
-class Case:
-    """One thing that was judged, and why it is not PASS."""
+class JUnitCase:
+    """One test case: what was judged, and why it is not PASS."""
 
     name: str
     status: Status
     reasons: Sequence[Reason]
 
 
-def verdict_xml(outcome: Outcome) -> str:
-    """The file's text."""
+def verdict_xml(outcome: LoadTestOutcome) -> str:
     against = outcome.verdict.reasons
     cases = [
-        Case(check_title(check), check.status, [*(against if check.status == "INVALID" else ()), *check.reasons])
+        JUnitCase(check_title(check), check.status, [*(against if check.status == "INVALID" else ()), *check.reasons])
         for check in outcome.verdict.checks
     ]
     cases += cost_cases(outcome.costs)
     if outcome.verdict.status not in {case.status for case in cases}:
-        # A server that died after its last answer, or a run among others that cannot be trusted.
-        cases.insert(0, Case("all runs can be trusted, and the server lives", outcome.verdict.status, against))
+        # The server died after its last answer, or one of several runs cannot be trusted.
+        cases.insert(
+            0, JUnitCase("all runs can be trusted, and the server stayed alive", outcome.verdict.status, against)
+        )
     seconds = sum(run.measurement.ran_s for run in outcome.runs)
     return suite_xml("loadtest", outcome.tested.name, cases, _properties(outcome), at=outcome.at, seconds=seconds)
 
 
-def cost_cases(costs: Costs | None) -> list[Case]:
-    """The budget as a case; none without one."""
+def cost_cases(costs: Costs | None) -> list[JUnitCase]:
+    """A test case for the budget; empty if there is none."""
     if costs is None or costs.budget is None:
         return []
     over = costs.over
     name = f"10,000 requests cost at most {costs.budget:g} {costs.currency}"
-    return [Case(name, "FAIL" if over else "PASS", [over] if over else [])]
+    return [JUnitCase(name, "FAIL" if over else "PASS", [over] if over else [])]
 
 
 def suite_xml(
-    verb: str, name: str, cases: Sequence[Case], properties: Mapping[str, str], *, at: str, seconds: float
+    verb: str, name: str, cases: Sequence[JUnitCase], properties: Mapping[str, str], *, at: str, seconds: float
 ) -> str:
-    """What a verb judged about a name, as one suite."""
+    """The XML of one test suite: what `marina VERB` judged about the service `name`."""
     counts = {
         "tests": len(cases),
         "failures": sum(case.status == "FAIL" for case in cases),
@@ -73,7 +74,7 @@ def suite_xml(
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _properties(outcome: Outcome) -> dict[str, str]:
+def _properties(outcome: LoadTestOutcome) -> dict[str, str]:
     tested, load = outcome.tested, outcome.load
     return {
         "url": tested.url,
@@ -84,7 +85,7 @@ def _properties(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def _add_case(suite: Element, classname: str, case: Case, seconds: float) -> None:
+def _add_case(suite: Element, classname: str, case: JUnitCase, seconds: float) -> None:
     added = SubElement(suite, "testcase", classname=classname, name=case.name, time=f"{seconds:.3f}")
     if case.status == "PASS":
         return

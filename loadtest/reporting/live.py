@@ -1,4 +1,4 @@
-"""The line that moves while a run runs: rate, p50, p99, errors, and how the generator is. Only on a terminal."""
+"""The line that is updated every second during a run: rate, p50, p99, errors, and the generator. Only on a terminal."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from loadtest.measuring import Beat, Second
+from loadtest.measuring import GeneratorHealth, Second
 from loadtest.scheduling import Schedule
 
 
 class LiveLine:
-    """One run's line; `close` leaves the terminal clean."""
+    """The line of one run; leaving the context clears it."""
 
     def __init__(self, label: str, schedule: Schedule, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._label = label
         self._schedule = schedule
         self._stream = stream or sys.stderr
-        self._moving = self._stream.isatty() and not quiet
+        self._shown = self._stream.isatty() and not quiet
 
     def __enter__(self) -> LiveLine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._moving:
+        if self._shown:
             print("\r\x1b[K", end="", file=self._stream, flush=True)
 
-    def show(self, second: int, ended: Second, beats: Sequence[Beat]) -> None:
-        """What ended in one second."""
-        if self._moving:
+    def show(self, second: int, ended: Second, beats: Sequence[GeneratorHealth]) -> None:
+        """Shows the requests that ended in one second."""
+        if self._shown:
             line = live_text(self._label, self._schedule, second, ended, beats)
             print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
 
 
-def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats: Sequence[Beat]) -> str:
-    """The line's text."""
+def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats: Sequence[GeneratorHealth]) -> str:
     left = max(0.0, schedule.total_s - second)
     phase = "warm-up" if second <= schedule.warmup_s else f"{left:3.0f} s left"
     errors = ", ".join(f"{count} {name}" for name, count in ended.errors.items()) or "none"

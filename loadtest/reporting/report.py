@@ -1,25 +1,32 @@
-"""`verdict.html`: the verdict and what it rests on, in one file that needs no network and no script."""
+"""`verdict.html`: the verdict and the evidence for it, in one file that needs no network and no script."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from config.pages import render_template
-from loadtest.judging import SHARE, Costs, Outcome, goes_on, pieces_of, pool
+from loadtest.judging import P99_SHARE, Costs, LoadTestOutcome, is_undecided, stream_figures
 from loadtest.measuring import figure, percent
-from loadtest.reporting.figures import figures
-from loadtest.reporting.words import arrivals_text, beside_text, check_title, ms, pieces_facts, share_text, texts_by_id
+from loadtest.reporting.charts import charts
+from loadtest.reporting.text import (
+    arrivals_text,
+    check_title,
+    interval_note,
+    ms,
+    pod_share_text,
+    stream_facts,
+    texts_by_id,
+)
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
     "FAIL": "The service missed its objective.",
     "INVALID": "The measurement cannot be trusted, so it says nothing about the service.",
 }
-_UNDECIDED = "What was measured is too little to tell whether the service met its objective."
+_UNDECIDED = "The measurement is too short to tell whether the service met its objective."
 
 
-def verdict_html(outcome: Outcome) -> str:
-    """The file's text."""
+def verdict_html(outcome: LoadTestOutcome) -> str:
     verdict, tested = outcome.verdict, outcome.tested
     name = f"{tested.name} {tested.version}"
     return render_template(
@@ -27,15 +34,15 @@ def verdict_html(outcome: Outcome) -> str:
         title=f"{verdict.status}: {name}",
         heading=name,
         status=verdict.status,
-        meaning=_UNDECIDED if goes_on(verdict) else _MEANING[verdict.status],
+        meaning=_UNDECIDED if is_undecided(verdict) else _MEANING[verdict.status],
         checks=[
-            (check_title(check), value_text(check.measured, check.unit), beside_text(check), check.status)
+            (check_title(check), measured_text(check.measured, check.unit), interval_note(check), check.status)
             for check in verdict.checks
         ],
         reasons=texts_by_id(verdict.every_reason()),
-        drawings=figures(outcome),
+        drawings=charts(outcome),
         runs=outcome.runs if len(outcome.runs) > 1 else (),
-        pieces=pieces_facts(pieces_of(pool([run.measurement for run in outcome.runs]))),
+        pieces=stream_facts(stream_figures(outcome.pooled)),
         tested=_tested(outcome),
         generator=_generator(outcome),
         costs=cost_facts(outcome.costs),
@@ -43,8 +50,8 @@ def verdict_html(outcome: Outcome) -> str:
     )
 
 
-def value_text(value: float | None, unit: str) -> str:
-    """What was measured, or a dash: `1.2 %`, `26 ms`, `99.8/s`."""
+def measured_text(value: float | None, unit: str) -> str:
+    """A measured value with its unit, or a dash if there is none: `1.2 %`, `26 ms`, `99.8/s`."""
     if value is None:
         return "-"
     if unit == "share":
@@ -52,7 +59,7 @@ def value_text(value: float | None, unit: str) -> str:
     return ms(value) if unit == "ms" else f"{figure(value)}/s"
 
 
-def _tested(outcome: Outcome) -> dict[str, str]:
+def _tested(outcome: LoadTestOutcome) -> dict[str, str]:
     tested, load = outcome.tested, outcome.load
     cold = "" if tested.cold_start_s is None else f", started for the test in {tested.cold_start_s:.1f} s"
     times = f"{load.repeat} times " if load.repeat > 1 else ""
@@ -60,8 +67,8 @@ def _tested(outcome: Outcome) -> dict[str, str]:
     same = tested.served is not None and tested.served == tested.package
     replayed = f" of {load.replay}, {load.speed:g} times as fast" if load.replay else ""
     return {
-        "Package": tested.package or "not known here",
-        "Served": "the same" if same else tested.served or "not asked, or the server did not say",
+        "Package": tested.package or "unknown",
+        "Served": "the same" if same else tested.served or "unknown: not asked, or the server did not say",
         "Server": tested.url + cold,
         "Machine of the generator": f"{outcome.machine}, {outcome.machine.system}",
         **_pods(outcome),
@@ -69,40 +76,40 @@ def _tested(outcome: Outcome) -> dict[str, str]:
         f"{load.duration_s:g} s after {load.warmup_s:g} s of warm-up",
         "Request": f"{load.sample_content_type}, {load.sample_bytes:,} bytes",
         "Spec": tested.spec,
-        "Begun": outcome.at,
+        "Started": outcome.at,
     }
 
 
-def _pods(outcome: Outcome) -> dict[str, str]:
-    """What each of several pods answered; nothing for one server."""
-    shares = pool([run.measurement for run in outcome.runs]).shares
-    return {"Pods": "; ".join(map(share_text, shares))} if shares else {}
+def _pods(outcome: LoadTestOutcome) -> dict[str, str]:
+    """What each pod answered; empty if there was only one server."""
+    shares = outcome.pooled.shares
+    return {"Pods": "; ".join(map(pod_share_text, shares))} if shares else {}
 
 
-def _generator(outcome: Outcome) -> dict[str, str]:
+def _generator(outcome: LoadTestOutcome) -> dict[str, str]:
     measurements = [run.measurement for run in outcome.runs]
     beats = [beat for run in measurements for process in run.generators for beat in process]
     busiest = max((beat.cpu for beat in beats), default=0.0)
-    late = max((run.lag.percentile(SHARE) or 0.0 for run in measurements), default=0.0)
-    loop = max((run.loop_lag.percentile(SHARE) or 0.0 for run in measurements), default=0.0)
+    late = max((run.lag.percentile(P99_SHARE) or 0.0 for run in measurements), default=0.0)
+    loop = max((run.loop_lag.percentile(P99_SHARE) or 0.0 for run in measurements), default=0.0)
     return {
         "Processes": str(outcome.load.processes),
         "Busiest second": f"{busiest:.0%} of a core",
-        "Arrivals late, p99": f"{late:.2f} ms of {outcome.objective.late_ms:g} ms allowed",
+        "Requests sent late, p99": f"{late:.2f} ms of {outcome.objective.late_ms:g} ms allowed",
         "Event loop late, p99": f"{loop:.2f} ms of {outcome.objective.coarse_ms:g} ms allowed",
         "Requests sent": f"{sum(run.sent for run in measurements):,}",
     }
 
 
 def cost_facts(costs: Costs | None) -> dict[str, str]:
-    """What 10,000 requests cost, and may; nothing where it was not asked."""
+    """What 10,000 requests cost, and the budget; empty if the spec has no `cost`."""
     if costs is None:
         return {}
-    rates = (("At the target rate", costs.at_target, costs.target_rps), ("As seen", costs.at_seen, costs.seen_rps))
+    rates = (("At the target rate", costs.at_target, costs.target_rps), ("As measured", costs.at_seen, costs.seen_rps))
     cost_texts = {
-        name: f"{cost:.3g} {costs.currency}, {figure(rate or 0.0)} requests/s a pod"
+        name: f"{cost:.3g} {costs.currency}, {figure(rate or 0.0)} requests/s per pod"
         for name, cost, rate in rates
         if cost is not None
     }
-    budget = {} if costs.budget is None else {"Allowed": f"{costs.budget:.3g} {costs.currency}"}
-    return cost_texts | budget | {"A pod": f"{costs.pod_hour:g} {costs.currency} an hour"}
+    budget = {} if costs.budget is None else {"Budget": f"{costs.budget:.3g} {costs.currency}"}
+    return cost_texts | budget | {"Price of a pod": f"{costs.pod_hour:g} {costs.currency} per hour"}

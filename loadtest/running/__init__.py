@@ -1,28 +1,29 @@
-"""A server to measure, and `run`, the verb: from a spec to a verdict and its files."""
+"""Starts or finds a server to measure, and runs a whole load test: from a spec to a verdict and its files."""
 
-from loadtest.running.confinement import Confined
+from loadtest.running.confinement import ServerLimits
+from loadtest.running.load_test import known_knee, run_load_test, verdict_text
 from loadtest.running.next_step import next_step
-from loadtest.running.options import RunOptions
-from loadtest.running.runs import known_knee, run, verdict_text
-from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
-from loadtest.running.target import Target, await_ready, check_listening, existing, serve_command, started
+from loadtest.running.options import RunOptions, stated_rate
+from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
+from loadtest.running.target import Target, await_ready, check_listening, existing_server, serve_command, started_server
 
 __all__ = [
-    "Confined",
-    "Elsewhere",
+    "RemoteServer",
     "RunOptions",
+    "ServerLimits",
     "Session",
     "Target",
-    "Where",
+    "TargetOptions",
     "await_ready",
     "check_listening",
-    "existing",
+    "existing_server",
     "find_package",
     "known_knee",
     "next_step",
     "open_session",
-    "run",
+    "run_load_test",
     "serve_command",
-    "started",
+    "started_server",
+    "stated_rate",
     "verdict_text",
 ]

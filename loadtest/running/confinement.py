@@ -1,5 +1,8 @@
-"""A server that is measured may use what its pod may use: cores by a control group where one may be made (cgroup v2),
-else by CPU affinity; memory by the same group, else it is compared with what the server took at its peak."""
+"""Limits a server that is measured to the resources of its pod.
+
+Cores are limited by a control group (cgroup v2) if one may be made, otherwise by CPU affinity. Memory is limited by the
+same group; without one, the server's peak is compared with the limit afterwards.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ _PERIOD_US = 100_000
 _CONTROLLERS = ("cpu", "memory")
 
 
-class Confined(Part):
-    """What a server could use, and what held it to that."""
+class ServerLimits(Part):
+    """The resources that a server could use, and what limited it to them."""
 
     by: Literal["affinity", "cgroup", "nothing", "pod"]
-    """`nothing` where the machine has no more cores than the pod may use; `pod` where it was one of the cluster's."""
+    """`nothing` if the machine has no more cores than the pod may use; `pod` if the server was a pod of the cluster."""
     cores: float
     memory_bytes: int | None
-    """None without a limit; with `affinity` or `nothing` it is not enforced, but compared."""
+    """None without a limit. With `affinity` or `nothing` it is not enforced, only compared."""
     machine: Machine
-    """That of the server."""
+    """The server's machine."""
 
     def __str__(self) -> str:
         by = {
@@ -42,35 +45,35 @@ class Confined(Part):
 
 @dataclass(frozen=True)
 class Confinement:
-    """What the process of the server does before it becomes the server, and what that makes of it."""
+    """The function with which the server's process limits itself before it starts, and the record of the limits."""
 
     enter: Callable[[], None]
-    record: Confined
+    record: ServerLimits
 
 
 @contextmanager
 def confine(cores: float, memory_bytes: int | None, root: Path = Path("/")) -> Iterator[Confinement]:
-    """Room for one server; the control group goes when it has ended."""
+    """Prepares the limits of one server; removes the control group at the end."""
     machine = this_machine(root)
     group = _make_group(cores, memory_bytes, root)
     if group is not None:
-        record = Confined(by="cgroup", cores=cores, memory_bytes=memory_bytes, machine=machine)
+        record = ServerLimits(by="cgroup", cores=cores, memory_bytes=memory_bytes, machine=machine)
         try:
             yield Confinement(lambda: _enter(group), record)
         finally:
             with suppress(OSError):
                 group.rmdir()
         return
-    there = sorted(os.sched_getaffinity(0))
-    # The last ones: the kernel's own work and the generator prefer the first.
-    chosen = there[-min(len(there), max(1, math.ceil(cores))) :]
-    by: Literal["affinity", "nothing"] = "affinity" if len(chosen) < len(there) else "nothing"
-    record = Confined(by=by, cores=len(chosen), memory_bytes=memory_bytes, machine=machine)
+    available = sorted(os.sched_getaffinity(0))
+    # The last cores, because the kernel's own work and the generator prefer the first.
+    chosen = available[-min(len(available), max(1, math.ceil(cores))) :]
+    by: Literal["affinity", "nothing"] = "affinity" if len(chosen) < len(available) else "nothing"
+    record = ServerLimits(by=by, cores=len(chosen), memory_bytes=memory_bytes, machine=machine)
     yield Confinement(lambda: os.sched_setaffinity(0, chosen), record)
 
 
 def _make_group(cores: float, memory_bytes: int | None, root: Path) -> Path | None:
-    """A group below our own with these limits; None where none may be made."""
+    """Makes a control group with these limits below our own; None if that is not possible."""
     lines = kernel_text(root / "proc/self/cgroup").splitlines()
     own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), None)
     if own is None or machine_lacks(cores):
@@ -98,7 +101,7 @@ def _make_group(cores: float, memory_bytes: int | None, root: Path) -> Path | No
 
 
 def machine_lacks(cores: float) -> bool:
-    """Whether a pod may use more cores than there are here: then no group makes them."""
+    """Whether the pod may use more cores than this machine has: a control group cannot add any."""
     return cores > visible_cores()
 
 

@@ -1,4 +1,5 @@
-"""One server, one request, any number of runs: what `runs` and `calibrate` share."""
+"""A session with one server: one request, and any number of runs. `run_load_test`, `calibrate` and `compare` share
+it."""
 
 from __future__ import annotations
 
@@ -16,18 +17,26 @@ from config.quantity import quantity
 from config.record import Package, read_package
 from config.spec import Spec
 from loadtest.judging import Objective, client_timeout_s
-from loadtest.measuring import Identity, Machine, Measurement, Memory, VitalsWatch, Watch, this_machine
+from loadtest.measuring import (
+    Machine,
+    Measurement,
+    OtherProcessesWatch,
+    PackageIdentity,
+    PeakMemory,
+    ServerWatch,
+    this_machine,
+)
 from loadtest.reporting import LiveLine
 from loadtest.running import target
-from loadtest.running.confinement import Confined, Confinement, confine
+from loadtest.running.confinement import Confinement, ServerLimits, confine
 from loadtest.running.target import Target
 from loadtest.scheduling import Schedule, Trace
 from loadtest.sending import (
     Generator,
     Header,
     LoadPlan,
+    LoadRequest,
     OnSecond,
-    Request,
     Server,
     generate,
     packaged_request,
@@ -36,59 +45,58 @@ from loadtest.sending import (
 )
 
 
-class Elsewhere(Protocol):
-    """A server with generators beside it, in a network that is not ours."""
+class RemoteServer(Protocol):
+    """A server in a cluster, with generators beside it; neither is on this machine."""
 
     url: str
-    """As the generators see it."""
+    """The server's address, as the generators reach it."""
     servers: tuple[Server, ...]
-    """The pods behind it, which are asked in turns; none: the URL is asked."""
+    """The pods behind it, which get the requests in turn; empty: the URL gets them."""
     pods: int
-    """How many there are behind it."""
     cold_start_s: float | None
-    """Of the only pod; None of several, or where nobody says."""
-    confined: Confined | None
-    """What the only pod may use; None of several."""
+    """Of the only pod; None for several pods, or if it is unknown."""
+    confined: ServerLimits | None
+    """The limits of the only pod; None for several pods."""
 
-    def memory(self) -> Memory | None:
-        """What the only pod took at its peak; None of several, or where it cannot be seen."""
+    def memory(self) -> PeakMemory | None:
+        """The peak memory of the only pod; None for several pods, or if it is unknown."""
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
-        """Runs a plan there, one process for each of its parts."""
+        """Runs a plan beside the server, with one process for each of its parts."""
 
     def served_sha256(self) -> str:
-        """The hash of the package that the server serves; InputError when it does not say."""
+        """The hash of the package that the server serves; InputError if the server does not say."""
 
     def machine(self) -> Machine:
-        """The machine that sent the load; ours before anything was sent."""
+        """The machine that sent the load; before any load, this machine."""
 
 
 @dataclass(frozen=True)
-class Where:
-    """Which server to test, as the command line says it."""
+class TargetOptions:
+    """Which server to test: the options that `loadtest`, `calibrate` and `compare` have in common."""
 
     out: Path
-    """The folder that holds the package, and gets the records: `build/<name>`."""
+    """The folder with the package, which also gets the records: `build/<name>`."""
     url: str | None = None
-    """A server that is there already; None starts one."""
+    """The address of a server that is already running; None starts one."""
     supervisor: str | None = None
     any_package: bool = False
-    """Do not ask which package the server serves."""
+    """Do not check which package the server serves."""
     command: Sequence[str] | None = None
-    """What starts a server; None is `marina serve`."""
+    """The command that starts a server; None: `marina serve`."""
     as_pod: bool = False
-    """Whether a server that is started may use only what its pod may."""
-    elsewhere: Elsewhere | None = None
+    """Whether a server that is started is limited to the resources of its pod."""
+    remote: RemoteServer | None = None
     headers: tuple[Header, ...] = field(default=(), repr=False)
-    """Sent with every request, and in no record."""
+    """Headers of every request; they are in no record."""
     cacert: Path | None = None
-    """Certificates that are trusted behind `url` and the supervisor's; None for those of the system."""
+    """Certificates to trust, for the server and the supervisor's pages; None for those of the system."""
     cert: Path | None = None
-    """The certificate that is shown to the server, with its key unless `key` names that."""
+    """The client's certificate, which also has its key unless `key` names that."""
     key: Path | None = None
 
     def tls(self) -> ssl.SSLContext | None:
-        """With the certificates that the command line names; None without."""
+        """TLS settings with these certificates; None if there are none."""
         if self.cacert is None and self.cert is None:
             return None
         context = ssl.create_default_context(cafile=self.cacert)
@@ -99,10 +107,10 @@ class Where:
 
 @dataclass(frozen=True)
 class Session:
-    """A server that can be measured."""
+    """A server that is up and can be measured."""
 
     target: Target
-    request: Request
+    request: LoadRequest
     package: Package | None
     objective: Objective
     processes: int
@@ -110,26 +118,26 @@ class Session:
     any_package: bool
     progress: Progress
     quiet: bool
-    elsewhere: Elsewhere | None = None
+    remote: RemoteServer | None = None
     tls: ssl.SSLContext | None = None
-    """For the supervisor's pages behind https; None for the system's."""
+    """TLS settings for the supervisor's pages; None for the system's."""
     generator: Generator | None = None
-    """Sends one run after the other; None starts one for each."""
+    """The generator of all runs; None starts a new one for each run."""
 
     @property
     def machine(self) -> Machine:
         """The machine that sent the load."""
-        return self.elsewhere.machine() if self.elsewhere else this_machine()
+        return self.remote.machine() if self.remote else this_machine()
 
     def soak(self, schedule: Schedule, label: str) -> Measurement:
-        """One long run, in which the server's processes are looked at."""
+        """One long run, during which the server's memory and open files are read."""
         page = partial(target.metrics, self.target.supervisor, self.tls)
-        with VitalsWatch(page, schedule.total_s) as watch:
+        with ServerWatch(page, schedule.total_s) as watch:
             measured = self.measure(schedule, label)
         return measured.model_copy(update={"vitals": watch.vitals})
 
     def measure(self, schedule: Schedule, label: str) -> Measurement:
-        """One run of a schedule; the server's package is asked for before and after it."""
+        """One run of a schedule. The server's package is checked before and after it."""
         before = self.identify()
         plan = LoadPlan(
             request=self.request,
@@ -138,37 +146,37 @@ class Session:
             timeout_s=self.timeout_s,
             **self.objective.limits,
         )
-        # Of a server that was there already it is not known which processes are its own.
+        # The processes of a server that was not started here are unknown.
         ours = [self.generator.pid] if self.generator else []
-        watch = Watch([self.target.pid, *ours]) if self.target.pid is not None else None
+        watch = OtherProcessesWatch([self.target.pid, *ours]) if self.target.pid is not None else None
         with LiveLine(label, schedule, quiet=self.quiet) as line:
-            sends = self.elsewhere or self.generator
+            sends = self.remote or self.generator
             measurement = (sends.generate if sends else generate)(plan, line.show)
         others = watch.end() if watch else None
-        server_end = None if self.elsewhere else target.end_of(self.target)
+        server_end = None if self.remote else target.describe_end(self.target)
         after = self.identify() if server_end is None else before
         changed = before is not None and before.found is not None and after != before
         identity = after if changed else before
         return measurement.model_copy(update={"identity": identity, "others": others, "server_end": server_end})
 
-    def identify(self) -> Identity | None:
-        """Which package should be, and which is, served; None when nobody wants to know."""
+    def identify(self) -> PackageIdentity | None:
+        """The package that should be served, and the one that is; None if `--any-package` skips this check."""
         if self.any_package:
             return None
         wanted = self.package.sha256 if self.package else None
         why = None if wanted else "nothing was packaged here, so the server's package cannot be compared"
         try:
             here = self.target.supervisor
-            served = self.elsewhere.served_sha256() if self.elsewhere else target.served_sha256(here, tls=self.tls)
-            return Identity(wanted=wanted, found=served, why_unknown=why)
+            served = self.remote.served_sha256() if self.remote else target.served_sha256(here, tls=self.tls)
+            return PackageIdentity(wanted=wanted, found=served, why_unknown=why)
         except InputError as err:
-            return Identity(wanted=wanted, found=None, why_unknown=why or err.message)
+            return PackageIdentity(wanted=wanted, found=None, why_unknown=why or err.message)
 
 
 @contextmanager
 def open_session(
     spec: Spec,
-    where: Where,
+    where: TargetOptions,
     *,
     objective: Objective,
     processes: int,
@@ -176,17 +184,17 @@ def open_session(
     trace: Trace | None = None,
     quiet: bool = False,
 ) -> Iterator[Session]:
-    """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
+    """A session with the server that `where` names; a server without an address is started, and stopped at the end."""
     timeout_s = client_timeout_s(objective, timeout_s)
     package, progress = find_package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
-        url = where.elsewhere.url if where.elsewhere else where.url
+        url = where.remote.url if where.remote else where.url
         with progress.step("start the server" if url is None else f"find {url}"):
             opened = stack.enter_context(_open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
         request = with_samples(request, spec, package.record if package else None, trace)
-        if where.elsewhere:
-            request = request.model_copy(update={"servers": where.elsewhere.servers})
+        if where.remote:
+            request = request.model_copy(update={"servers": where.remote.servers})
         files = {"cacert": where.cacert, "cert": where.cert, "key": where.key}
         named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
         yield Session(
@@ -199,19 +207,21 @@ def open_session(
             where.any_package,
             progress,
             quiet,
-            where.elsewhere,
+            where.remote,
             where.tls(),
         )
 
 
 @contextmanager
-def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
-    if where.elsewhere is not None:
-        there = where.elsewhere
-        yield Target(there.url, "", cold_start_s=there.cold_start_s, confined=there.confined, seen=there.memory)
+def _open_target(spec: Spec, where: TargetOptions) -> Iterator[Target]:
+    if where.remote is not None:
+        remote = where.remote
+        yield Target(
+            remote.url, "", cold_start_s=remote.cold_start_s, confined=remote.confined, remote_memory=remote.memory
+        )
         return
     if where.url is not None:
-        opened = target.existing(where.url, where.supervisor)
+        opened = target.existing_server(where.url, where.supervisor)
         target.check_listening(opened.url, hint=f"marina serve {spec.file}, or leave `--url` out")
         yield opened
         return
@@ -220,7 +230,7 @@ def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
     with ExitStack() as stack:
         held = stack.enter_context(_confinement(spec)) if where.as_pod else None
         log = where.out / "server.log"
-        yield stack.enter_context(target.started(spec, log, command=command, confinement=held))
+        yield stack.enter_context(target.started_server(spec, log, command=command, confinement=held))
 
 
 def _confinement(spec: Spec) -> AbstractContextManager[Confinement]:
@@ -228,8 +238,8 @@ def _confinement(spec: Spec) -> AbstractContextManager[Confinement]:
     return confine(spec.cores, None if stated == "auto" else int(quantity(stated)))
 
 
-def find_package(where: Where) -> Package | None:
-    """The package of the build folder, without which no server can be started; None where one is there already."""
-    if (where.url is not None or where.elsewhere is not None) and not (where.out / "package.json").exists():
+def find_package(where: TargetOptions) -> Package | None:
+    """The package of the build folder; None if there is none and the server is already running."""
+    if (where.url is not None or where.remote is not None) and not (where.out / "package.json").exists():
         return None
     return read_package(where.out)

@@ -1,4 +1,4 @@
-"""The server under test: one that is there already, or one that is started through the command line and stopped."""
+"""The server under test: one that is already running, or one that `marina serve` starts for the test."""
 
 from __future__ import annotations
 
@@ -25,41 +25,42 @@ from config.machine import end_with_parent
 from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
-from loadtest.measuring import Memory, peak_memory
-from loadtest.running.confinement import Confined, Confinement
+from loadtest.measuring import PeakMemory, peak_memory
+from loadtest.running.confinement import Confinement, ServerLimits
+from loadtest.sending import child_environment
 
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
 _CONNECT_S = 5.0
-# The load goes to the server directly; so must the questions, whatever proxy the environment names.
+# The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send requests, and where to ask which package answers them."""
+    """The server under test: where to send requests, and where to ask which package it serves."""
 
     url: str
     supervisor: str
     cold_start_s: float | None = None
-    """From the start of the command to ready; None for a server that was there already."""
+    """From the start of the command to ready; None for a server that was already running."""
     pid: int | None = None
     exit_code: Callable[[], int | None] = lambda: None
-    """Of the process that was started, once it has ended."""
-    confined: Confined | None = None
-    """What it could use; None for a server that was not held to what its pod may use."""
+    """Returns the exit code of the process that was started; None while it runs."""
+    confined: ServerLimits | None = None
+    """The limits of the server; None if it was not limited to the resources of its pod."""
 
-    seen: Callable[[], Memory | None] = lambda: None
-    """Peak memory of a server elsewhere, where it can be seen."""
+    remote_memory: Callable[[], PeakMemory | None] = lambda: None
+    """Returns the peak memory of a server in a cluster; None if it is unknown."""
 
     @property
-    def memory(self) -> Memory | None:
-        """Peak memory until now; None for a server of which nobody can tell."""
-        return self.seen() if self.pid is None else peak_memory(self.pid)
+    def memory(self) -> PeakMemory | None:
+        """The peak memory so far; None if it is unknown."""
+        return self.remote_memory() if self.pid is None else peak_memory(self.pid)
 
 
-def existing(url: str, supervisor: str | None = None) -> Target:
-    """A server at `url`; its supervisor is ten ports above, unless told otherwise."""
+def existing_server(url: str, supervisor: str | None = None) -> Target:
+    """The server at `url`; its supervisor is ten ports above, unless given."""
     parts = urlsplit(url)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -76,15 +77,15 @@ def existing(url: str, supervisor: str | None = None) -> Target:
 
 
 def check_listening(url: str, hint: str) -> None:
-    """InputError when nothing accepts connections at `url`."""
+    """InputError if nothing accepts connections at `url`."""
     try:
         _connect(url)
     except OSError as err:
         raise InputError(f"`--url`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint) from err
 
 
-def end_of(server: Target) -> str | None:
-    """What is known of a server's end; None for one that may still run."""
+def describe_end(server: Target) -> str | None:
+    """What is known about a server's death; None if it may still run."""
     code = server.exit_code()
     if code is not None:
         return f"its process ended with code {code}"
@@ -93,7 +94,7 @@ def end_of(server: Target) -> str | None:
     except ConnectionRefusedError:
         return f"nothing listens at {server.url} any more"
     except OSError:
-        # Too busy to accept, or out of reach for now.
+        # The server is too busy to accept connections, or temporarily out of reach.
         return None
     return None
 
@@ -105,10 +106,13 @@ def _connect(url: str) -> None:
 
 
 @contextmanager
-def started(
+def started_server(
     spec: Spec, log: Path, *, command: Sequence[str] | None = None, confinement: Confinement | None = None
 ) -> Iterator[Target]:
-    """A server of the spec's package on free ports, ready; its output goes to `log`. It is stopped at the end."""
+    """Starts a server of the spec's package on free ports, waits until it is ready, and stops it at the end.
+
+    Its output goes to `log`.
+    """
     base = free_port_base()
     command = [*(command or serve_command(spec.file)), "--port-base", str(base)]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -119,10 +123,10 @@ def started(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": _python_path()},
-            # Ctrl-C ends the measurement first; the server is stopped after it, by us.
+            env=child_environment(),
+            # Ctrl-C must end the measurement first; then we stop the server.
             start_new_session=True,
-            preexec_fn=partial(_become, confinement),
+            preexec_fn=partial(_prepare_process, confinement),
         )
     supervisor = f"http://127.0.0.1:{Ports(base).supervisor}"
     try:
@@ -135,68 +139,66 @@ def started(
 
 
 def serve_command(spec: Path, out: Path | None = None) -> list[str]:
-    """The command that serves a spec's package; `out` is the folder of build folders, if it is not the usual one."""
+    """The command that serves a spec's package; `out` is the build folder's parent, unless it is the default."""
     where = [] if out is None else ["--out", str(out)]
     return [sys.executable, "-m", "marina", "serve", str(spec), *where]
 
 
 def served_sha256(supervisor: str, timeout_s: float = 5.0, tls: ssl.SSLContext | None = None) -> str:
-    """The hash of the package behind a supervisor's page; InputError when it does not say."""
+    """The hash of the package that a supervisor names; InputError if it names none."""
     page = f"{supervisor.rstrip('/')}/package"
     try:
-        with _opener(tls).open(page, timeout=timeout_s) as answer:
-            return str(json.load(answer)["sha256"])
+        return str(json.loads(_read(page, timeout_s, tls))["sha256"])
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
         raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
 
 
 def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0) -> str:
-    """A supervisor's page of metrics; OSError when it cannot be read."""
+    """The metrics page of a supervisor; OSError if it cannot be read."""
     page = f"{supervisor.rstrip('/')}/metrics"
     try:
-        with _opener(tls).open(page, timeout=timeout_s) as answer:
-            return str(answer.read().decode(errors="replace"))
+        return _read(page, timeout_s, tls).decode(errors="replace")
     except (OSError, http.client.HTTPException) as err:
         raise OSError(f"{page} cannot be read: {getattr(err, 'reason', None) or err}") from err
 
 
 def await_ready(server: Target, timeout_s: float) -> bool:
-    """Whether a server that is there becomes ready within a time."""
+    """Waits until a server is ready; returns whether it was within `timeout_s`."""
     until = time.monotonic() + timeout_s
     while not (ready := _is_ready(server.supervisor)) and time.monotonic() < until and server.exit_code() is None:
         time.sleep(0.05)
     return ready
 
 
-def _opener(tls: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-    if tls is None:
-        return _OPENER
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+def _read(page: str, timeout_s: float, tls: ssl.SSLContext | None) -> bytes:
+    opener = _OPENER
+    if tls is not None:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+    with opener.open(page, timeout=timeout_s) as answer:
+        return bytes(answer.read())
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:
     until = time.monotonic() + timeout_s
     while not _is_ready(supervisor):
         if process.poll() is not None:
-            raise MarinaError(
-                f"the server ended with code {process.returncode} before it was ready: {_last_words(log)}"
-            )
+            raise MarinaError(f"the server ended with code {process.returncode} before it was ready: {_last_line(log)}")
         if time.monotonic() > until:
-            raise MarinaError(f"the server was not ready after {timeout_s:g} s: {_last_words(log)}", hint=f"less {log}")
+            raise MarinaError(f"the server was not ready after {timeout_s:g} s: {_last_line(log)}", hint=f"less {log}")
         time.sleep(0.05)
 
 
 def _is_ready(supervisor: str) -> bool:
     try:
-        with _OPENER.open(f"{supervisor}/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
+        _read(f"{supervisor}/ready", 5, None)
+        return True
     except (OSError, http.client.HTTPException):
         return False
 
 
-def _last_words(log: Path) -> str:
+def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
@@ -208,12 +210,8 @@ def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
         process.wait()
 
 
-def _python_path() -> str:
-    return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
-
-
-def _become(confinement: Confinement | None) -> None:
-    """What the process does before it becomes the server."""
+def _prepare_process(confinement: Confinement | None) -> None:
+    """Prepares the process before it becomes the server: its limits, and that it ends with its parent."""
     if confinement is not None:
         confinement.enter()
     end_with_parent(signal.SIGTERM)

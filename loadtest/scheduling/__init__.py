@@ -1,6 +1,6 @@
-"""When each request of a run is due, drawn or recorded. Nothing is sent here."""
+"""When each request of a run is due, by random times or by a recorded trace. Nothing is sent here."""
 
 from loadtest.scheduling.arrivals import Arrivals, Ramp, Schedule, Spacing, Trace
-from loadtest.scheduling.recorded import read_trace
+from loadtest.scheduling.trace_file import read_trace_file
 
-__all__ = ["Arrivals", "Ramp", "Schedule", "Spacing", "Trace", "read_trace"]
+__all__ = ["Arrivals", "Ramp", "Schedule", "Spacing", "Trace", "read_trace_file"]

@@ -1,46 +1,47 @@
-"""A schedule of requests, and the processes that send it on time.
+"""Sends a schedule of requests on time, from separate processes.
 
-Nothing that this face names imports Locust, which patches its whole process: the processes that send do, and they are
-started by `generate`.
+No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
+them.
 """
 
-from loadtest.sending.answers import BROKEN, REFUSED, TIMEOUT, Checker
-from loadtest.sending.client import Asked, Client, ask
-from loadtest.sending.generator import Generator, OnSecond, generate, standing_generator
-from loadtest.sending.headers import Header, header_of
-from loadtest.sending.log_lines import record_in, second_in
-from loadtest.sending.plan import Body, Expected, LoadPlan, Request, Server
-from loadtest.sending.recorder import Heard
-from loadtest.sending.sample import content_type_of, expected_of, packaged_request, spec_request
-from loadtest.sending.samples import with_samples
+from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
+from loadtest.sending.client import Client, send_and_check
+from loadtest.sending.generator import Generator, OnSecond, generate, running_generator
+from loadtest.sending.headers import Header, parse_header
+from loadtest.sending.log_lines import read_record_lines, read_second_line
+from loadtest.sending.plan import Body, Expected, LoadPlan, LoadRequest, Server
+from loadtest.sending.processes import child_environment
+from loadtest.sending.recorder import StreamCounts
+from loadtest.sending.sample_bodies import with_samples
+from loadtest.sending.sample_request import content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.wire import HttpAnswer
 
 __all__ = [
     "BROKEN",
     "REFUSED",
     "TIMEOUT",
-    "Asked",
     "Body",
     "Checker",
     "Client",
     "Expected",
     "Generator",
     "Header",
-    "Heard",
     "HttpAnswer",
     "LoadPlan",
+    "LoadRequest",
     "OnSecond",
-    "Request",
     "Server",
-    "ask",
+    "StreamCounts",
+    "child_environment",
     "content_type_of",
     "expected_of",
     "generate",
-    "header_of",
     "packaged_request",
-    "record_in",
-    "second_in",
+    "parse_header",
+    "read_record_lines",
+    "read_second_line",
+    "running_generator",
+    "send_and_check",
     "spec_request",
-    "standing_generator",
     "with_samples",
 ]

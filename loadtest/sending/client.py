@@ -1,4 +1,4 @@
-"""Connections to one server on gevent sockets: kept alive, made when all are busy, dropped when the server closes."""
+"""An HTTP client for one server, on gevent sockets: it keeps connections alive, and opens new ones if all are busy."""
 
 from __future__ import annotations
 
@@ -11,53 +11,54 @@ from typing import Any, NamedTuple
 import gevent
 from gevent import socket
 
-from loadtest.sending import answers
-from loadtest.sending.answers import Checker
-from loadtest.sending.plan import Request
+from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
+from loadtest.sending.plan import LoadRequest
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
-# A server may close a connection that rests; one that rested this long is looked at before it is used again.
-_RESTED_S = 0.5
+# A server may close an idle connection; one that was idle for this long is checked before it is used again.
+_CHECK_AFTER_S = 0.5
 _READ_BYTES = 65536
-Hear = Callable[[bytes], None]
+OnBody = Callable[[bytes], None]
 
 
-class Asked(NamedTuple):
-    """What became of one request: the name of a failure, if any, the length of the body, and the events in it."""
+class RequestResult(NamedTuple):
+    """The result of one request: the name of a failure, if any, the size of the body, and the events in it."""
 
     failure: str | None
     size: int
-    heard: EventReader | None
+    events: EventReader | None
 
 
-def ask(client: Client, which: int, checker: Checker, timeout_s: float, clock: Callable[[], float]) -> Asked:
-    """Sends one request and looks at its answer, which may come in events."""
-    heard, size = checker.reader(clock), 0
+def send_and_check(
+    client: Client, which: int, checker: Checker, timeout_s: float, clock: Callable[[], float]
+) -> RequestResult:
+    """Sends one request and checks its answer, which may be streamed."""
+    events, size = checker.reader(clock), 0
     failure: str | None
     try:
         with gevent.Timeout(timeout_s):
-            answer = client.send(which, None if heard is None else heard.hear)
-        failure, size = checker.failure(answer, heard), len(answer.body)
+            answer = client.send(which, None if events is None else events.feed)
+        failure, size = checker.failure(answer, events), len(answer.body)
     except gevent.Timeout:
-        failure = answers.TIMEOUT
+        failure = TIMEOUT
     except ConnectionRefusedError:
-        failure = answers.REFUSED
+        failure = REFUSED
     except (OSError, BrokenAnswer):
-        failure = answers.BROKEN
-    return Asked(failure, size, heard)
+        failure = BROKEN
+    return RequestResult(failure, size, events)
 
 
 class Connection:
-    """One connection; not safe for two requests at once."""
+    """One connection; it cannot carry two requests at once."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self.used_at = time.perf_counter()
 
-    def exchange(self, data: bytes, hear: Hear | None = None) -> HttpAnswer:
-        """Sends a request and waits for its answer; BrokenAnswer or OSError when the connection ends first."""
-        reader = AnswerReader(hear)
-        # A server may answer before it has read everything, 413 for one, and close: the answer can still be read.
+    def exchange(self, data: bytes, on_body: OnBody | None = None) -> HttpAnswer:
+        """Sends a request and waits for its answer; BrokenAnswer or OSError if the connection ends first."""
+        reader = AnswerReader(on_body)
+        # A server may answer before it has read everything (such as 413), and close; the answer can still be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(data)
         while received := self._socket.recv(_READ_BYTES):
@@ -68,12 +69,12 @@ class Connection:
         return reader.finish()
 
     def is_alive(self) -> bool:
-        """Whether a resting connection is still open and silent."""
-        if time.perf_counter() - self.used_at < _RESTED_S:
+        """Whether an idle connection is still open and has nothing to read."""
+        if time.perf_counter() - self.used_at < _CHECK_AFTER_S:
             return True
         self._socket.settimeout(0.0)
         try:
-            # Not with MSG_PEEK, which TLS does not have: a connection with anything to read is not used again anyhow.
+            # TLS has no MSG_PEEK; but a connection with anything to read is not used again anyway.
             self._socket.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
             self._socket.settimeout(None)
@@ -83,14 +84,13 @@ class Connection:
         return False
 
     def close(self) -> None:
-        """Ends the connection."""
         self._socket.close()
 
 
 class Client:
-    """Sends one request to one server over as many connections as are needed at once."""
+    """Sends requests to one server, over as many connections as are needed at once."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: LoadRequest) -> None:
         self._data = [request.wire_bytes(body) for body in request.all_bodies]
         self._host = request.address[0]
         self._tls = ssl.create_default_context(cafile=request.cacert) if request.tls else None
@@ -98,31 +98,33 @@ class Client:
             self._tls.load_cert_chain(request.cert, request.key)
         addresses: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
         self._family, self._address = addresses[0][0], addresses[0][4]
-        self._resting: list[Connection] = []
+        self._idle: list[Connection] = []
 
-    def send(self, which: int = 0, hear: Hear | None = None) -> HttpAnswer:
-        """One request with one of the bodies, and its answer, whose chunks are read as they arrive; it is never sent
-        twice, because a lost one must be seen."""
+    def send(self, which: int = 0, on_body: OnBody | None = None) -> HttpAnswer:
+        """Sends one of the request's bodies and returns the answer; `on_body` gets its chunks as they arrive.
+
+        A request is never sent twice, because a lost one must be counted.
+        """
         connection = self._take()
         try:
-            answer = connection.exchange(self._data[which], hear)
+            answer = connection.exchange(self._data[which], on_body)
         except BaseException:
             connection.close()
             raise
         if answer.keep_alive:
-            self._resting.append(connection)
+            self._idle.append(connection)
         else:
             connection.close()
         return answer
 
     def close(self) -> None:
-        """Ends the connections that rest."""
-        while self._resting:
-            self._resting.pop().close()
+        """Closes the idle connections."""
+        while self._idle:
+            self._idle.pop().close()
 
     def _take(self) -> Connection:
-        while self._resting:
-            connection = self._resting.pop()
+        while self._idle:
+            connection = self._idle.pop()
             if connection.is_alive():
                 return connection
             connection.close()

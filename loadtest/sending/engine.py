@@ -1,7 +1,7 @@
-"""The open loop: a Locust user that sends each request of a schedule at its time, whatever became of the others.
+"""The open loop: a Locust user that sends each request of a schedule when it is due, whatever became of the others.
 
-Each request runs in a greenlet of its own, so a slow server delays no arrival. Locust's request event is fired for
-each, so its statistics, listeners and printers are right; its rounding of times is replaced by 1 % buckets.
+Each request runs in its own greenlet, so a slow server delays no other request. Locust's request event is fired for
+each request, so its statistics, listeners and printers are right; its rounded times are replaced by 1 % buckets.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from locust import User, task
 from locust.env import Environment
 from locust.exception import StopUser
 
-from loadtest.measuring import Beat, Measurement, Second, bucket_ms
-from loadtest.sending.answers import Checker
-from loadtest.sending.client import Client, ask
+from loadtest.measuring import GeneratorHealth, Measurement, Second, bucket_ms
+from loadtest.sending.answer_checks import Checker
+from loadtest.sending.client import Client, send_and_check
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.recorder import Recorder
 
-OnBeat = Callable[[Beat, Second], None]
+OnHealth = Callable[[GeneratorHealth, Second], None]
 _TICK_S = 0.01
-# Each open request holds a port of this machine, and there are 28,000.
+# Each open request needs a port of this machine, of which there are 28,000.
 _MOST_OPEN = 20_000
 _OTHER_FILES = 100
 
 
 class RequestFailed(Exception):
-    """What Locust's request event carries for a request without a good answer."""
+    """The exception in Locust's request event of a request without a good answer."""
 
 
 def user_class(follow: Callable[[], None]) -> type[User]:
-    """Locust's user, of which each process has one: it follows a schedule, and stops."""
+    """Locust's user class, of which each process has one user: it follows a schedule, then stops."""
 
     class OpenLoopUser(User):
         @task
@@ -50,35 +50,35 @@ def user_class(follow: Callable[[], None]) -> type[User]:
 
 
 class OpenLoop:
-    """One process's share of a run, whose requests are those of a Locust environment."""
+    """Sends one process's share of a run, and reports its requests to a Locust environment."""
 
-    def __init__(self, plan: LoadPlan, environment: Environment, on_beat: OnBeat) -> None:
+    def __init__(self, plan: LoadPlan, environment: Environment, on_health: OnHealth) -> None:
         self._plan = plan
         self._times = plan.schedule.times(plan.part, plan.parts)
-        self._clients = [Client(request) for request in plan.request.to_each]
+        self._clients = [Client(request) for request in plan.request.per_server]
         self._checkers = [Checker(body.expected) for body in plan.request.all_bodies]
-        # Chosen for the arrivals of all processes, so that together they send what one alone would.
+        # Bodies are chosen for the arrivals of all processes, so that together they send what a single process would.
         weights = [body.weight for body in plan.request.all_bodies]
-        self._which = plan.schedule.which(weights)[plan.part :: plan.parts]
+        self._which = plan.schedule.choose_bodies(weights)[plan.part :: plan.parts]
         self._recorder = Recorder(plan)
-        self._on_beat = on_beat
+        self._on_health = on_health
         self._stopped = Event()
         self._open = Group()
-        self._most_open = open_files() - _OTHER_FILES
+        self._most_open = connection_limit() - _OTHER_FILES
         self._start = self._ran_s = 0.0
         self._environment = environment
-        # What exists now lives as long as the run; the collector need not walk it while requests are timed.
+        # What exists now lives as long as the run, so the garbage collector need not visit it while requests are timed.
         gc.collect()
         gc.freeze()
 
     def run(self, start: float) -> Measurement:
         """Sends the schedule from `start`, a time of `time.perf_counter`, and waits for the last answer."""
-        # Locust declares whole milliseconds, but formats and merges any number.
+        # Locust declares the result as whole milliseconds, but formats and merges any number.
         locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
         self._start = start
         self._wait_until(start)
         late_ms = max(0.0, self._now() * 1000)
-        health = [gevent.spawn(self._watch_loop), gevent.spawn(self._beat)]
+        health = [gevent.spawn(self._watch_loop), gevent.spawn(self._report_health)]
         try:
             self._follow_schedule()
         finally:
@@ -88,12 +88,12 @@ class OpenLoop:
         return self._recorder.measurement(self._ran_s).model_copy(update={"starts_ms": (late_ms,)})
 
     def stop(self) -> None:
-        """Sends nothing more and gives up what is open."""
+        """Stops sending, and gives up the open requests."""
         self._stopped.set()
 
     def _follow_schedule(self) -> None:
         in_window = False
-        # In turns over the arrivals of all processes, so that together they ask each server as often.
+        # Servers take turns over the arrivals of all processes, so that each gets equally many requests.
         turns = range(self._plan.part, self._plan.part + self._plan.parts * len(self._times), self._plan.parts)
         for turn, due, which in zip(turns, self._times, self._which, strict=True):
             if not self._wait_until(self._start + due):
@@ -102,7 +102,7 @@ class OpenLoop:
                 in_window = True
                 self._environment.stats.reset_all()
             dropped = len(self._open) >= self._most_open
-            self._recorder.due(due, dropped=dropped)
+            self._recorder.count_due(due, dropped=dropped)
             if not dropped:
                 self._open.start(gevent.Greenlet(self._send, due, which, turn % len(self._clients)))
         else:
@@ -117,7 +117,7 @@ class OpenLoop:
         self._open.kill()
 
     def _wait_until(self, moment: float) -> bool:
-        """False as soon as the run is stopped."""
+        """Waits for a moment; returns False as soon as the run is stopped."""
         while (left := moment - time.perf_counter()) > 0:
             if self._stopped.wait(left):
                 return False
@@ -125,11 +125,13 @@ class OpenLoop:
 
     def _send(self, due: float, which: int, server: int) -> None:
         begun = self._now()
-        failure, size, heard = ask(self._clients[server], which, self._checkers[which], self._plan.timeout_s, self._now)
+        failure, size, events = send_and_check(
+            self._clients[server], which, self._checkers[which], self._plan.timeout_s, self._now
+        )
         ended = self._now()
-        self._recorder.ended(due, begun, ended, failure, server)
-        if heard is not None:
-            self._recorder.heard(due, ended, heard, failure)
+        self._recorder.count_ended(due, begun, ended, failure, server)
+        if events is not None:
+            self._recorder.count_stream(due, ended, events, failure)
         request: Any = self._environment.events.request
         request.fire(
             request_type="POST",
@@ -147,18 +149,18 @@ class OpenLoop:
         while True:
             asked = time.perf_counter()
             gevent.sleep(_TICK_S)
-            self._recorder.looped(time.perf_counter() - asked - _TICK_S, self._now())
+            self._recorder.count_loop_lag(time.perf_counter() - asked - _TICK_S, self._now())
 
-    def _beat(self) -> None:
+    def _report_health(self) -> None:
         second = 0
         while True:
             second += 1
             gevent.sleep(max(0.0, second - self._now()))
-            self._on_beat(*self._recorder.beat(self._now()))
+            self._on_health(*self._recorder.end_second(self._now()))
 
 
-def open_files() -> int:
-    """How many connections this process may hold, after raising the limit as far as it is allowed."""
+def connection_limit() -> int:
+    """How many connections this process may have, after raising its limit of open files as far as allowed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return _MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN)

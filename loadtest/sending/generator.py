@@ -1,12 +1,11 @@
-"""Starts the process that sends, follows what it says, and returns what it measured.
+"""Starts the process that sends the load, follows its output, and returns what it measured.
 
-It is a process of its own even for one: importing Locust patches the process it is in, and its share of the processor
-is part of the verdict.
+Even a single sender is a separate process: importing Locust patches the process it is in, and the verdict depends on
+how busy the sending process is.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,77 +13,78 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from config.errors import InputError, MarinaError
 from config.machine import end_with_parent
-from loadtest.measuring import Beat, Measurement, Second
-from loadtest.sending.log_lines import is_end, record_in, second_in
+from loadtest.measuring import GeneratorHealth, Measurement, Second
+from loadtest.sending.log_lines import is_end, read_record_lines, read_second_line
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import TOGETHER_WITHIN_S
+from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment
 
-OnSecond = Callable[[int, Second, Sequence[Beat]], None]
+OnSecond = Callable[[int, Second, Sequence[GeneratorHealth]], None]
 Lines = SimpleQueue[str | None]
 
-# After Ctrl-C only the requests that are under way are waited for.
+# After Ctrl-C, only requests that are already open are waited for.
 _END_WITHIN_S = 30.0
 
 
 def generate(plan: LoadPlan, on_second: OnSecond = lambda *_: None) -> Measurement:
-    """Runs a plan, one process for each of its parts; after Ctrl-C the measurement ends there."""
-    with standing_generator() as generator:
+    """Runs a plan, with one process for each of its parts; Ctrl-C ends the measurement at that point."""
+    with running_generator() as generator:
         return generator.generate(plan, on_second)
 
 
 @contextmanager
-def standing_generator() -> Iterator[Generator]:
-    """A generator for one plan after the other: to start it takes longer than a short run."""
+def running_generator() -> Iterator[Generator]:
+    """A generator that runs several plans, one after another: starting one takes longer than a short run."""
     with _sender() as (process, lines):
         yield Generator(process, lines)
 
 
 class Generator:
-    """The process that sends."""
+    """The process that sends the load."""
 
     def __init__(self, process: subprocess.Popen[str], lines: Lines) -> None:
         self._process, self._lines = process, lines
         self.pid = process.pid
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
-        """Runs a plan; after Ctrl-C the measurement ends there, and no other plan can be run."""
+        """Runs a plan; Ctrl-C ends the measurement at that point, and then no other plan can be run."""
         record: list[str] = []
         interrupted = False
-        self._order(plan)
+        self._send_plan(plan)
         try:
-            self._follow(on_second, record, TOGETHER_WITHIN_S + plan.timeout_s)
+            self._follow(on_second, record, GATHER_TIMEOUT_S + plan.timeout_s)
         except KeyboardInterrupt:
             interrupted = True
-            _end_orders(self._process)
+            _close_stdin(self._process)
             self._follow(on_second, record, _END_WITHIN_S + plan.timeout_s)
         if interrupted and not record:
-            # It had not begun.
+            # The run had not started yet.
             raise KeyboardInterrupt
         try:
-            measured, _ = record_in(record)
+            measured, _ = read_record_lines(record)
         except InputError as err:
             raise MarinaError(
-                "the process that sends the load ended without a result; its last words are above"
+                "the process that sends the load ended without a result; its last output is above"
             ) from err
         return measured.model_copy(update={"interrupted": interrupted})
 
-    def _order(self, plan: LoadPlan) -> None:
+    def _send_plan(self, plan: LoadPlan) -> None:
         assert self._process.stdin is not None
-        # One that has ended gives no record, and that is said.
+        # A process that has ended returns no record, and that is reported.
         with suppress(BrokenPipeError):
             self._process.stdin.write(plan.model_dump_json() + "\n")
             self._process.stdin.flush()
 
     def _follow(self, on_second: OnSecond, record: list[str], silent_s: float) -> None:
-        """Tells every second, and keeps all other lines, until the plan is done or the process has ended; one that
-        has said nothing for `silent_s` is killed."""
+        """Reports every second and adds all other lines to `record`, until the plan is done or the process has ended.
+
+        A process that writes nothing for `silent_s` is killed.
+        """
         while (line := self._line(silent_s)) is not None and not is_end(line):
-            second = second_in(line)
+            second = read_second_line(line)
             if second is None:
                 record.append(line)
             else:
@@ -96,14 +96,14 @@ class Generator:
         except Empty:
             self._process.kill()
             raise MarinaError(
-                f"the process that sends the load has said nothing for {silent_s:.0f} s and was killed",
-                hint="something keeps it from its core: look with top, and measure again",
+                f"the process that sends the load wrote nothing for {silent_s:.0f} s and was killed",
+                hint="something keeps it from getting CPU time: look with top, and measure again",
             ) from None
 
 
 @contextmanager
 def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
-    """The process, and its lines, which a thread reads: Ctrl-C must not cut one in two."""
+    """Starts the process. A thread reads its lines, because Ctrl-C must not cut one in two."""
     lines: Lines = SimpleQueue()
 
     def read() -> None:
@@ -113,16 +113,12 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
                 lines.put(line)
         lines.put(None)
 
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "loadtest.sending.sender"]
-    environment = os.environ | {"PYTHONPATH": path}
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "loadtest.sending.sender"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=child_environment(),
         preexec_fn=partial(end_with_parent, signal.SIGKILL),
     )
     reader = threading.Thread(target=read, daemon=True)
@@ -130,14 +126,14 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
     try:
         yield process, lines
     finally:
-        _end_orders(process)
+        _close_stdin(process)
         if process.poll() is None:
             process.kill()
         process.wait()
         reader.join()
 
 
-def _end_orders(process: subprocess.Popen[str]) -> None:
+def _close_stdin(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.close()

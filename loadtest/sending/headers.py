@@ -1,6 +1,6 @@
-"""Headers that a user adds to every request: `Authorization: Bearer $TOKEN`, with values from the environment.
+"""Headers that a user adds to every request, such as `Authorization: Bearer $TOKEN`, with values from the environment.
 
-What they hold may be secret: it goes to the process that sends and to the server, into no record and no error.
+Their values may be secret: they go to the sending process and to the server, but into no record and no error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _OURS = ("cache-control", "connection", "content-length", "content-type", "transfer-encoding")
 
 
-def header_of(text: str, environment: Mapping[str, str]) -> Header:
-    """The header that `Name: value` asks for; InputError when it is not a header, or a variable in it is not set."""
+def parse_header(text: str, environment: Mapping[str, str]) -> Header:
+    """Parses `Name: value`; InputError if it is not a header, or a variable in it is not set."""
     name, colon, value = (part.strip() for part in text.partition(":"))
     if not colon or not _NAME.fullmatch(name):
         raise InputError("`--header`: not a header, allowed: `NAME: VALUE`, such as `Authorization: Bearer $TOKEN`")

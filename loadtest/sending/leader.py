@@ -1,7 +1,8 @@
-"""The leader of a load that several processes send together: Locust's master, which gives out plans and one moment.
+"""The leader of a load that several processes send: Locust's master, which hands out the plans and the moment to start.
 
-The workers' clocks are compared with its own before, so that they start together wherever they run. A worker that is
-lost, which Locust's heartbeats say, ends the run; what the others measured is kept, with its name.
+It first compares the workers' clocks with its own, so that all start together on whatever machines they run. If a
+worker is lost, as Locust's heartbeats show, the run ends; the measurements of the others are kept, and the lost one is
+named.
 """
 
 from __future__ import annotations
@@ -18,84 +19,82 @@ from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner
 
 from config.errors import MarinaError
-from loadtest.measuring import Beat, Measurement, Second, merge, merge_seconds
+from loadtest.measuring import GeneratorHealth, Measurement, Second, merge_measurements, merge_seconds
 from loadtest.sending import messages
 from loadtest.sending.engine import user_class
 from loadtest.sending.generator import OnSecond
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import TOGETHER_WITHIN_S
+from loadtest.sending.processes import GATHER_TIMEOUT_S
 
 _READY_WITHIN_S = 60.0
-# What the slowest worker needs to learn the moment.
+# How long the slowest worker needs to receive the moment.
 _HEAD_START_S = 0.2
 _CLOCK_ROUNDS = 10
 _POLL_S = 0.02
 
 
 class Stopped(Exception):
-    """Raised when the load was to end before it began."""
+    """Raised if the load is stopped before it started."""
 
 
 @dataclass
-class _Worker:
-    """What is known of one worker, and how to reach it."""
+class _WorkerState:
+    """What the leader knows about one worker."""
 
     client: str
-    """Locust's name of it: the host's, and a random number."""
+    """Its name in Locust: the host's name and a random number."""
     part: int
     waiting: bool = False
     clock_answers: int = 0
     ahead_s: float = 0.0
     """Its clock minus ours."""
     unsure_s: float = float("inf")
-    """How wrong that may be: half the quickest way there and back."""
-    seconds: list[tuple[Beat, Second]] = field(default_factory=list)
+    """How wrong that may be: half of the quickest round trip."""
+    seconds: list[tuple[GeneratorHealth, Second]] = field(default_factory=list)
     measured: Measurement | None = None
     error: str | None = None
 
     @property
     def name(self) -> str:
-        """As a verdict names it."""
+        """The worker's name in a verdict."""
         return f"{self.part + 1} on {self.client.rpartition('_')[0]}"
 
 
 class Leader:
-    """One run."""
+    """Leads one run."""
 
     def __init__(self, plan: LoadPlan, host: str, port: int, on_second: OnSecond) -> None:
         self._plan = plan
         self._on_second = on_second
         self._seconds = 0
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, _WorkerState] = {}
         self._processes: Mapping[int, subprocess.Popen[bytes]] = {}
         self._stopped = Event()
-        # The workers have the users; the master counts them.
+        # The users run in the workers; the master only counts them.
         environment = Environment(user_classes=[user_class(lambda: None)], host=plan.request.url)
         self._runner: MasterRunner = environment.create_master_runner(host, port)
-        answers: dict[str, Callable[[_Worker, dict[str, Any]], None]] = {
+        answers: dict[str, Callable[[_WorkerState, dict[str, Any]], None]] = {
             messages.WAITING: lambda worker, _: setattr(worker, "waiting", True),
             messages.CLOCK: _compare_clocks,
-            messages.SECOND: self._hear_second,
+            messages.SECOND: self._collect_second,
             messages.MEASURED: _keep_measurement,
             messages.FAILED: lambda worker, data: setattr(worker, "error", data["error"]),
         }
-        messages.listen(self._runner, messages.HERE, self._meet)
+        messages.listen(self._runner, messages.HERE, self._add_worker)
         for name, answer in answers.items():
             messages.listen(self._runner, name, self._from_worker(answer))
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self._runner.server.port)
 
     def stop(self) -> None:
-        """Lets the load end now."""
         self._stopped.set()
 
     def run(self, processes: Mapping[int, subprocess.Popen[bytes]]) -> Measurement:
-        """Leads the workers in `processes`, by part, and those that come from elsewhere.
+        """Leads the workers in `processes`, by part, and those that connect from other hosts.
 
-        MarinaError when one does not come or cannot begin; Stopped when it ends before they began.
+        MarinaError if one does not connect or cannot start; Stopped if the load is stopped before all have started.
         """
         self._processes = processes
         try:
@@ -107,50 +106,50 @@ class Leader:
 
     def _gather(self) -> None:
         parts = range(self._plan.parts)
-        self._await(lambda: [part for part in parts if part not in self._workers], TOGETHER_WITHIN_S, "come")
+        self._await(lambda: [part for part in parts if part not in self._workers], GATHER_TIMEOUT_S, "connect")
         for part, worker in self._workers.items():
             plan = self._plan.model_copy(update={"part": part})
-            self._tell([worker], messages.PLAN, {"plan": plan.model_dump_json()})
+            self._send([worker], messages.PLAN, {"plan": plan.model_dump_json()})
         spawning = gevent.spawn(self._runner.start, self._plan.parts, self._plan.parts)
         self._await(lambda: [part for part in parts if not self._workers[part].waiting], _READY_WITHIN_S, "get ready")
-        # Locust's last messages of the start must not meet the first arrivals.
+        # Locust's last messages of the start must not delay the first requests.
         spawning.join()
 
     def _compare_all_clocks(self) -> None:
         workers = list(self._workers.values())
         for number in range(1, _CLOCK_ROUNDS + 1):
             for worker in workers:
-                self._tell([worker], messages.CLOCK, {"asked": time.perf_counter()})
+                self._send([worker], messages.CLOCK, {"asked": time.perf_counter()})
             self._await(
                 lambda number=number: [worker.part for worker in workers if worker.clock_answers < number],  # type: ignore[misc]
                 _READY_WITHIN_S,
-                "tell the time",
+                "report their clocks",
             )
 
     def _measure(self) -> Measurement:
         workers = list(self._workers.values())
         start = time.perf_counter() + _HEAD_START_S
         for worker in workers:
-            self._tell([worker], messages.START, {"at": start + worker.ahead_s})
-        told_to_stop = False
+            self._send([worker], messages.START, {"at": start + worker.ahead_s})
+        stop_sent = False
         while pending := [worker for worker in workers if worker.measured is None]:
             self._check_errors()
             lost = [worker for worker in pending if self._is_lost(worker)]
             if len(lost) == len(pending):
                 break
-            if (lost or self._stopped.is_set()) and not told_to_stop:
-                self._tell(pending, messages.STOP, {})
-                told_to_stop = True
+            if (lost or self._stopped.is_set()) and not stop_sent:
+                self._send(pending, messages.STOP, {})
+                stop_sent = True
             gevent.sleep(_POLL_S)
         measured = [worker.measured for worker in workers if worker.measured is not None]
         if not measured:
             raise MarinaError(f"every process of the load was lost: {', '.join(worker.name for worker in workers)}")
         lost_names = tuple(worker.name for worker in workers if worker.measured is None)
         clocks_ms = 1000 * max(worker.unsure_s for worker in workers)
-        return merge(measured).model_copy(update={"lost_processes": lost_names, "clocks_ms": clocks_ms})
+        return merge_measurements(measured).model_copy(update={"lost_processes": lost_names, "clocks_ms": clocks_ms})
 
     def _await(self, missing: Callable[[], list[int]], within_s: float, verb: str) -> None:
-        """Until no part is missing any more; MarinaError when one will not come."""
+        """Waits until no part is missing; MarinaError if one ended, failed, or takes too long."""
         until = time.monotonic() + within_s
         while parts := missing():
             self._check_errors()
@@ -164,7 +163,7 @@ class Leader:
                 raise MarinaError(f"processes {numbers} of the load did not {verb} within {within_s:g} s")
             gevent.sleep(_POLL_S)
 
-    def _is_lost(self, worker: _Worker) -> bool:
+    def _is_lost(self, worker: _WorkerState) -> bool:
         client, process = self._runner.clients.get(worker.client), self._processes.get(worker.part)
         return client is None or client.state == STATE_MISSING or (process is not None and process.poll() is not None)
 
@@ -173,26 +172,26 @@ class Leader:
             if worker.error is not None:
                 raise MarinaError(f"process {worker.name} of the load failed: {worker.error}")
 
-    def _meet(self, data: dict[str, Any]) -> None:
-        self._workers[data["part"]] = _Worker(data["client"], data["part"])
+    def _add_worker(self, data: dict[str, Any]) -> None:
+        self._workers[data["part"]] = _WorkerState(data["client"], data["part"])
 
-    def _from_worker(self, answer: Callable[[_Worker, dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    def _from_worker(self, answer: Callable[[_WorkerState, dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
         return lambda data: answer(self._workers[data["part"]], data)
 
-    def _hear_second(self, worker: _Worker, data: dict[str, Any]) -> None:
-        worker.seconds.append((Beat.model_validate(data["beat"]), Second.model_validate(data["second"])))
+    def _collect_second(self, worker: _WorkerState, data: dict[str, Any]) -> None:
+        worker.seconds.append((GeneratorHealth.model_validate(data["beat"]), Second.model_validate(data["second"])))
         if min(len(known.seconds) for known in self._workers.values()) > self._seconds:
             beats, seconds = zip(*(known.seconds[self._seconds] for known in self._workers.values()), strict=True)
             self._seconds += 1
             self._on_second(self._seconds, merge_seconds(seconds), beats)
 
-    def _tell(self, workers: Iterable[_Worker], name: str, data: dict[str, Any]) -> None:
+    def _send(self, workers: Iterable[_WorkerState], name: str, data: dict[str, Any]) -> None:
         for worker in workers:
             self._runner.send_message(name, data, worker.client)
 
 
-def _compare_clocks(worker: _Worker, data: dict[str, Any]) -> None:
-    """The quickest of several questions tells most: the answer was given some time between its ends."""
+def _compare_clocks(worker: _WorkerState, data: dict[str, Any]) -> None:
+    """The quickest of several exchanges is the most exact: the worker read its clock at some time during it."""
     now = time.perf_counter()
     unsure_s = (now - data["asked"]) / 2
     if unsure_s < worker.unsure_s:
@@ -200,5 +199,5 @@ def _compare_clocks(worker: _Worker, data: dict[str, Any]) -> None:
     worker.clock_answers += 1
 
 
-def _keep_measurement(worker: _Worker, data: dict[str, Any]) -> None:
+def _keep_measurement(worker: _WorkerState, data: dict[str, Any]) -> None:
     worker.measured = Measurement.model_validate(data["measurement"])

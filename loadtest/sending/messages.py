@@ -1,7 +1,8 @@
-"""What leader and workers tell each other over Locust's connection, beside Locust's own messages.
+"""The messages between leader and workers, over Locust's connection and beside Locust's own messages.
 
-A worker says that it is here, is given its plan, and says that its user waits. The leader asks its clock a few times,
-and names a moment on it. Then the worker tells every second, and at the end what it measured, or why it failed.
+A worker reports that it is HERE, gets its PLAN, and reports that its user is WAITING. The leader asks for its CLOCK a
+few times, and names a moment on it to START. Then the worker reports every SECOND, and at the end what it MEASURED, or
+why it FAILED. STOP ends its load early.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HERE, PLAN, WAITING, CLOCK, START, SECOND, STOP, MEASURED, FAILED = (
 
 
 def listen(runner: DistributedRunner, name: str, answer: Callable[[dict[str, Any]], None]) -> None:
-    """Calls `answer` with the data of each such message, in the order in which they come."""
+    """Calls `answer` with the data of each message of this name, in the order in which they arrive."""
 
     def on_message(environment: Any, msg: Any) -> None:
         del environment

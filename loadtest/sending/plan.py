@@ -1,4 +1,4 @@
-"""What one generator process is told: the request, how its answer must look, and when to send it."""
+"""The plan of one generator process: the request, the structure of its answer, and when to send it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.sending.headers import Header
 
 
 class Expected(Part):
-    """The structure of a good answer; its values are the archiver's concern."""
+    """The structure of a good answer. Its values are checked by the archiver, not here."""
 
     form: Literal["any", "events", "json", "npy"] = "any"
     keys: tuple[str, ...] = ()
@@ -22,46 +22,46 @@ class Expected(Part):
 
 
 class Body(Part):
-    """One of several bodies."""
+    """One of the bodies that a load sends."""
 
     body: Base64Bytes
     content_type: str
     expected: Expected = Expected()
     weight: float = 1.0
-    """How often it is sent, beside the weights of the others."""
+    """How often it is sent, relative to the weights of the others."""
 
 
 class Server(Part):
-    """One of several servers that answer the same."""
+    """One of several servers of the same package."""
 
     name: str
     url: str
-    """Without a path."""
+    """The URL without a path."""
 
 
-class Request(Part):
-    """One request, encoded once and sent again and again."""
+class LoadRequest(Part):
+    """A request that is encoded once and sent again and again."""
 
     url: str
-    """Complete, with the path of the prediction."""
+    """The complete URL, with the path of the prediction."""
     body: Base64Bytes
     content_type: str
     expected: Expected = Expected()
     bodies: tuple[Body, ...] = ()
-    """Sent instead of `body`, each as often as its weight says; none: only `body`."""
+    """The bodies to send instead of `body`, each as often as its weight says; empty: only `body`."""
     servers: tuple[Server, ...] = ()
-    """Asked in turns instead of the URL's; none: only that."""
+    """The servers that get the requests in turn, instead of the URL's; empty: only that of the URL."""
     headers: tuple[Header, ...] = ()
-    """Sent besides our own; a `Host` among them takes the place of the URL's."""
+    """Additional headers; a `Host` among them replaces that of the URL."""
     cacert: str | None = None
-    """File of the certificates that are trusted; None for those of the system."""
+    """A file of the certificates to trust; None for those of the system."""
     cert: str | None = None
-    """File of the certificate that the client shows, and of its key unless `key` names that; None for no one."""
+    """A file of the client's certificate, which also has its key unless `key` names that; None for no certificate."""
     key: str | None = None
 
     @property
-    def to_each(self) -> tuple[Request, ...]:
-        """The request as each of the servers gets it."""
+    def per_server(self) -> tuple[LoadRequest, ...]:
+        """The request for each of the servers."""
         urls = [f"{server.url}{self.path}" for server in self.servers] or [self.url]
         return tuple(self.model_copy(update={"url": url}) for url in urls)
 
@@ -84,18 +84,18 @@ class Request(Part):
 
     @property
     def all_bodies(self) -> tuple[Body, ...]:
-        """What is sent: several bodies, or the one."""
+        """The bodies to send: `bodies`, or the only one."""
         return self.bodies or (
             Body.model_construct(body=self.body, content_type=self.content_type, expected=self.expected),
         )
 
-    def wire_bytes(self, of: Body | None = None) -> bytes:
-        """The request with a body as it is written to the connection."""
-        body, content_type = (of.body, of.content_type) if of else (self.body, self.content_type)
-        named = any(name.lower() == "host" for name, _ in self.headers)
+    def wire_bytes(self, chosen: Body | None = None) -> bytes:
+        """The request as it is written to the connection, with the chosen body or its own."""
+        body, content_type = (chosen.body, chosen.content_type) if chosen else (self.body, self.content_type)
+        has_host = any(name.lower() == "host" for name, _ in self.headers)
         head = [
             f"POST {self.path} HTTP/1.1",
-            *([] if named else [f"Host: {urlsplit(self.url).netloc.rpartition('@')[2]}"]),
+            *([] if has_host else [f"Host: {urlsplit(self.url).netloc.rpartition('@')[2]}"]),
             *(f"{name}: {value}" for name, value in self.headers),
             "User-Agent: marina-loadtest",
             "Accept: */*",
@@ -107,21 +107,21 @@ class Request(Part):
 
 
 class LoadPlan(Part):
-    """One process's share of a run."""
+    """What one process sends in a run."""
 
-    request: Request
+    request: LoadRequest
     schedule: Schedule
     part: int = 0
     parts: int = 1
     timeout_s: float
     limit_ms: float
-    """The latency limit that is judged, so that counts around it are exact."""
+    """The latency limit, so that counts around it are exact."""
     first_ms: float | None = None
-    """The same of the time to the first text of an answer in events."""
+    """The limit of the time to the first text of a streamed answer."""
     gap_ms: float | None = None
-    """The same of the time between its pieces."""
+    """The limit of the time between pieces of text."""
 
     @property
-    def hears(self) -> bool:
-        """Whether answers come in events."""
+    def is_streamed(self) -> bool:
+        """Whether any answer is streamed."""
         return any(body.expected.form == "events" for body in self.request.all_bodies)

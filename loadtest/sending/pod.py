@@ -1,6 +1,6 @@
-"""A load that comes from several pods: `python -m loadtest.sending.pod PLAN`, the same in each of them.
+"""The program of a pod that sends load: `python -m loadtest.sending.pod PLAN`, the same in each of several pods.
 
-The first one leads, and writes what happens to its output, which is the pod's log. It sends its own part, too.
+The first pod leads, and writes what happens to its output, which is the pod's log. It also sends its own part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config.errors import MarinaError
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.sender import send
+from loadtest.sending.sender import send_plan
 from loadtest.sending.worker import work
 
 
@@ -22,12 +22,12 @@ def main() -> int:
     parser.add_argument("plan", type=Path, help="the plan as JSON, the same in every pod")
     parser.add_argument("--part", type=int, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0")))
     parser.add_argument("--leader", required=True, help="the host of part 0")
-    parser.add_argument("--port", type=int, required=True, help="where it listens")
+    parser.add_argument("--port", type=int, required=True, help="the port on which part 0 listens")
     options = parser.parse_args()
     try:
         plan = LoadPlan.model_validate_json(options.plan.read_text(encoding="utf-8"))
         if options.part == 0:
-            send(plan, sys.stdout, host="*", port=options.port, local=1)
+            send_plan(plan, sys.stdout, host="*", port=options.port, local=1)
         else:
             work(options.leader, options.port, options.part)
     except MarinaError as err:

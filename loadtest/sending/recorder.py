@@ -1,4 +1,4 @@
-"""Collects what happens in one generator process; at the end it is a `Measurement`."""
+"""Counts the requests of one generator process; at the end the counts become a `Measurement`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import time
 from collections import Counter
 from itertools import pairwise
 
-from loadtest.measuring import Beat, Histogram, Measurement, Second, Share, Slice, Streams, merge_streams
-from loadtest.sending import answers
+from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PodShare, Second, Slice, Streams, merge_streams
+from loadtest.sending.answer_checks import TIMEOUT
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.wire import EventReader
 
 
-class _Bin:
-    """One second, while it is counted."""
-
+class _SecondCounts:
     def __init__(self) -> None:
         self.due = 0
         self.answered = 0
@@ -25,8 +23,8 @@ class _Bin:
         return Second(due=self.due, answered=self.answered, errors=dict(self.errors), response=self.response)
 
 
-class Heard:
-    """Answers in events, while they are counted; the window that they belong to begins at `begin_s`."""
+class StreamCounts:
+    """The counts of streamed answers; their window starts at `begin_s`."""
 
     def __init__(self, limit_ms: float, first_ms: float | None, gap_ms: float | None, begin_s: float = 0.0) -> None:
         self._limit_ms, self._first_ms, self._gap_ms = limit_ms, first_ms, gap_ms
@@ -35,31 +33,30 @@ class Heard:
         self._met = self._tokens = self._prompt = self._cached = 0
         self._begin_s = self._ended_s = begin_s
 
-    def gap(self, gap_s: float) -> None:
-        """From one piece to the next."""
+    def add_gap(self, gap_s: float) -> None:
+        """Counts the time from one piece of text to the next."""
         self._gaps.add(gap_s * 1000)
 
-    def add(self, due: float, ended: float, heard: EventReader, failure: str | None) -> None:
-        """All but the gaps, which may belong to another slice than the answer."""
-        times = heard.times
+    def add(self, due: float, ended: float, events: EventReader, failure: str | None) -> None:
+        """Counts a streamed answer without its gaps, which may belong to another slice than the answer."""
+        times = events.times
         self._ended_s = max(self._ended_s, ended)
         first_ms = ((times[0] if times else ended) - due) * 1000
-        if times or failure == answers.TIMEOUT:
+        if times or failure == TIMEOUT:
             self._first.add(first_ms)
-        tokens = int(heard.usage.get("completion_tokens") or len(times))
+        tokens = int(events.usage.get("completion_tokens") or len(times))
         self._tokens += tokens
-        self._prompt += int(heard.usage.get("prompt_tokens") or 0)
-        self._cached += int((heard.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+        self._prompt += int(events.usage.get("prompt_tokens") or 0)
+        self._cached += int((events.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
         if failure is not None:
             return
-        pace_ms = (heard.written_at - times[0]) * 1000 / (tokens - 1) if tokens > 1 else 0.0
+        pace_ms = (events.written_at - times[0]) * 1000 / (tokens - 1) if tokens > 1 else 0.0
         if tokens > 1:
             self._pace.add(pace_ms)
         limits = ((self._first_ms, first_ms), (self._gap_ms, pace_ms), (self._limit_ms, (ended - due) * 1000))
         self._met += all(limit is None or value <= limit for limit, value in limits)
 
     def frozen(self) -> Streams:
-        """What was counted."""
         return Streams(
             first=self._first,
             gaps=self._gaps,
@@ -72,13 +69,12 @@ class Heard:
         )
 
 
-class _Stretch:
-    """One slice of the window, while it is counted."""
-
+class _SliceCounts:
     def __init__(self, plan: LoadPlan) -> None:
         self.due = self.in_time = self.failed = 0
         self.response = Histogram((plan.limit_ms,))
-        self.heard = Heard(plan.limit_ms, plan.first_ms, plan.gap_ms, plan.schedule.warmup_s) if plan.hears else None
+        limits = (plan.limit_ms, plan.first_ms, plan.gap_ms)
+        self.stream = StreamCounts(*limits, plan.schedule.warmup_s) if plan.is_streamed else None
 
     def frozen(self) -> Slice:
         return Slice(
@@ -86,23 +82,21 @@ class _Stretch:
             in_time=self.in_time,
             failed=self.failed,
             response=self.response,
-            streams=self.heard and self.heard.frozen(),
+            streams=self.stream and self.stream.frozen(),
         )
 
 
-class _Server:
-    """One of several servers, while its answers are counted."""
-
+class _PodCounts:
     def __init__(self, name: str, limit_ms: float) -> None:
         self.name, self.good, self.failed = name, 0, 0
         self.response = Histogram((limit_ms,))
 
-    def frozen(self) -> Share:
-        return Share(name=self.name, good=self.good, failed=self.failed, response=self.response)
+    def frozen(self) -> PodShare:
+        return PodShare(name=self.name, good=self.good, failed=self.failed, response=self.response)
 
 
 class Recorder:
-    """Counts requests as they end and the generator's own health; times are seconds from the run's start."""
+    """Counts requests as they end, and the generator's own delays; times are seconds from the start of the run."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
@@ -112,31 +106,31 @@ class Recorder:
         self._response, self._service = Histogram(limits), Histogram(limits)
         self._lag, self._loop_lag = Histogram(limits), Histogram(limits)
         self._errors: Counter[str] = Counter()
-        self._bins: list[_Bin] = []
-        self._slices = [_Stretch(plan) for _ in range(self._schedule.slices)]
-        self._servers = [_Server(server.name, plan.limit_ms) for server in plan.request.servers]
-        self._recent = _Bin()
-        self._beats: list[Beat] = []
+        self._seconds: list[_SecondCounts] = []
+        self._slices = [_SliceCounts(plan) for _ in range(self._schedule.slices)]
+        self._pods = [_PodCounts(server.name, plan.limit_ms) for server in plan.request.servers]
+        self._recent = _SecondCounts()
+        self._health: list[GeneratorHealth] = []
         self._worst_loop_lag_ms = 0.0
         self._clocks = (time.perf_counter(), time.process_time())
         self.sent = self.dropped = self.warmup = self.in_time = 0
 
-    def due(self, due: float, *, dropped: bool) -> None:
-        """An arrival became due; `dropped` when it could not be sent."""
-        self._bin(due).due += 1
+    def count_due(self, due: float, *, dropped: bool) -> None:
+        """Counts an arrival that is due; `dropped` if it cannot be sent."""
+        self._second(due).due += 1
         if due >= self._schedule.warmup_s:
             self.dropped += dropped
             self.sent += not dropped
             self._slice(due).due += 1
 
-    def ended(self, due: float, begun: float, ended: float, failure: str | None, server: int = 0) -> None:
-        """A request to a server ended: with a good answer, or with the name of a failure."""
+    def count_ended(self, due: float, begun: float, ended: float, failure: str | None, server: int = 0) -> None:
+        """Counts a request that ended, well or with the name of a failure; `server` is the index of the pod."""
         response = (ended - due) * 1000
-        timed = failure is None or failure == answers.TIMEOUT
+        timed = failure is None or failure == TIMEOUT
         if failure is None:
-            self._bin(ended).answered += 1
+            self._second(ended).answered += 1
             self._recent.answered += 1
-        for counted in (self._bin(due), self._recent):
+        for counted in (self._second(due), self._recent):
             if failure is not None:
                 counted.errors[failure] += 1
             if timed:
@@ -145,68 +139,66 @@ class Recorder:
             self.warmup += 1
             return
         self._lag.add((begun - due) * 1000)
-        stretch = self._slice(due)
-        if self._servers:
-            share = self._servers[server]
+        counts = self._slice(due)
+        if self._pods:
+            share = self._pods[server]
             share.good += failure is None
             share.failed += failure is not None
             if timed:
                 share.response.add(response)
         if timed:
             self._response.add(response)
-            stretch.response.add(response)
+            counts.response.add(response)
             self._service.add((ended - begun) * 1000)
         if failure is not None:
             self._errors[failure] += 1
-            stretch.failed += 1
+            counts.failed += 1
         elif ended <= self._in_time_until:
             self.in_time += 1
-            stretch.in_time += 1
+            counts.in_time += 1
 
-    def heard(self, due: float, ended: float, heard: EventReader, failure: str | None) -> None:
-        """What came in events, of a request that ended."""
+    def count_stream(self, due: float, ended: float, events: EventReader, failure: str | None) -> None:
+        """Counts the events of a request that ended."""
         if due < self._schedule.warmup_s:
             return
-        counted = self._slice(due).heard
-        assert counted is not None
-        counted.add(due, ended, heard, failure)
-        # A stall is one of all streams at the same moment, whenever they began.
-        times = [*heard.times, ended] if failure == answers.TIMEOUT else heard.times
+        stream = self._slice(due).stream
+        assert stream is not None
+        stream.add(due, ended, events, failure)
+        # A stall hits all streams at the same moment, so each gap counts in the slice in which it ends.
+        times = [*events.times, ended] if failure == TIMEOUT else events.times
         for before, now in pairwise(times):
-            stretch = self._slice(now).heard
-            assert stretch is not None
-            stretch.gap(now - before)
+            stream = self._slice(now).stream
+            assert stream is not None
+            stream.add_gap(now - before)
 
-    def looped(self, lag_s: float, now: float) -> None:
-        """The event loop was asked, and was late by this much."""
+    def count_loop_lag(self, lag_s: float, now: float) -> None:
         lag_ms = max(0.0, lag_s * 1000)
         self._worst_loop_lag_ms = max(self._worst_loop_lag_ms, lag_ms)
         if self._schedule.warmup_s <= now < self._schedule.total_s:
             self._loop_lag.add(lag_ms)
 
-    def beat(self, now: float) -> tuple[Beat, Second]:
-        """A second has passed: how the process was, and what ended in it."""
+    def end_second(self, now: float) -> tuple[GeneratorHealth, Second]:
+        """Ends a second: returns how the process was doing, and the requests that ended in it."""
         clocks = (time.perf_counter(), time.process_time())
         cpu = (clocks[1] - self._clocks[1]) / max(1e-9, clocks[0] - self._clocks[0])
-        beat = Beat(cpu=cpu, loop_lag_ms=self._worst_loop_lag_ms)
-        # A second that began in the warm-up says nothing about the window.
+        health = GeneratorHealth(cpu=cpu, loop_lag_ms=self._worst_loop_lag_ms)
+        # A second that started in the warm-up says nothing about the window.
         if self._schedule.warmup_s + 1 <= now <= self._schedule.total_s + 0.5:
-            self._beats.append(beat)
-        recent, self._recent = self._recent.frozen(), _Bin()
+            self._health.append(health)
+        recent, self._recent = self._recent.frozen(), _SecondCounts()
         self._worst_loop_lag_ms, self._clocks = 0.0, clocks
-        return beat, recent
+        return health, recent
 
-    def _bin(self, moment: float) -> _Bin:
-        while len(self._bins) <= moment:
-            self._bins.append(_Bin())
-        return self._bins[int(moment)]
+    def _second(self, moment: float) -> _SecondCounts:
+        while len(self._seconds) <= moment:
+            self._seconds.append(_SecondCounts())
+        return self._seconds[int(moment)]
 
-    def _slice(self, moment: float) -> _Stretch:
+    def _slice(self, moment: float) -> _SliceCounts:
         share = (moment - self._schedule.warmup_s) / self._schedule.duration_s
         return self._slices[min(len(self._slices) - 1, int(share * len(self._slices)))]
 
     def measurement(self, ran_s: float) -> Measurement:
-        """Everything, at the end."""
         slices = tuple(piece.frozen() for piece in self._slices)
         return Measurement(
             rate=self._schedule.rate,
@@ -222,9 +214,9 @@ class Recorder:
             service=self._service,
             lag=self._lag,
             loop_lag=self._loop_lag,
-            seconds=tuple(second.frozen() for second in self._bins),
-            generators=(tuple(self._beats),),
+            seconds=tuple(second.frozen() for second in self._seconds),
+            generators=(tuple(self._health),),
             slices=slices,
             streams=merge_streams(piece.streams for piece in slices),
-            shares=tuple(server.frozen() for server in self._servers),
+            shares=tuple(server.frozen() for server in self._pods),
         )

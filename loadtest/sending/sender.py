@@ -1,17 +1,15 @@
-"""The process that `generate` starts: `python -m loadtest.sending.sender`, with plans as lines on its input.
+"""The process that `generate` starts: `python -m loadtest.sending.sender`, which reads one plan per line on stdin.
 
-It sends a plan of one part itself; for one of several it leads as many workers. What happens it writes as lines to its
-output, the last of each plan says that it is done. When its input ends, the one who asked is gone or wants it to stop.
+It sends a plan of one part itself; for a plan of several parts it starts as many workers and leads them. It reports on
+stdout; the last line of each plan says that it is done. When stdin ends, the caller is gone or wants the load to stop.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TextIO
 
 import gevent
@@ -19,32 +17,32 @@ from gevent.fileobject import FileObjectPosix
 from gevent.queue import Queue
 
 from config.errors import MarinaError
-from loadtest.measuring import Beat, Measurement, Second, this_machine
-from loadtest.sending.alone import Alone
+from loadtest.measuring import GeneratorHealth, Measurement, Second, this_machine
 from loadtest.sending.leader import Leader, Stopped
 from loadtest.sending.log_lines import END_LINE, record_lines, second_line
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import go_first, ignore_ctrl_c
+from loadtest.sending.processes import child_environment, ignore_ctrl_c, raise_priority
+from loadtest.sending.single_process import SingleProcessLoad
 
 _END_WITHIN_S = 10.0
 
 
-class Orders:
-    """Plans, one after the other, until the input ends; then what is being sent stops."""
+class PlanInput:
+    """Reads plans from stdin, one after another; when it ends, the load that is being sent stops."""
 
     def __init__(self) -> None:
         self._lines: Queue[bytes] = Queue()
-        self._load: Alone | Leader | None = None
+        self._load: SingleProcessLoad | Leader | None = None
         self._ended = False
         gevent.spawn(self._read)
 
     def next(self) -> LoadPlan | None:
-        """The next plan, once it is there; None after the last one."""
+        """Waits for the next plan; None after the last one."""
         line = self._lines.get()
         return LoadPlan.model_validate_json(line) if line else None
 
-    def stop_at_end(self, load: Alone | Leader) -> None:
-        """Lets this load end with the input."""
+    def stop_at_end(self, load: SingleProcessLoad | Leader) -> None:
+        """Stops this load when stdin ends."""
         self._load = load
         if self._ended:
             load.stop()
@@ -59,12 +57,12 @@ class Orders:
 
 
 def main() -> int:
-    """Sends one plan after the other."""
+    """Sends the plans on stdin, one after another."""
     ignore_ctrl_c()
-    orders = Orders()
+    plans = PlanInput()
     try:
-        while (plan := orders.next()) is not None:
-            send(plan, sys.stdout, host="127.0.0.1", port=0, local=plan.parts, orders=orders)
+        while (plan := plans.next()) is not None:
+            send_plan(plan, sys.stdout, host="127.0.0.1", port=0, local=plan.parts, plans=plans)
             print(END_LINE, flush=True)
     except MarinaError as err:
         print(f"error: {err}", file=sys.stderr)
@@ -74,42 +72,40 @@ def main() -> int:
     return 0
 
 
-def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, orders: Orders | None = None) -> None:
-    """Sends a plan with the first `local` parts on this machine, and writes what happens, and the record, to `log`."""
+def send_plan(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, plans: PlanInput | None = None) -> None:
+    """Sends a plan, with its first `local` parts on this machine; writes each second and the record to `log`."""
 
-    def on_second(number: int, second: Second, beats: Sequence[Beat]) -> None:
+    def on_second(number: int, second: Second, beats: Sequence[GeneratorHealth]) -> None:
         print(second_line(number, second, beats), file=log, flush=True)
 
     if plan.parts == 1:
-        go_first()
-        alone = Alone(plan, on_second)
-        if orders is not None:
-            orders.stop_at_end(alone)
+        raise_priority()
+        alone = SingleProcessLoad(plan, on_second)
+        if plans is not None:
+            plans.stop_at_end(alone)
         measured = alone.run()
     else:
-        measured = _lead(Leader(plan, host, port, on_second), local, orders)
+        measured = _lead(Leader(plan, host, port, on_second), local, plans)
     for line in record_lines(measured, this_machine()):
         print(line, file=log, flush=True)
 
 
-def _lead(leader: Leader, local: int, orders: Orders | None) -> Measurement:
-    if orders is not None:
-        orders.stop_at_end(leader)
+def _lead(leader: Leader, local: int, plans: PlanInput | None) -> Measurement:
+    if plans is not None:
+        plans.stop_at_end(leader)
     with _workers(leader.port, range(local)) as processes:
         return leader.run(processes)
 
 
 @contextmanager
 def _workers(port: int, parts: range) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
-    """Worker processes of this machine, by part; they end when Locust's master has told them to, or with us."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    """Worker processes on this machine, by part; they end when Locust's master tells them to, or with this process."""
     command = [sys.executable, "-m", "loadtest.sending.worker", "--port", str(port), "--part"]
     processes: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for part in parts:
-            environment = os.environ | {"PYTHONPATH": path}
-            processes[part] = subprocess.Popen([*command, str(part)], stdin=subprocess.PIPE, env=environment)
+            words = [*command, str(part)]
+            processes[part] = subprocess.Popen(words, stdin=subprocess.PIPE, env=child_environment())
         yield processes
         for process in processes.values():
             process.wait(_END_WITHIN_S)

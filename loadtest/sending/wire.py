@@ -1,7 +1,7 @@
-"""Reads one HTTP/1.1 answer from the bytes of a connection, however they are cut, and the events in it as they arrive.
-No I/O.
+"""Parses one HTTP/1.1 answer from the bytes of a connection, however they are split, and its events as they arrive.
 
-Lean on purpose: one process must read thousands of small answers a second and leave the core to the server.
+It does no I/O. It is kept small because one process must parse thousands of small answers per second and leave the core
+to the server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class BrokenAnswer(Exception):
-    """Raised when the bytes are no HTTP answer, or end before it does."""
+    """Raised if the bytes are not an HTTP answer, or end before the answer does."""
 
 
 class HttpAnswer(NamedTuple):
@@ -32,16 +32,16 @@ class _Head(NamedTuple):
 
 
 class AnswerReader:
-    """Fed with what arrives; `feed` returns the answer once it is complete."""
+    """Parses an answer: `feed` takes the bytes that arrive, and returns the answer once it is complete."""
 
-    def __init__(self, hear: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, on_body: Callable[[bytes], None] | None = None) -> None:
         self._data = b""
         self._head: _Head | None = None
-        self._hear = hear
+        self._on_body = on_body
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> HttpAnswer | None:
-        """Takes the next bytes; BrokenAnswer if they cannot be an answer."""
+        """Takes the next bytes; BrokenAnswer if they cannot be part of an answer."""
         self._data = self._data + data if self._data else data
         while self._head is None:
             end = self._data.find(b"\r\n\r\n")
@@ -55,7 +55,7 @@ class AnswerReader:
         return self._complete(self._head)
 
     def finish(self) -> HttpAnswer:
-        """The answer, when the server closed the connection to end it; BrokenAnswer if something is missing."""
+        """The answer if the server ended it by closing the connection; BrokenAnswer if something is missing."""
         head = self._head
         if head is None or head.chunked or head.length is not None:
             raise BrokenAnswer("the connection was closed before the answer was complete")
@@ -70,10 +70,10 @@ class AnswerReader:
         if len(self._data) < end:
             return None
         body = self._data[head.body_at : end]
-        # A stream that was there at once comes as a whole.
-        if self._hear is not None:
-            self._hear(body)
-        # Bytes after the answer belong to no request of ours; the connection cannot be trusted any more.
+        # A stream that was complete at once has a length instead of chunks.
+        if self._on_body is not None:
+            self._on_body(body)
+        # Bytes after the answer belong to no request of ours, so the connection cannot be trusted any more.
         return HttpAnswer(head.status, body, head.keep_alive and len(self._data) == end)
 
     def _complete_chunks(self, head: _Head) -> HttpAnswer | None:
@@ -89,9 +89,9 @@ class AnswerReader:
             if len(self._data) < end:
                 return None
             self._parts.append(self._data[start : start + size])
-            if self._hear is not None:
-                self._hear(self._parts[-1])
-            # What was read is not looked at again, however many chunks follow.
+            if self._on_body is not None:
+                self._on_body(self._parts[-1])
+            # Parsed bytes are dropped, so they are not searched again, however many chunks follow.
             self._data, at = self._data[end:], 0
         return None
 
@@ -104,29 +104,29 @@ class AnswerReader:
 
 
 class EventReader:
-    """Hears the events of one of OpenAI's streams, and remembers when text came."""
+    """Parses the events of an OpenAI stream, and records when text arrived."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rest = b""
         self._done = self._failed = False
         self.times: list[float] = []
-        """When each piece of text came; of an answer without any, when that was said."""
+        """When each piece of text arrived; for an answer without any text, when its finish reason arrived."""
         self.written_at = 0.0
-        """When its last token came, which may have no text: the token that ends a text has none."""
+        """When the last token arrived; the token that ends a text has no text of its own."""
         self.usage: dict[str, Any] = {}
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it came to its end, and no error is in it."""
+    def is_complete(self) -> bool:
+        """Whether the stream ended with `[DONE]`, and had text and no error."""
         return self._done and not self._failed and bool(self.times)
 
-    def hear(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Takes the next bytes of the body."""
         now = self._clock()
         *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in events:
-            if (event_data := _data_of(event)) is not None:
+            if (event_data := _event_data(event)) is not None:
                 self._take(event_data, now)
 
     def _take(self, event: bytes, now: float) -> None:
@@ -147,8 +147,8 @@ class EventReader:
             self._failed = True
 
 
-def _data_of(event: bytes) -> bytes | None:
-    """What an event says; None of what only keeps a connection open, as some servers send while nothing is written."""
+def _event_data(event: bytes) -> bytes | None:
+    """The data of an event; None for comments, which some servers send to keep the connection open."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]

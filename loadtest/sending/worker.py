@@ -1,6 +1,7 @@
-"""A worker of a load that several processes send together: `python -m loadtest.sending.worker`, started by the leader.
+"""A worker of a load that several processes send: `python -m loadtest.sending.worker`, started by the leader.
 
-It is Locust's worker: it finds its master, is given its share of the schedule and a moment, and sends what happened.
+It is a Locust worker: it connects to its master, gets its share of the schedule and the moment to start, and reports
+what happens.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from gevent.queue import Queue
 from locust.env import Environment
 
 from config.errors import MarinaError
-from loadtest.measuring import Beat, Second
+from loadtest.measuring import GeneratorHealth, Second
 from loadtest.sending import messages
 from loadtest.sending.engine import OpenLoop, user_class
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import TOGETHER_WITHIN_S, go_first, ignore_ctrl_c
+from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_ctrl_c, raise_priority
 
 _CONNECT_S, _RETRY_S = 5.0, 0.2
 
 
 def main() -> int:
-    """Joins the leader of this machine, and ends with it."""
+    """Joins the leader on this machine, and ends when the leader does."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.sending.worker", description="one worker of a load")
     parser.add_argument("--port", type=int, required=True, help="where the leader listens")
     parser.add_argument("--part", type=int, required=True, help="which share of the schedule this one sends")
@@ -42,15 +43,15 @@ def main() -> int:
 
 
 def work(leader: str, port: int, part: int) -> None:
-    """Does as the leader says, until it says that all is done; MarinaError when there is none."""
+    """Sends one part of the leader's load, until the leader ends; MarinaError if there is no leader."""
     _await_leader(leader, port)
-    go_first()
-    Worker(leader, port, part).join()
+    raise_priority()
+    LoadWorker(leader, port, part).join()
 
 
 def _await_leader(host: str, port: int) -> None:
-    """Longer than Locust would wait: where the leader runs, the image may have to be pulled first."""
-    until = time.monotonic() + TOGETHER_WITHIN_S
+    """Waits longer than Locust would: the leader's node may have to pull the image first."""
+    until = time.monotonic() + GATHER_TIMEOUT_S
     while True:
         try:
             socket.create_connection((host, port), timeout=_CONNECT_S).close()
@@ -61,15 +62,15 @@ def _await_leader(host: str, port: int) -> None:
             time.sleep(_RETRY_S)
 
 
-class Worker:
-    """One share of a load. The leader's messages come in Locust's greenlet, the schedule is followed in the user's."""
+class LoadWorker:
+    """Sends one part of a load. Locust's greenlet receives the leader's messages, the user's follows the schedule."""
 
     def __init__(self, leader: str, port: int, part: int) -> None:
         self._part = part
         self._engines: Queue[OpenLoop] = Queue()
         self._moments: Queue[float] = Queue()
         self._engine: OpenLoop | None = None
-        # Without options Locust would read the files and the environment in which its command line finds some.
+        # Without options, Locust would read those of its command line from files and the environment.
         options = Namespace(web_base_path="")
         self._environment = Environment(user_classes=[user_class(self._follow)], parsed_options=options)
         try:
@@ -77,8 +78,8 @@ class Worker:
         except ConnectionError as err:
             raise MarinaError(f"no leader of the load at {leader}:{port}") from err
         answers: dict[str, Callable[[dict[str, Any]], None]] = {
-            messages.PLAN: self._planned,
-            messages.CLOCK: self._tell_time,
+            messages.PLAN: self._take_plan,
+            messages.CLOCK: self._report_clock,
             messages.START: lambda data: self._moments.put(data["at"]),
             messages.STOP: self._stop,
         }
@@ -96,23 +97,23 @@ class Worker:
         try:
             measured = engine.run(self._moments.get())
         except Exception as err:
-            # Locust would start the task again; the leader must hear of it.
+            # Without this, Locust would start the task again; and the leader must know of it.
             self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
             return
         self._send(messages.MEASURED, {"measurement": measured.model_dump(mode="json")})
 
-    def _planned(self, data: dict[str, Any]) -> None:
+    def _take_plan(self, data: dict[str, Any]) -> None:
         try:
             plan = LoadPlan.model_validate_json(data["plan"])
-            self._engine = OpenLoop(plan, self._environment, self._tell_second)
+            self._engine = OpenLoop(plan, self._environment, self._report_second)
             self._engines.put(self._engine)
         except (ValueError, OSError) as err:
             self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
 
-    def _tell_second(self, beat: Beat, second: Second) -> None:
+    def _report_second(self, beat: GeneratorHealth, second: Second) -> None:
         self._send(messages.SECOND, {"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
 
-    def _tell_time(self, data: dict[str, Any]) -> None:
+    def _report_clock(self, data: dict[str, Any]) -> None:
         self._send(messages.CLOCK, data | {"clock": time.perf_counter()})
 
     def _stop(self, _: dict[str, Any]) -> None:
@@ -124,7 +125,7 @@ class Worker:
 
 
 def _end_with_leader() -> None:
-    """Its pipe ends when the leader does, however that happens."""
+    """Waits until the pipe from the leader is closed, which happens however the leader ends, then exits."""
     FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False).read()
     os._exit(1)
 

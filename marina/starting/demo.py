@@ -100,7 +100,7 @@ class _Demo:
         self._say(f"{out / packaged.mar}, {packaged.bytes / 1e6:.1f} MB, sha256 {packaged.sha256[:12]}…, {text}")
 
     def _serve_and_load(self, spec: Any, out: Path) -> None:
-        from loadtest import started
+        from loadtest import started_server
 
         # No load balancer has to notice the end of this server first.
         serving = spec.serving.model_copy(update={"drain_propagation_s": 0})
@@ -109,7 +109,7 @@ class _Demo:
         file.write_text(served.model_dump_json(exclude_none=True), encoding="utf-8")
         command = [sys.executable, "-m", "server", str(file), "--mar", str(out / "model.mar")]
         self._enter("serve")
-        with started(served, out / "server.log", command=command) as server:
+        with started_server(served, out / "server.log", command=command) as server:
             self._clear()
             self._record["ready_s"] = round(server.cold_start_s or 0, 2)
             answer = _ask(server.url, spec.name, out)
@@ -117,13 +117,13 @@ class _Demo:
             self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> None:
-        from loadtest import RunOptions, Where, run
+        from loadtest import RunOptions, TargetOptions, run_load_test
 
         rate = (spec.slo.throughput_rps if spec.slo else None) or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
-        where = Where(out=out, url=server.url, supervisor=server.supervisor)
+        where = TargetOptions(out=out, url=server.url, supervisor=server.supervisor)
         with self._running("load"):
-            outcome = run(spec, how, where, quiet=True)
+            outcome = run_load_test(spec, how, where, quiet=True)
         if self._interrupted():
             raise KeyboardInterrupt
         measured = outcome.runs[0]

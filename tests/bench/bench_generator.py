@@ -16,7 +16,7 @@ from loadtest_rig import running_server
 
 from loadtest.measuring import Measurement
 from loadtest.scheduling import Schedule
-from loadtest.sending import Expected, LoadPlan, Request, generate
+from loadtest.sending import Expected, LoadPlan, LoadRequest, generate
 
 WANTED_RPS, WANTED_LAG_MS = 2500.0, 5.0
 RATES = (WANTED_RPS, 5000.0, 7500.0, 10_000.0)
@@ -24,7 +24,7 @@ SECONDS = 10.0
 
 
 def load(url: str, rate: float) -> Measurement:
-    request = Request(
+    request = LoadRequest(
         url=f"{url}/predictions/digits",
         body=base64.b64encode(bytes(300)),
         content_type="image/png",

@@ -19,9 +19,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "loadtest")]
 
 from queues import QUEUES, Queue, SimulatedSession, always, true_knee, two_workers, varying  # noqa: E402
 
-from loadtest.calibrating import Search  # noqa: E402
+from loadtest.calibrating import CalibrateOptions  # noqa: E402
 from loadtest.calibrating.knee import Knee  # noqa: E402
-from loadtest.calibrating.trials import Trials  # noqa: E402
+from loadtest.calibrating.trials import RateTrials  # noqa: E402
 from loadtest.judging import Objective  # noqa: E402
 
 LIMITS_MS = (60.0, 150.0, 120.0)
@@ -34,7 +34,7 @@ def calibration(queue: Queue, objective: Objective, seed: int, repeat: int = 1) 
     """One of them, and how long it measured, s; several searches are not followed by long runs."""
     session = SimulatedSession(queue, objective, seed)
     tolerance = {} if repeat == 1 else {"tolerance": 0.03}
-    trials = Trials(session, objective, Search(seed=1000 * seed, repeat=repeat, **tolerance))  # type: ignore[arg-type]
+    trials = RateTrials(session, objective, CalibrateOptions(seed=1000 * seed, repeat=repeat, **tolerance))  # type: ignore[arg-type]
     knee = trials.find(None)
     if repeat == 1:
         knee = trials.measure_knee(knee)

@@ -42,7 +42,7 @@ from config.load import parse_spec  # noqa: E402
 from config.progress import Progress  # noqa: E402
 from config.record import RECORD, Record  # noqa: E402
 from config.spec import Spec  # noqa: E402
-from loadtest.sending import Request  # noqa: E402
+from loadtest.sending import LoadRequest  # noqa: E402
 
 HOME = ROOT / "build" / "bench-overhead"
 BODIES = {"40 B": (4, "application/json"), "100 kB": (25_000, "application/x-npy")}
@@ -93,7 +93,7 @@ def mars(spec: Spec) -> dict[str, Path]:
     return {"noop": nothing, "tensor": folder / "model.mar"}
 
 
-def request_of(url: str, length: int, kind: str) -> Request:
+def request_of(url: str, length: int, kind: str) -> LoadRequest:
     """The body of one case."""
     values = np.linspace(0, 1, length, dtype=np.float32)
     if kind == "application/json":
@@ -102,17 +102,17 @@ def request_of(url: str, length: int, kind: str) -> Request:
         buffer = io.BytesIO()
         np.save(buffer, values)
         body = buffer.getvalue()
-    return Request(url=url, body=base64.b64encode(body), content_type=kind)
+    return LoadRequest(url=url, body=base64.b64encode(body), content_type=kind)
 
 
 @contextmanager
-def served(spec: Spec, mar: Path, kind: str, length: int) -> Iterator[tuple[int, Request]]:
+def served(spec: Spec, mar: Path, kind: str, length: int) -> Iterator[tuple[int, LoadRequest]]:
     """A server and what to send it."""
     with running(spec, mar=mar) as server:
         yield server.process.pid, request_of(f"{server.url}/predictions/{spec.name}", length, kind)
 
 
-def window(pid: int, request: Request, seconds: float, cores: int) -> dict[str, Any]:
+def window(pid: int, request: LoadRequest, seconds: float, cores: int) -> dict[str, Any]:
     """The rate at saturation, and the CPU of the server for each answer."""
     if shutil.which("wrk") is None:
         with ClosedLoop(request, CLIENTS) as loop:

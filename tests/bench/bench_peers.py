@@ -31,7 +31,7 @@ from rounds import Course, Round, measure, start, summary, worker_environment  #
 
 from config.ports import free_port_base  # noqa: E402
 from config.spec import Spec  # noqa: E402
-from loadtest.sending import Request  # noqa: E402
+from loadtest.sending import LoadRequest  # noqa: E402
 
 PEERS = HERE / "peers"
 HOME = ROOT / "build" / "bench-peers"
@@ -49,19 +49,19 @@ COLUMNS = (
 )
 
 
-def form(url: str, field: str) -> Request:
+def form(url: str, field: str) -> LoadRequest:
     """The photo as the file of a form."""
     edge = "marina-bench-form"
     head = f'--{edge}\r\nContent-Disposition: form-data; name="{field}"; filename="harbour.jpg"\r\n'
     body = f"{head}Content-Type: image/jpeg\r\n\r\n".encode() + PHOTO.read_bytes() + f"\r\n--{edge}--\r\n".encode()
     kind = f"multipart/form-data; boundary={edge}"
-    return Request(url=url, body=base64.b64encode(body), content_type=kind)
+    return LoadRequest(url=url, body=base64.b64encode(body), content_type=kind)
 
 
-def as_json(url: str) -> Request:
+def as_json(url: str) -> LoadRequest:
     """The photo as base64 in JSON."""
     body = json.dumps({"image": base64.b64encode(PHOTO.read_bytes()).decode()}).encode()
-    return Request(url=url, body=base64.b64encode(body), content_type="application/json")
+    return LoadRequest(url=url, body=base64.b64encode(body), content_type="application/json")
 
 
 def peer(name: str, *, compiled: bool, spec: Spec, environment: dict[str, str]) -> Contestant:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import process_tree
 
-from loadtest.sending import Request
+from loadtest.sending import LoadRequest
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
 _READ_BYTES = 1 << 16
@@ -70,7 +70,7 @@ class _Client:
 class ClosedLoop:
     """`clients` connections that are never idle, as a context."""
 
-    def __init__(self, request: Request, clients: int) -> None:
+    def __init__(self, request: LoadRequest, clients: int) -> None:
         data = request.wire_bytes()
         self._selector = selectors.DefaultSelector()
         self._clients = [_Client(request.address, data) for _ in range(clients)]

@@ -27,7 +27,7 @@ from config.ports import free_port_base
 from config.progress import Progress
 from config.render import Ports
 from config.spec import Spec
-from loadtest.sending import Request
+from loadtest.sending import LoadRequest
 from server.java.checks import find_java
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -42,7 +42,7 @@ class Started:
     """A server that has answered: the root of its processes, what to send, and how long it took to get there."""
 
     pid: int
-    request: Request
+    request: LoadRequest
     start_s: float
 
 
@@ -57,12 +57,12 @@ class Contestant:
         return self.start()
 
 
-def photo_request(url: str) -> Request:
+def photo_request(url: str) -> LoadRequest:
     """The photo as the whole body."""
-    return Request(url=url, body=base64.b64encode(PHOTO.read_bytes()), content_type="image/jpeg")
+    return LoadRequest(url=url, body=base64.b64encode(PHOTO.read_bytes()), content_type="image/jpeg")
 
 
-def numbers_request(url: str) -> Request:
+def numbers_request(url: str) -> LoadRequest:
     """The photo as its client would send it to a handler that takes normalised numbers."""
     from handlers.pictures import decode_image
     from handlers.record import ImageSpec
@@ -71,7 +71,7 @@ def numbers_request(url: str) -> Request:
     spec = ImageSpec(224, 224, 232, 3, mean, std, "bilinear", 5, 40_000_000)
     normalised = (decode_image(PHOTO.read_bytes(), spec) / 255 - mean) / std
     body = json.dumps({"image": normalised.transpose(2, 0, 1).ravel().tolist()}).encode()
-    return Request(url=url, body=base64.b64encode(body), content_type="application/json")
+    return LoadRequest(url=url, body=base64.b64encode(body), content_type="application/json")
 
 
 def kit_spec(
@@ -103,7 +103,7 @@ def kit(
     mar: Path,
     *,
     cores: set[int] | None = None,
-    request: Callable[[str], Request] = photo_request,
+    request: Callable[[str], LoadRequest] = photo_request,
 ) -> Contestant:
     """Marina's server for a package, on all cores or on some; `request` makes of an address what is sent there."""
 
@@ -134,7 +134,7 @@ def command(
     name: str,
     words: Sequence[str],
     *,
-    request: Request,
+    request: LoadRequest,
     environment: Mapping[str, str],
     folder: Path,
 ) -> Contestant:
@@ -163,7 +163,7 @@ def command(
     return Contestant(name, start)
 
 
-def _wait_for_answer(process: subprocess.Popen[bytes], request: Request, log: Path) -> None:
+def _wait_for_answer(process: subprocess.Popen[bytes], request: LoadRequest, log: Path) -> None:
     deadline = time.monotonic() + _START_S
     asked = urllib.request.Request(request.url, request.body, {"Content-Type": request.content_type})
     while True:
@@ -225,7 +225,7 @@ def torchserve(
     mar: Path,
     folder: Path,
     *,
-    request: Callable[[str], Request],
+    request: Callable[[str], LoadRequest],
     settings: Mapping[str, object],
     threads: int | None = None,
 ) -> Contestant:

@@ -63,7 +63,7 @@ def test_check_as_json_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 def test_tune_asks_for_the_package_before_it_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("loadtest.calibrating.retune", lambda *_, **__: pytest.fail("it searched"))
+    monkeypatch.setattr("loadtest.calibrating.tune_settings", lambda *_, **__: pytest.fail("it searched"))
     assert marina.main(["calibrate", str(DIGITS), "--tune", "--out", str(tmp_path)]) == 2
     assert f"package.json: nothing was packaged yet\n\nhint: marina package {DIGITS}" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ from k8s.cluster import connect
 from k8s.rollout.preflight import run_preflight
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
-from loadtest.measuring import Beat, Identity, Measurement, Others
+from loadtest.measuring import GeneratorHealth, Measurement, OtherProcesses, PackageIdentity
 from loadtest.scheduling import Schedule
 from server.java import checks
 
@@ -220,13 +220,13 @@ def judged(status: str, measurement: Measurement) -> str:
 
 def test_verdicts_other_than_pass() -> None:
     shows("arrivals-late", judged("INVALID", measured(*[20.0] * 1000, lag=histogram(*[60.0] * 1000))))
-    busy = ((Beat(cpu=0.99, loop_lag_ms=1),) * 10,)
+    busy = ((GeneratorHealth(cpu=0.99, loop_lag_ms=1),) * 10,)
     shows("generator-saturated", judged("INVALID", measured(*[20.0] * 1000, generators=busy)))
     shows("too-few-samples", judged("INVALID", measured(*[20.0] * 900)))
-    other = Identity(wanted="aa", found="bb")
+    other = PackageIdentity(wanted="aa", found="bb")
     shows("package-differs", judged("INVALID", measured(*[20.0] * 1000, identity=other)))
     shows("p99-over", judged("FAIL", measured(*[200.0] * 1000)))
-    others = Others(cores=1.9, of=2, processes=(("make", 1.9),))
+    others = OtherProcesses(cores=1.9, of=2, processes=(("make", 1.9),))
     shows("machine-busy", judged("FAIL", measured(*[200.0] * 1000, others=others)))
 
 

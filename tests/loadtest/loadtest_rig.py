@@ -1,4 +1,4 @@
-"""The small server and its package, for the load tests; `loadtest_server` says how it can misbehave."""
+"""The small server of the load tests and its package; `loadtest_server` describes how the server can misbehave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ slo: {p99_ms: 2000, error_rate: 0.01}
 """
 
 
-# Of records that are written by hand.
+# The machine of records that are written by hand.
 MACHINE = Machine(
     processor="Some",
     cores=2,
@@ -37,7 +37,7 @@ MACHINE = Machine(
     system="Linux 6",
     python="3.11",
 )
-# Spins from the first connection on, and lets go of the interpreter fifty times a second.
+# Spins from the first connection on, and releases the interpreter fifty times a second.
 SPINNING = """
 import sys, time
 from _thread import start_new_thread  # a real one: what is imported later may be gevent's
@@ -58,7 +58,7 @@ if "loadtest.sending.sender" in " ".join(sys.orig_argv):
 
 @contextmanager
 def spinning_generator(folder: Path, spins: bool = True) -> Iterator[None]:
-    """Every generator that is started meanwhile spins beside its work."""
+    """Every generator that is started inside the context also spins."""
     if not spins:
         yield
         return
@@ -73,8 +73,7 @@ def spinning_generator(folder: Path, spins: bool = True) -> Iterator[None]:
 
 
 def write_package(folder: Path, *, sample: int = 300) -> str:
-    """A package record with a MAR that holds only itself, the sample, of so many bytes, and the settings; returns
-    the MAR's hash."""
+    """Writes a package record, and a MAR with that record, the settings and a sample of this size; returns its hash."""
     spec = parse_spec(SPEC, folder / "spec.yaml", files=False)
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {
@@ -107,7 +106,7 @@ def command(sha256: str) -> list[str]:
 
 @contextmanager
 def running_server(folder: Path) -> Iterator[str]:
-    """A server of the package that `write_package` makes; yields its URL."""
+    """Runs a server of the package that `write_package` makes; yields its URL."""
     base = free_port_base()
     process = subprocess.Popen([*command(write_package(folder)), "--port-base", str(base)], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -123,6 +122,6 @@ def behave(url: str, **rules: Any) -> None:
 
 
 def sizes_seen(url: str) -> dict[str, int]:
-    """How many predictions of each size of body the server was asked for."""
+    """How many predictions the server got for each size of body."""
     with urllib.request.urlopen(f"{url}/sizes", timeout=5) as answer:
         return dict(json.load(answer))

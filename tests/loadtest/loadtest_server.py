@@ -1,14 +1,13 @@
-"""A small HTTP server for the load tests: `python loadtest_server.py SHA256 --port-base N` listens on N and N + 10, of
-this machine alone or, with `--host ADDRESS`, of that address. With `--mar FILE` it says that it serves that.
+"""A small HTTP server for the load tests: `python loadtest_server.py SHA256 --port-base N` listens on N and N + 10, on
+localhost or, with `--host ADDRESS`, on that address. With `--mar FILE` it says that it serves that file.
 
 `POST /behave` with JSON changes how it answers predictions: `delay_ms`, `status` with `body`, `broken` (closes in the
-middle), `silent` (never answers), `drip_ms` (so long for each byte), `every` (only each n-th request misbehaves),
-`after` (not the first so many) and `until` (not those after so many), `capacity` (requests/s of one worker with a queue
-of 100, then it sheds), `freeze_s` (the whole process stands still, once), `first_ms` with `gap_ms` (as many events as
-`max_tokens` of the body, as OpenAI's completions are; `cut` ends them without their end), `dies_after` (so many
-predictions it ends); `sha256` names another package.
-`GET /seen` says how many predictions were asked for since, `/sizes` how many of each size;
-`/ready` and `/package` are the supervisor's page.
+middle), `silent` (never answers), `drip_ms` (this long for each byte), `every` (only each n-th request misbehaves),
+`after` (not the first n) and `until` (not those after n), `capacity` (requests/s of one worker with a queue of 100,
+then it sheds), `freeze_s` (the whole process hangs, once), `first_ms` with `gap_ms` (`max_tokens` of the body as
+events, as OpenAI's completions are; `cut` omits the end), `dies_after` (it exits after n predictions); `sha256` names
+another package. `GET /seen` returns how many predictions came since, `/sizes` how many of each size; `/ready` and
+`/package` are the supervisor's pages.
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ class Connection(asyncio.Protocol):
             self.transport.write(answer(200, GOOD)[:-10])
             self.transport.close()
         elif not rules.get("silent"):
-            said = rules["body"].encode() if "body" in rules else GOOD
-            self.later(rules.get("delay_ms", 0) / 1000, rules.get("status", 200), said)
+            answer_body = rules["body"].encode() if "body" in rules else GOOD
+            self.later(rules.get("delay_ms", 0) / 1000, rules.get("status", 200), answer_body)
 
     def write_events(self, count: int, rules: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()

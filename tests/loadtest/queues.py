@@ -1,4 +1,4 @@
-"""Servers that exist only as numbers: queues with a known p99, and what a load test of one would measure."""
+"""Simulated servers: queues with a known p99, and what a load test of one would measure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ EDGES = [0.01 * 1.01**step for step in range(1800)]
 
 @dataclass(frozen=True)
 class Queue:
-    """How long requests that come at these times take; `most` is the rate that it just does not hold."""
+    """`serve` returns how long requests at these times take; `most` is the highest rate, which it just does not
+    hold."""
 
     name: str
     most: float
@@ -38,7 +39,7 @@ def single(arrivals: Seconds, service: Seconds) -> Seconds:
 
 
 def batches(arrivals: Seconds, costs: list[float], workers: int) -> Seconds:
-    """Workers that each take whatever waits, up to as many as there are costs."""
+    """Workers that each take all waiting requests, up to as many as there are costs."""
     times, free, taken = arrivals.tolist(), [0.0] * workers, list[float]()
     while len(taken) < len(times):
         at = len(taken)
@@ -58,7 +59,7 @@ def always(service_s: float) -> Queue:
 
 
 def varying(service_s: float) -> Queue:
-    """M/G/1: half of the time always, the other half exponential."""
+    """M/G/1: half of the service time is constant, the other half exponential."""
 
     def serve(times: Seconds, dice: Dice) -> Seconds:
         return single(times, service_s / 2 * (1 + dice.exponential(1.0, len(times))))
@@ -67,7 +68,7 @@ def varying(service_s: float) -> Queue:
 
 
 def two_workers(costs: list[float]) -> Queue:
-    """Two workers that answer in batches, as TorchServe's."""
+    """Two workers that answer in batches, like those of TorchServe."""
     return Queue("two workers, batches", 2 * len(costs) / costs[-1], lambda times, _: batches(times, costs, 2))
 
 
@@ -75,7 +76,7 @@ QUEUES = [always(0.010), varying(0.010), two_workers([0.018, 0.024, 0.030, 0.036
 
 
 def true_p99_ms(queue: Queue, rate: float, *, requests: int = 2_000_000, seed: int = 1) -> float:
-    """From a run far longer than any load test."""
+    """The p99 in a run far longer than any load test."""
     dice = np.random.default_rng([seed, 99])
     times = np.cumsum(dice.exponential(1 / rate, requests))
     return float(np.quantile(queue.serve(times, dice)[requests // 100 :], 0.99)) * 1000
@@ -91,7 +92,7 @@ def true_knee(queue: Queue, limit_ms: float, *, requests: int = 1_500_000) -> fl
 
 
 class SimulatedSession:
-    """A session with a server that exists only as a queue, as far as trials need one."""
+    """A session with a simulated server, as far as trials need one."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class SimulatedSession:
 
 
 def measured(queue: Queue, schedule: Schedule, limit_ms: float, seed: int) -> Measurement:
-    """What a load test of the queue measures, generator and network without fault."""
+    """What a load test of the queue measures, with a perfect generator and network."""
     times = np.array(schedule.times())
     took = queue.serve(times, np.random.default_rng([seed, schedule.seed]))
     inside = times >= schedule.warmup_s
@@ -136,7 +137,7 @@ def measured(queue: Queue, schedule: Schedule, limit_ms: float, seed: int) -> Me
 
 
 def histogram(values_ms: Seconds, edges: Seconds, limit_ms: float) -> Histogram:
-    """As if each value had been added."""
+    """The histogram of the values, without adding them one by one."""
     indices, counts = np.unique(np.searchsorted(edges, values_ms), return_counts=True)
     buckets = [[float(edges[index]), int(times)] for index, times in zip(indices, counts, strict=True)]
     return Histogram.from_data(

@@ -1,5 +1,4 @@
-"""A stored verdict is compared with the newest one when everything but the package was the same; else each difference
-is named."""
+"""The newest verdict is compared with a stored one if only the package changed; otherwise each difference is named."""
 
 from __future__ import annotations
 
@@ -12,14 +11,14 @@ from loadtest_rig import MACHINE, SPEC, write_package
 from queues import Queue, always, measured
 
 import marina
-from loadtest.judging.outcome import Load, Outcome, Subject, run_of
+from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Machine
 from loadtest.scheduling import Schedule
 
 
-def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, **load: Any) -> Outcome:
+def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, **load: Any) -> LoadTestOutcome:
     objective = Objective(p99_ms=2000, error_rate=0.01, throughput_rps=None)
     schedule = Schedule(arrivals="poisson", rate=80, warmup_s=2, duration_s=60)
     run = measured(queue, schedule, objective.p99_ms, seed)
@@ -28,10 +27,10 @@ def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, *
         "timeout_s": 10, "sample_bytes": 300, "sample_content_type": "image/png",
     }  # fmt: skip
     judged = judge(run, objective)
-    return Outcome(
+    return LoadTestOutcome(
         verdict=judged,
         objective=objective,
-        tested=Subject(
+        tested=LoadedServer(
             name="digits",
             version="1.0",
             spec="spec.yaml",
@@ -41,47 +40,47 @@ def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, *
             served=package,
             cold_start_s=4.2,
         ),
-        load=Load(**(fields | load)),
+        load=LoadRecord(**(fields | load)),
         machine=machine,
         at="2026-01-02T03:04:05Z",
-        runs=(run_of(run, judged),),
+        runs=(run_record(run, judged),),
     )
 
 
 @pytest.fixture
 def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """What `marina compare --baseline` ends with and prints."""
+    """The exit code and the output of `marina compare --baseline`."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     sha256 = write_package(tmp_path / "build/digits")
 
-    def compare(old: Outcome, new_queue: Queue, package: str | None = None) -> tuple[int, str]:
+    def compare(old: LoadTestOutcome, new_queue: Queue, package: str | None = None) -> tuple[int, str]:
         (tmp_path / "kept.json").write_text(json.dumps(old.to_data()))
         newest = verdict(new_queue, package or sha256, seed=2)
         (tmp_path / "build/digits/verdict.json").write_text(json.dumps(newest.to_data()))
         out = ["--out", str(tmp_path / "build"), "--baseline", str(tmp_path / "kept.json")]
         code = marina.main(["compare", str(tmp_path / "spec.yaml"), *out])
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        output = capsys.readouterr()
+        return code, output.out + output.err
 
     return compare
 
 
 @pytest.mark.parametrize(
     ("service_s", "code", "text"),
-    [(0.005, 0, "compare: PASS new / old: p50 1 ("), (0.0051, 0, "PASS"), (0.009, 1, "p50-worse: p50 slower by")],
+    [(0.005, 0, "compare: PASS new / old: p50 1 ("), (0.0051, 0, "PASS"), (0.009, 1, "p50-worse: p50 is")],
 )
 def test_a_package_is_compared_with_a_stored_verdict(compared: Any, service_s: float, code: int, text: str) -> None:
-    exit_code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(service_s))
+    exit_code, output = compared(verdict(always(0.005), "ab" * 32, seed=1), always(service_s))
     assert exit_code == code
-    assert text in said
-    assert "cpu" not in said
+    assert text in output
+    assert "cpu" not in output
 
 
 def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None:
     machine = MACHINE.model_copy(update={"cores": 4, "memory_bytes": 2**33})
-    code, said = compared(verdict(always(0.005), "ab" * 32, 1, machine, rate=70, processes=2), always(0.005))
+    code, output = compared(verdict(always(0.005), "ab" * 32, 1, machine, rate=70, processes=2), always(0.005))
     assert code == 3
-    named = [line.strip() for line in said.splitlines() if "not-alike" in line]
+    named = [line.strip() for line in output.splitlines() if "not-alike" in line]
     assert named == [
         "not-alike: `machine.cores` was 4 and is 2",
         "not-alike: `load.rate` was 70.0 and is 80.0",
@@ -89,13 +88,13 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
     ]
 
 
-def test_a_verdict_of_another_package_than_the_one_here_is_refused(compared: Any) -> None:
-    code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005), package="cd" * 32)
+def test_a_verdict_on_another_package_than_the_local_one_is_refused(compared: Any) -> None:
+    code, output = compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005), package="cd" * 32)
     assert code == 2
-    assert "verdict.json: is about package cdcdcdcdcdcd, but packaged is" in said
+    assert "verdict.json: it is about package cdcdcdcdcdcd, but the spec's package is" in output
 
 
-def test_a_file_that_is_no_verdict_is_refused(compared: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_verdict_is_refused(compared: Any, tmp_path: Path) -> None:
     compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005))
     (tmp_path / "kept.json").write_text("{}")
     arguments = ["compare", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--baseline"]

@@ -1,4 +1,4 @@
-"""Calibrations of simulated servers, through the same trials as of real ones."""
+"""Calibrates simulated servers, by the same trials as real ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from queues import Dice, Queue, Seconds, SimulatedSession, always, two_workers
 
 from loadtest.calibrating.knee import Untrusted
-from loadtest.calibrating.search import Search
-from loadtest.calibrating.trials import OutOfTime, Trials
+from loadtest.calibrating.options import CalibrateOptions
+from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Objective, samples_needed
-from loadtest.measuring import Histogram, Identity, Measurement
+from loadtest.measuring import Histogram, Measurement, PackageIdentity
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 
@@ -20,21 +20,23 @@ OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 TRUE_KNEE_RPS = 63.15
 
 
-def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[Trials, SimulatedSession]:
+def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[RateTrials, SimulatedSession]:
     session = SimulatedSession(queue, OBJECTIVE, seed, options.pop("change", lambda run: run))
-    return Trials(session, OBJECTIVE, Search(seed=seed, **options)), session  # type: ignore[arg-type]
+    return RateTrials(session, OBJECTIVE, CalibrateOptions(seed=seed, **options)), session  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("rate", "status", "looks"), [(20, "PASS", 1), (150, "FAIL", 1), (60, "PASS", 4)])
-def test_a_clear_rate_takes_a_short_look_and_one_near_the_knee_several(rate: float, status: str, looks: int) -> None:
+def test_a_clear_rate_takes_one_short_run_and_a_rate_near_the_knee_several(
+    rate: float, status: str, looks: int
+) -> None:
     made, session = trials(always(0.01))
-    assert made.at(rate) == status
+    assert made.judge_rate(rate) == status
     assert len(session.schedules) == looks
 
 
 def test_a_slow_server_that_clearly_fails_is_not_measured_for_a_thousand_answers() -> None:
     made, session = trials(always(0.4))
-    assert made.at(5) == "FAIL"
+    assert made.judge_rate(5) == "FAIL"
     assert session.schedules[-1].planned < samples_needed()
     assert len(session.schedules) == 1
 
@@ -53,25 +55,25 @@ def late(run: Measurement) -> Measurement:
     return run.model_copy(update={"lag": lag})
 
 
-def test_late_arrivals_above_a_rate_are_the_generators_limit() -> None:
+def test_late_sends_above_a_rate_make_the_generator_the_limit() -> None:
     made, _ = trials(always(0.001), change=lambda run: late(run) if run.rate > 100 else run, repeat=1)
     assert made.find(50).limit == "generator"
 
 
 def test_a_late_run_that_also_misses_a_limit_is_measured_again_and_does_not_end_the_search() -> None:
     made, session = trials(always(0.01), change=lambda run: late(run) if run.rate > 80 else run, trial_s=15)
-    assert made.at(200) == "INVALID"
-    assert "p99-over" in [reason.id for reason in made.why()]
+    assert made.judge_rate(200) == "INVALID"
+    assert "p99-over" in [reason.id for reason in made.last_reasons()]
     assert made.find(50).rps == pytest.approx(TRUE_KNEE_RPS, rel=0.15)
     assert len({schedule.rate for schedule in session.schedules}) > 3
 
 
-def test_another_package_is_no_limit_of_the_generator() -> None:
+def test_another_package_is_not_a_limit_of_the_generator() -> None:
     def swapped(run: Measurement) -> Measurement:
-        return run.model_copy(update={"identity": Identity(wanted="aa", found="bb" if run.rate > 100 else "aa")})
+        return run.model_copy(update={"identity": PackageIdentity(wanted="aa", found="bb" if run.rate > 100 else "aa")})
 
     made, _ = trials(always(0.001), change=swapped, repeat=1)
-    with pytest.raises(Untrusted, match="the server serves package bb, the spec's is aa"):
+    with pytest.raises(Untrusted, match="the server serves package bb, but the spec's is aa"):
         made.find(50)
 
 
@@ -107,11 +109,11 @@ def test_a_calibration_measures_no_longer_than_it_may() -> None:
 
 def test_a_search_that_has_no_time_left_says_so() -> None:
     made, _ = trials(always(0.01), max_duration_s=60)
-    with pytest.raises(OutOfTime, match="`--max-duration` is over"):
+    with pytest.raises(OutOfTime, match="`--max-duration` leaves no time"):
         made.find(None)
 
 
-def test_the_interval_of_a_server_that_fails_all_at_once_is_what_was_held_and_what_was_not() -> None:
+def test_the_interval_of_a_server_that_fails_abruptly_is_between_what_it_held_and_what_it_did_not() -> None:
     made, _ = trials(Queue("a cliff", 100, cliff))
     low, high = made.measure_knee(made.find(40)).interval or (0, 0)
     assert low <= 100.1
@@ -119,5 +121,5 @@ def test_the_interval_of_a_server_that_fails_all_at_once_is_what_was_held_and_wh
 
 
 def cliff(times: Seconds, _: Dice) -> Seconds:
-    """All answers are quick up to 100 requests/s, and above it none."""
+    """All answers are fast up to 100 requests/s, and none above."""
     return np.full(len(times), 0.01 if len(times) / times[-1] <= 100 else 1.0)

@@ -1,4 +1,4 @@
-"""What a comparison says: of simulated servers whose difference is known, and of rounds made by hand."""
+"""The verdicts of comparisons: of simulated servers whose difference is known, and of rounds made by hand."""
 
 from __future__ import annotations
 
@@ -14,48 +14,49 @@ from specs import DIGITS
 
 import marina
 from config.load import parse_spec
-from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, look_share, looks_of, ratio
-from loadtest.comparing.answers import alike
-from loadtest.comparing.comparison import Answers, Comparison, Figure, Side, Turns
-from loadtest.comparing.judgement import Wrong
-from loadtest.comparing.page import comparison_html
-from loadtest.comparing.suite import comparison_xml
+from loadtest.comparing import Judgement, Round, Turn, first_side, judge_rounds, look_schedule, look_share, ratio
+from loadtest.comparing.answer_comparison import answers_match
+from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Side
+from loadtest.comparing.comparison_junit import comparison_xml
+from loadtest.comparing.comparison_page import comparison_html
+from loadtest.comparing.judgement import FalseRates
 from loadtest.comparing.swaps import by_chance
 from loadtest.judging import Reason
 from loadtest.measuring import Histogram
 
-# What most rounds show and what one does, ms, of a server that takes 10: as far below the limit as above it.
+# The latency of most rounds and of one, ms, of a server that takes 10 ms: as far below the limit as above it.
 MOST_AND_ONCE = ((11, 13), (13, 11.2))
 
 
-def said(injected: float, seeds: int, machine=QUIET) -> Counter[str]:  # type: ignore[no-untyped-def]
+def statuses(injected: float, seeds: int, machine=QUIET) -> Counter[str]:  # type: ignore[no-untyped-def]
     return Counter(compared(injected, machine, seed).status for seed in range(seeds))
 
 
 def test_the_same_server_fails_at_most_once_in_twenty_on_a_bursty_machine() -> None:
-    assert said(0.0, 20, BURSTY)["FAIL"] <= 1
+    assert statuses(0.0, 20, BURSTY)["FAIL"] <= 1
 
 
 def test_a_clearly_slower_server_fails_and_the_same_passes() -> None:
-    assert said(0.5, 10)["FAIL"] == 10
-    assert said(0.0, 10)["PASS"] >= 8
+    assert statuses(0.5, 10)["FAIL"] == 10
+    assert statuses(0.0, 10)["PASS"] >= 8
 
 
-def test_a_difference_within_what_is_allowed_never_fails() -> None:
-    assert said(0.1, 10)["FAIL"] == 0
+def test_an_allowed_difference_never_fails() -> None:
+    assert statuses(0.1, 10)["FAIL"] == 0
 
 
 def test_a_ratio_is_the_middle_of_the_rounds_with_the_interval_of_signed_ranks() -> None:
     measured = ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.02, 0.02)
     assert measured.value == pytest.approx((1.1 * 1.2) ** 0.5)
-    # Of six rounds without a difference all are above 1 once in 64 times, which is rarer than an end may be wrong.
+    # Without a difference, all six ratios are above 1 once in 64 times, which is rarer than the allowed error of an
+    # end.
     assert (measured.low, measured.high) == pytest.approx((1.1, 1.2))
     unsure = ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.02, 0.01)
     assert (unsure.low, unsure.high) == pytest.approx((1.1, float("inf")))
     assert ratio([10, 0], [10, 10], 0.5, 0.5).high == float("inf")
 
 
-def test_the_interval_of_many_rounds_goes_on_from_that_of_fewer() -> None:
+def test_the_approximation_for_many_rounds_continues_the_exact_interval_of_fewer() -> None:
     dice = random.Random(3)
     logs = [dice.gauss(0, 0.1) for _ in range(102)]
     exact, normal = (
@@ -71,7 +72,7 @@ def test_a_round_that_was_disturbed_hardly_moves_the_interval() -> None:
     assert disturbed.high < calm.high * 1.05
 
 
-def test_swaps_of_rounds_are_counted_and_none_of_them_decides_alone() -> None:
+def test_swaps_of_rounds_are_counted_and_no_single_round_decides() -> None:
     assert by_chance([0, 1, 1, 0, 1]) == 1 / 8
     assert by_chance([1, -1]) == 3 / 4
     assert by_chance([1000]) == by_chance([1]) == 1 / 2
@@ -79,12 +80,12 @@ def test_swaps_of_rounds_are_counted_and_none_of_them_decides_alone() -> None:
 
 
 def stalled(times: int, *, count: int = 80, both: bool = False) -> list[Round]:
-    """Rounds of two servers of which the new one, or both, now and then answered a tenth of a turn late."""
+    """Rounds of two servers; the new one, or both, sometimes answer a tenth of a turn late."""
     calm, late = turn(), turn(stalled=30)
     hit = {round(count * (at + 0.5) / times) for at in range(times)}
     return [
         Round(
-            first=first_of(number),
+            first=first_side(number),
             old=late if both and (number + 1) % count in hit else calm,
             new=late if number in hit else calm,
         )
@@ -92,7 +93,7 @@ def stalled(times: int, *, count: int = 80, both: bool = False) -> list[Round]:
     ]
 
 
-def test_stalls_that_hit_only_the_new_server_and_often_fail_and_few_are_not_passed() -> None:
+def test_frequent_stalls_of_only_the_new_server_fail_and_a_few_leave_it_undecided() -> None:
     often, few, rare, both = (
         judge_rounds(each, OBJECTIVE, 0.2, share=0.2)
         for each in (stalled(16), stalled(6), stalled(3), stalled(16, both=True))
@@ -100,8 +101,8 @@ def test_stalls_that_hit_only_the_new_server_and_often_fail_and_few_are_not_pass
     assert [each.status for each in (often, few, rare, both)] == ["FAIL", "INVALID", "PASS", "PASS"]
     assert [reason.id for reason in figure_of("p99", often).reasons] == ["stalls"]
     assert figure_of("p99", few).reasons[0].text == (
-        "the new server's answers over 22.64 ms outnumber the old one's over 18.86 ms in 6 rounds, and are fewer in 0: "
-        "more rounds would tell whether that is chance"
+        "in 6 rounds the new server gave more answers over 22.64 ms than the old one gave over 18.86 ms, "
+        "in 0 rounds fewer: more rounds would show whether that is chance"
     )
 
 
@@ -112,25 +113,25 @@ def test_errors_that_chance_explains_decide_nothing() -> None:
     assert figure_of("errors", judge_rounds(both, OBJECTIVE, 0.2)).status == "PASS"
 
 
-def test_the_more_looks_the_surer_each_must_be() -> None:
+def test_more_looks_make_each_look_stricter() -> None:
     slower = rounds(turn(), turn(13), 12)
     assert [judge_rounds(slower, OBJECTIVE, 0.2, share=share).status for share in (1, 0.02)] == ["FAIL", "INVALID"]
 
 
-def test_to_pass_a_figure_needs_less_than_to_fail_since_every_other_one_must_pass_too() -> None:
+def test_a_figure_passes_more_easily_than_it_fails_because_all_others_must_pass_too() -> None:
     below, above = ([*rounds(turn(), turn(most), 11), *rounds(turn(), turn(once), 1)] for most, once in MOST_AND_ONCE)
     assert judge_rounds(below, OBJECTIVE, 0.2, share=0.1).status == "PASS"
     assert judge_rounds(above, OBJECTIVE, 0.2, share=0.1).status == "INVALID"
     assert judge_rounds(above, OBJECTIVE, 0.2).status == "FAIL"
-    wrong = Wrong.of(0.1)
+    wrong = FalseRates.of(0.1)
     assert (wrong.fails, wrong.passes) == pytest.approx((0.02 * 0.1 / 6, 0.02 * 0.1))
 
 
-def test_each_server_is_first_as_often_and_looks_become_rare_and_use_all_that_may_go_wrong() -> None:
-    assert "".join(first_of(number)[0] for number in range(6)) == "ononon"
-    assert looks_of(41) == (12, 18, 28, 40)
-    assert [looks_of(few) for few in (0, 5, 13)] == [(2,), (4,), (12,)]
-    shares = [look_share(look, looks_of(41)) for look in looks_of(41)]
+def test_each_server_is_first_equally_often_and_looks_become_rarer_and_share_the_whole_error() -> None:
+    assert "".join(first_side(number)[0] for number in range(6)) == "ononon"
+    assert look_schedule(41) == (12, 18, 28, 40)
+    assert [look_schedule(few) for few in (0, 5, 13)] == [(2,), (4,), (12,)]
+    shares = [look_share(look, look_schedule(41)) for look in look_schedule(41)]
     assert sum(shares) == pytest.approx(1)
     assert shares == sorted(shares)
 
@@ -146,14 +147,14 @@ def turn(
     )
 
 
-def figure_of(name: str, verdict: Said) -> Figure:
+def figure_of(name: str, verdict: Judgement) -> Figure:
     return next(each for each in verdict.figures if each.figure == name)
 
 
 def rounds(old: Turn, new: Turn, count: int = 12, disturbed: int = 0) -> list[Round]:
     late = (Reason(id="arrivals-late", text="late"),)
     return [
-        Round(first=first_of(number), old=old, new=new, left_out=late if number < disturbed else ())
+        Round(first=first_side(number), old=old, new=new, left_out=late if number < disturbed else ())
         for number in range(count)
     ]
 
@@ -167,43 +168,43 @@ def rounds(old: Turn, new: Turn, count: int = 12, disturbed: int = 0) -> list[Ro
         (turn(failed=30), "errors-worse"),
     ],
 )
-def test_whatever_is_surely_worse_fails_by_name(new: Turn, reason: str) -> None:
+def test_a_figure_that_is_certainly_worse_fails_by_name(new: Turn, reason: str) -> None:
     verdict = judge_rounds(rounds(turn(), new), OBJECTIVE, 0.2)
     assert verdict.status == "FAIL"
     assert reason in {each.id for figure in verdict.figures for each in figure.reasons}
     assert judge_rounds(rounds(turn(), turn()), OBJECTIVE, 0.2).status == "PASS"
 
 
-def test_what_is_allowed_decides() -> None:
+def test_the_allowed_regression_decides() -> None:
     slower = rounds(turn(), turn(13))
     assert [judge_rounds(slower, OBJECTIVE, allowed).status for allowed in (0.2, 0.4)] == ["FAIL", "PASS"]
 
 
-def test_cpu_time_that_nobody_knows_is_no_figure() -> None:
+def test_unknown_cpu_time_is_not_a_figure() -> None:
     verdict = judge_rounds(rounds(turn(cpu_s=None), turn()), OBJECTIVE, 0.2)
     assert [figure.figure for figure in verdict.figures] == ["p50", "p99", "rate", "errors"]
 
 
-def test_a_busy_generator_makes_it_invalid_and_a_round_or_two_are_left_out() -> None:
+def test_a_round_or_two_with_a_busy_generator_are_left_out_and_more_make_it_invalid() -> None:
     few = judge_rounds(rounds(turn(), turn(), 15, disturbed=3), OBJECTIVE, 0.2)
     assert few.status == "PASS"
     many = judge_rounds(rounds(turn(), turn(13), 15, disturbed=9), OBJECTIVE, 0.2)
-    assert (many.status, many.goes_on) == ("INVALID", False)
+    assert (many.status, many.needs_more_rounds) == ("INVALID", False)
     assert [reason.id for reason in many.reasons] == ["disturbed", "arrivals-late"]
 
 
-def test_a_round_without_any_answer_in_time_is_one_disturbed_round_and_not_the_end_of_all() -> None:
+def test_a_round_without_any_answer_in_time_is_only_one_disturbed_round() -> None:
     stood_still = [*rounds(turn(), turn(), 39), *rounds(turn(), turn(in_time=0), 1)]
     assert figure_of("rate", judge_rounds(stood_still, OBJECTIVE, 0.2)).status == "PASS"
 
 
-def test_a_few_rounds_decide_nothing() -> None:
+def test_too_few_rounds_decide_nothing() -> None:
     verdict = judge_rounds(rounds(turn(), turn(13), 4), OBJECTIVE, 0.2)
     assert (verdict.status, verdict.reasons[0].id) == ("INVALID", "too-few-rounds")
 
 
 def test_answers_that_differ_fail_however_fast_they_are() -> None:
-    answers = Answers(inputs=10, same=8, differing=("a.png", "b.png"))
+    answers = AnswerCounts(inputs=10, same=8, differing=("a.png", "b.png"))
     verdict = judge_rounds(rounds(turn(), turn(5)), OBJECTIVE, 0.2, answers=answers, agreement=0.99)
     assert verdict.status == "FAIL"
     assert verdict.figures[-1].reasons[0].text == (
@@ -211,7 +212,7 @@ def test_answers_that_differ_fail_however_fast_they_are() -> None:
     )
 
 
-def test_a_server_that_dies_is_a_fail_of_the_new_one_only() -> None:
+def test_only_the_death_of_the_new_server_is_a_fail() -> None:
     for side, status in (("new", "FAIL"), ("old", "INVALID")):
         died = (Reason(id="server-died", text=f"the {side} server ended"), status)
         assert judge_rounds(rounds(turn(), turn()), OBJECTIVE, 0.2, ended=died).status == status  # type: ignore[arg-type]
@@ -233,31 +234,32 @@ def test_a_server_that_dies_is_a_fail_of_the_new_one_only() -> None:
         (b"words", b"other", False),
     ],
 )
-def test_answers_are_alike_in_what_they_mean(old: bytes, new: bytes, same: bool) -> None:
-    assert alike((200, old), (200, new), 0.05) is same
-    assert not alike((200, old), (500, new), 0.05)
-    assert alike((422, old), (422, new), 0.05)
+def test_answers_match_if_they_mean_the_same(old: bytes, new: bytes, same: bool) -> None:
+    assert answers_match((200, old), (200, new), 0.05) is same
+    assert not answers_match((200, old), (500, new), 0.05)
+    assert answers_match((422, old), (422, new), 0.05)
 
 
 def comparison(injected: float = 0.5) -> Comparison:
     made = rounds_of(injected, QUIET, 1, 40)
-    verdict = judge_rounds(made, OBJECTIVE, 0.2, answers=Answers(inputs=3, same=3, differing=()))
+    verdict = judge_rounds(made, OBJECTIVE, 0.2, answers=AnswerCounts(inputs=3, same=3, differing=()))
     side = Side(name="digits", version="1.0", spec="s", url="http://127.0.0.1:1", package="ab" * 32, started=True)
     return Comparison(
         status=verdict.status, reasons=verdict.reasons, figures=verdict.figures, regression=0.2, objective=OBJECTIVE,
-        old=side, new=side.model_copy(update={"version": "1.<1>"}), answers=Answers(inputs=3, same=3, differing=()),
-        load=Turns(arrivals="poisson", rate=50, warmup_s=1, turn_s=6, seed=0, timeout_s=10), machine=MACHINE,
+        old=side, new=side.model_copy(update={"version": "1.<1>"}),
+        answers=AnswerCounts(inputs=3, same=3, differing=()),
+        load=ComparisonLoad(arrivals="poisson", rate=50, warmup_s=1, turn_s=6, seed=0, timeout_s=10), machine=MACHINE,
         at="2026-01-01T00:00:00Z", rounds=tuple(made),
     )  # fmt: skip
 
 
-def test_the_record_comes_back_as_it_was() -> None:
+def test_the_record_survives_json() -> None:
     made = comparison()
     assert Comparison.model_validate(made.to_data()) == made
     assert made.exit_code == 1
 
 
-def test_the_page_has_both_curves_and_no_foreign_markup() -> None:
+def test_the_page_has_both_curves_and_escapes_markup() -> None:
     text = comparison_html(comparison())
     assert text.count('class="line two"') == text.count('class="line one"') == 2
     assert "1.&lt;1&gt;" in text
@@ -279,7 +281,7 @@ def test_the_suite_has_a_case_for_each_figure() -> None:
     assert cases["p50 of new / old at most 1.2"] == ["failure"]
 
 
-def test_the_allowance_is_a_field_of_the_spec(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_allowed_regression_is_a_field_of_the_spec(tmp_path) -> None:  # type: ignore[no-untyped-def]
     text = SPEC.replace("error_rate: 0.01", "error_rate: 0.01, regression: 0.05")
     slo = parse_spec(text, tmp_path / "spec.yaml", files=False).slo
     assert slo is not None

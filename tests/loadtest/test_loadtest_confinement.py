@@ -1,4 +1,4 @@
-"""A server that is measured may use what its pod may: tried with real processes, and with the files of a cgroup v2."""
+"""A measured server is limited to its pod's resources: tried with real processes, and with the files of a cgroup v2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.running.confinement import Confined, Confinement, confine
+from loadtest.running.confinement import Confinement, ServerLimits, confine
 
 CPUINFO = "model name\t: A Processor  @ 2 GHz\nflags\t\t: fpu avx2 avx512f sse\n"
 
@@ -21,7 +21,7 @@ def cores_of_a_child(confinement: Confinement) -> int:
 
 @pytest.fixture
 def modern(tmp_path: Path) -> Path:
-    """The files of a machine with cgroup v2, on which we may make groups."""
+    """The files of a machine with cgroup v2, where groups may be made."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/cpuinfo").write_text(CPUINFO)
     (tmp_path / "proc/self/cgroup").write_text("0::/user/ours\n")
@@ -51,7 +51,7 @@ def test_a_machine_with_fewer_cores_than_a_pod_gives_all_that_it_has(tmp_path: P
         assert cores_of_a_child(confinement) == there
 
 
-def test_a_control_group_holds_a_server_to_parts_of_a_core_and_to_its_memory(modern: Path) -> None:
+def test_a_control_group_limits_a_server_to_parts_of_a_core_and_to_its_memory(modern: Path) -> None:
     with confine(0.5, 512 * 2**20, modern) as confinement:
         group = group_of(modern)
         assert (group / "cpu.max").read_text() == "50000 100000"
@@ -62,7 +62,7 @@ def test_a_control_group_holds_a_server_to_parts_of_a_core_and_to_its_memory(mod
     assert (confinement.record.by, confinement.record.cores) == ("cgroup", 0.5)
 
 
-def test_a_group_that_may_not_be_made_leaves_the_affinity(modern: Path) -> None:
+def test_without_permission_for_a_group_cpu_affinity_is_used(modern: Path) -> None:
     ours = group_of(modern).parent
     (ours / "cgroup.subtree_control").unlink()
     with confine(1, None, modern) as confinement:
@@ -72,6 +72,6 @@ def test_a_group_that_may_not_be_made_leaves_the_affinity(modern: Path) -> None:
 
 def test_the_record_names_the_processor_and_its_instructions(modern: Path) -> None:
     with confine(1, None, modern) as confinement:
-        record = Confined.model_validate_json(confinement.record.model_dump_json())
+        record = ServerLimits.model_validate_json(confinement.record.model_dump_json())
     assert record.machine.processor == "A Processor @ 2 GHz"
     assert record.machine.isa == ("avx2", "avx512f")

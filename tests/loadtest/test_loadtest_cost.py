@@ -1,4 +1,4 @@
-"""What requests cost, and what a budget makes of a verdict."""
+"""What requests cost, and how a budget changes a verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def costs(seen: float = 100, knee: float | None = None, **changes: Any) -> Any:
     return costs_of(make_spec({"cost": {"pod_hour": 3.6} | changes}), seen, knee)
 
 
-def test_a_pod_is_paid_by_the_hour_however_little_it_is_asked() -> None:
+def test_a_pod_is_paid_by_the_hour_however_few_requests_it_gets() -> None:
     assert costs(100).at_seen == pytest.approx(0.1)
     assert costs(1).at_seen == pytest.approx(10)
     assert costs(0).at_seen is None
@@ -38,15 +38,15 @@ def test_the_target_is_the_specs_or_the_knee_with_headroom() -> None:
     assert (costs(100, 400).target_rps, costs(100).target_rps) == (280, None)
 
 
-def test_the_budget_is_held_against_the_target_and_without_one_against_what_was_seen() -> None:
+def test_the_budget_applies_to_the_target_rate_or_else_to_the_measured_one() -> None:
     assert costs(10, 400, budget_per_10k=0.05).over is None
     over = costs(10, budget_per_10k=0.05).over
     assert over.id == "over-budget"
-    assert over.text == "10,000 requests cost 1 USD at 10 requests/s a pod, allowed: 0.05"
+    assert over.text == "10,000 requests cost 1 USD at 10 requests/s per pod, allowed: 0.05"
     assert costs(10).over is None
 
 
-def test_a_budget_that_is_not_kept_fails_but_what_is_invalid_stays_so() -> None:
+def test_a_missed_budget_fails_but_an_invalid_verdict_stays_invalid() -> None:
     schedule = Schedule(arrivals="poisson", rate=100, warmup_s=0, duration_s=40)
     run = measured(always(0.001), schedule, 50, 0)
     good = judge(run, Objective(p99_ms=50, error_rate=0.001, throughput_rps=None))
@@ -57,19 +57,20 @@ def test_a_budget_that_is_not_kept_fails_but_what_is_invalid_stays_so() -> None:
     assert with_costs(invalid, over).status == "INVALID"
 
 
-def test_costs_are_said_in_words_on_the_page_and_as_a_case() -> None:
+def test_costs_are_shown_as_text_on_the_page_and_as_a_test_case() -> None:
     money = costs(100, 400, budget_per_10k=0.01, currency="EUR")
     assert costs_text(money) == (
-        "cost: 10,000 requests 0.0357 EUR at 280 requests/s a pod (the target), 0.1 EUR at 100 requests/s a pod (seen)"
+        "cost of 10,000 requests: 0.0357 EUR at 280 requests/s per pod (target), "
+        "0.1 EUR at 100 requests/s per pod (measured)"
     )
-    assert cost_facts(money)["Allowed"] == "0.01 EUR"
+    assert cost_facts(money)["Budget"] == "0.01 EUR"
     assert [(case.name, case.status) for case in cost_cases(money)] == [
         ("10,000 requests cost at most 0.01 EUR", "FAIL")
     ]
     assert cost_cases(costs()) == []
 
 
-def test_the_knee_of_another_package_says_nothing(tmp_path: Path) -> None:
+def test_the_knee_of_another_package_is_not_used(tmp_path: Path) -> None:
     sha256 = write_package(tmp_path)
     package = read_package(tmp_path)
     assert known_knee(tmp_path, package) is None

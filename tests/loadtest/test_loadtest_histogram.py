@@ -91,7 +91,7 @@ def test_histograms_for_other_limits_are_not_merged() -> None:
         Histogram((104,)).merge(Histogram((105,)))
 
 
-def test_a_limit_that_was_not_kept_exact_cannot_be_asked_for() -> None:
+def test_a_count_at_a_limit_that_is_not_exact_is_refused() -> None:
     with pytest.raises(KeyError):
         filled([1.0], (104,)).within(105)
 

@@ -1,4 +1,4 @@
-"""How sure a verdict is, on simulated queues whose p99 is known and on counts whose interval is."""
+"""The intervals of verdicts, on simulated queues whose p99 is known and on counts whose interval is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from queues import Queue, always, measured, single, true_p99_ms, two_workers
 
-from loadtest.judging import Objective, Verdict, goes_on, judge
+from loadtest.judging import Objective, Verdict, is_undecided, judge
 from loadtest.judging.interval import (
     Counts,
     arrivals_to_decide,
@@ -25,7 +25,7 @@ from loadtest.scheduling import Schedule
 
 @pytest.mark.parametrize(
     ("over", "total", "low", "high"),
-    # Clopper and Pearson's, as any table of them has it, 5 % at each end.
+    # The Clopper-Pearson interval, as in any table, 5 % at each end.
     [(0, 3000, 0.0, 0.000998), (30, 3000, 0.007207, 0.013539), (5, 10, 0.222441, 0.777559), (10, 10, 0.741134, 1.0)],
 )
 def test_the_interval_of_independent_arrivals_is_the_exact_binomial_one(
@@ -43,16 +43,16 @@ def test_counts_at_the_ends_of_an_interval_are_those_that_just_decide() -> None:
 
 
 def counts(share: float, together: int, slices: int = 600, seed: int = 0) -> Counts:
-    """Slices of ten arrivals; `together` neighbouring slices have the same fate."""
+    """Slices of ten arrivals; the arrivals of `together` neighbouring slices are all late or all in time."""
     dice = random.Random(seed)
     fates = [fate for _ in range(slices // together) for fate in [10 * (dice.random() < share)] * together]
     return Counts(fates, [10] * len(fates))
 
 
-def test_arrivals_that_share_a_fate_say_as_much_as_one() -> None:
+def test_arrivals_that_share_a_fate_count_as_one() -> None:
     dice = random.Random(3)
     alone = Counts([int(dice.random() < 0.1) for _ in range(600)], [1] * 600)
-    # Never less than what is there, and up to twice as much, because few blocks tell little.
+    # Never less than the true value, and up to twice as much, because few blocks tell little.
     for together, each in ((1, alone), (10, counts(0.1, 1)), (100, counts(0.1, 10))):
         assert 0.8 * together < clumping(each, each) < 2.5 * together
 
@@ -69,7 +69,7 @@ def test_correlation_is_measured_in_slices() -> None:
     assert correlation_time([3.0] * 100) == 1
 
 
-def test_more_arrivals_are_needed_the_nearer_the_limit() -> None:
+def test_the_nearer_the_limit_the_more_arrivals_are_needed() -> None:
     far, near = arrivals_to_decide(0.01, 0.02, 1), arrivals_to_decide(0.01, 0.011, 1)
     assert near == pytest.approx(100 * far)
     assert arrivals_to_decide(0.01, 0.01, 1) == float("inf")
@@ -83,7 +83,7 @@ TRUE_MS = true_p99_ms(WORKERS, RATE, requests=300_000)
 def load_test(
     queue: Queue, rate: float, limit_ms: float, seed: int, **options: float
 ) -> tuple[Verdict, list[Measurement]]:
-    """What `marina loadtest` does, on a simulated queue."""
+    """Does what `marina loadtest` does, on a simulated queue."""
     objective = Objective(p99_ms=limit_ms, error_rate=0.001, throughput_rps=None)
     how = RunOptions(rate=rate, seed=1000 * seed, **options)  # type: ignore[arg-type]
     first = how.schedule_of(rate, objective)
@@ -96,13 +96,13 @@ def load_test(
 
 
 @pytest.mark.parametrize(("times", "wrong"), [(1 / 1.1, "PASS"), (1 / 0.9, "FAIL")], ids=["10 % over", "10 % under"])
-def test_a_known_queue_is_never_called_the_opposite(times: float, wrong: str) -> None:
+def test_the_verdict_on_a_known_queue_is_never_the_opposite(times: float, wrong: str) -> None:
     verdicts = [load_test(WORKERS, RATE, TRUE_MS * times, seed)[0].status for seed in range(10)]
     assert verdicts.count(wrong) == 0  # type: ignore[arg-type]
     assert verdicts.count("INVALID") <= 2
 
 
-def test_a_limit_that_is_the_true_p99_goes_on_and_stays_undecided() -> None:
+def test_a_limit_that_is_the_true_p99_stays_undecided() -> None:
     verdict, runs = load_test(WORKERS, RATE, TRUE_MS, seed=4, max_duration_s=90)
     assert [run.asked_s for run in runs] == [30, 30, 30]
     assert verdict.status == "INVALID"
@@ -112,7 +112,7 @@ def test_a_limit_that_is_the_true_p99_goes_on_and_stays_undecided() -> None:
     reason = latency.reasons[0]
     assert reason.id == "undecided"
     assert "more requests would decide" in reason.text
-    assert goes_on(verdict)
+    assert is_undecided(verdict)
 
 
 def test_a_clear_answer_takes_one_run() -> None:
@@ -150,7 +150,7 @@ def test_a_queue_that_only_grows_fails_although_the_limit_is_long(seed: int) -> 
     verdict = judge(run, Objective(p99_ms=2000, error_rate=0.01, throughput_rps=None))
     assert (verdict.status, verdict.checks[2].status) == ("FAIL", "FAIL")
     assert verdict.checks[2].reasons[-1].id == "backlog-grows"
-    assert "more is asked for than the server answers" in verdict.checks[2].reasons[-1].text
+    assert "so the server gets more than it can answer" in verdict.checks[2].reasons[-1].text
 
 
 def test_an_overloaded_server_never_passes_and_fails_before_long() -> None:

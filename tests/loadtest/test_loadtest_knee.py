@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from loadtest.calibrating.evidence import Settings
-from loadtest.calibrating.knee import NeverHeld, Status, Untrusted, estimate, find_knee
-from loadtest.calibrating.tune import Space, Tuning, tune
+from loadtest.calibrating.evidence import ServingSettings
+from loadtest.calibrating.knee import NeverHeld, Untrusted, estimate_capacity, find_knee
+from loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
 from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective
+from loadtest.judging.verdict import Objective, Status
 from loadtest.measuring import Histogram, Measurement
 from loadtest.scheduling import Schedule
 
@@ -109,12 +109,12 @@ def test_a_rate_that_stays_invalid_ends_the_search() -> None:
         find_knee(lambda _: "INVALID", 50, repeats=1)
 
 
-def test_what_cannot_be_measured_above_a_rate_that_passed_ends_the_search_there() -> None:
+def test_a_rate_above_a_passed_one_that_cannot_be_measured_ends_the_search() -> None:
     knee = find_knee(lambda rate: "PASS" if rate <= 100 else "INVALID", 20, repeats=3, tolerance=0.02)
     assert (knee.limit, 97 < knee.rps <= 100) == ("generator", True)
 
 
-def test_only_what_the_generator_could_not_measure_makes_it_the_limit() -> None:
+def test_only_a_rate_that_the_generator_could_not_measure_makes_it_the_limit() -> None:
     def other_trouble(rate: float) -> Status:
         if rate > 100:
             raise Untrusted("the server serves another package")
@@ -142,29 +142,29 @@ def test_a_server_that_holds_everything_has_no_knee() -> None:
 
 
 def test_bursts_estimate_what_a_server_holds() -> None:
-    assert estimate(lambda rate: min(rate, 137), 20) == 137
+    assert estimate_capacity(lambda rate: min(rate, 137), 20) == 137
 
 
-def test_a_server_that_still_gets_faster_is_asked_again() -> None:
+def test_bursts_are_repeated_while_a_server_still_gets_faster() -> None:
     asked = list[float]()
 
     def held(rate: float) -> float:
         asked.append(rate)
         return min(rate, 137 * min(1, 0.2 * len(asked)))
 
-    assert estimate(held, 20) == 137
+    assert estimate_capacity(held, 20) == 137
     assert len(asked) < 12
 
 
-def test_a_server_that_collapses_when_it_is_asked_for_too_much_is_known_by_its_best_burst() -> None:
-    assert estimate(lambda rate: rate if rate < 137 else 20, 20) == 80
+def test_a_server_that_collapses_under_too_much_load_is_estimated_by_its_best_burst() -> None:
+    assert estimate_capacity(lambda rate: rate if rate < 137 else 20, 20) == 80
 
 
-SPACE = Space(cores=8, batches=(1, 2, 4, 8, 16), delays_ms=(1, 2, 5, 10, 20))
-START = Settings(workers=8, threads=1, max_batch=1, max_batch_delay_ms=2)
+SPACE = SettingsSpace(cores=8, batches=(1, 2, 4, 8, 16), delays_ms=(1, 2, 5, 10, 20))
+START = ServingSettings(workers=8, threads=1, max_batch=1, max_batch_delay_ms=2)
 
 
-def held(settings: Settings) -> float:
+def held(settings: ServingSettings) -> float:
     """More workers of fewer threads help until four; a batch helps until eight; waiting costs."""
     split = {1: 60, 2: 90, 4: 100, 8: 80}[settings.workers]
     batch = {1: 1.0, 2: 1.5, 4: 2.1, 8: 2.5, 16: 2.2}[settings.max_batch]
@@ -172,17 +172,17 @@ def held(settings: Settings) -> float:
     return split * batch * waiting
 
 
-def surface(settings: Settings, to_beat: float) -> float | None:
+def surface(settings: ServingSettings, to_beat: float) -> float | None:
     return rate if (rate := held(settings)) >= to_beat else None
 
 
 def tuned() -> Tuning:
-    return tune(surface, START, SPACE)
+    return search_settings(surface, START, SPACE)
 
 
 def test_the_best_settings_are_found_in_far_fewer_runs_than_the_grid() -> None:
     best = max(
-        held(Settings(workers=workers, threads=threads, max_batch=batch, max_batch_delay_ms=delay))
+        held(ServingSettings(workers=workers, threads=threads, max_batch=batch, max_batch_delay_ms=delay))
         for workers, threads in SPACE.splits
         for batch in SPACE.batches
         for delay in SPACE.delays_ms
@@ -192,7 +192,7 @@ def test_the_best_settings_are_found_in_far_fewer_runs_than_the_grid() -> None:
     assert len(tuning.tried) <= SPACE.size / 5
 
 
-def test_tuning_begins_with_the_specs_own_settings_and_says_why_it_left_them() -> None:
+def test_tuning_starts_with_the_specs_own_settings_and_says_why_it_changed_them() -> None:
     tuning = tuned()
     assert tuning.tried[0].settings == START
     assert tuning.why[0] == "`workers × threads`: 8 × 1 to 4 × 2 raises the knee from 80 to 100 requests/s"
@@ -206,10 +206,10 @@ def test_a_setting_that_does_not_beat_the_best_is_not_measured_further() -> None
     assert bars == sorted(bars)
 
 
-def test_settings_that_are_best_already_stay() -> None:
-    best = Settings(workers=4, threads=2, max_batch=8, max_batch_delay_ms=5)
-    assert tune(surface, best, SPACE).best.settings == best
+def test_settings_that_are_already_the_best_stay() -> None:
+    best = ServingSettings(workers=4, threads=2, max_batch=8, max_batch_delay_ms=5)
+    assert search_settings(surface, best, SPACE).best.settings == best
 
 
 def test_a_difference_within_the_noise_changes_nothing() -> None:
-    assert tune(lambda settings, _: 100 + settings.max_batch / 10, START, SPACE).best.settings == START
+    assert search_settings(lambda settings, _: 100 + settings.max_batch / 10, START, SPACE).best.settings == START

@@ -4,14 +4,14 @@ import pytest
 from test_loadtest_slo import measured
 
 from config.errors import InputError
-from loadtest.measuring import Beat, Histogram, Second, this_machine
-from loadtest.sending.log_lines import END_LINE, is_end, record_in, record_lines, second_in, second_line
+from loadtest.measuring import GeneratorHealth, Histogram, Second, this_machine
+from loadtest.sending.log_lines import END_LINE, is_end, read_record_lines, read_second_line, record_lines, second_line
 
 
-def test_a_second_comes_back_as_it_was_written() -> None:
+def test_a_second_survives_the_log() -> None:
     second = Second(due=3, answered=2, errors={"timeout": 1}, response=Histogram())
-    beats = [Beat(cpu=0.5, loop_lag_ms=1.5)]
-    assert second_in(second_line(7, second, beats)) == (7, second, beats)
+    beats = [GeneratorHealth(cpu=0.5, loop_lag_ms=1.5)]
+    assert read_second_line(second_line(7, second, beats)) == (7, second, beats)
 
 
 def test_a_plan_ends_with_a_line_of_its_own() -> None:
@@ -19,23 +19,23 @@ def test_a_plan_ends_with_a_line_of_its_own() -> None:
     assert not is_end("marina-endless")
 
 
-def test_other_lines_are_no_second() -> None:
-    assert second_in("locust: ready") is None
-    assert second_in("marina-second {cut") is None
+def test_other_lines_are_not_seconds() -> None:
+    assert read_second_line("locust: ready") is None
+    assert read_second_line("marina-second {cut") is None
 
 
-def test_a_record_comes_back_from_between_other_lines() -> None:
+def test_a_record_is_read_from_between_other_lines() -> None:
     run = measured(*[20.0] * 100)
     lines = ["starting", *record_lines(run, this_machine()), "bye"]
-    assert record_in(lines) == (run, this_machine())
+    assert read_record_lines(lines) == (run, this_machine())
 
 
-def test_a_log_that_lost_a_line_is_no_record() -> None:
+def test_a_log_that_lost_a_line_is_not_a_record() -> None:
     second = Second(errors={f"a reason {number}": 1 for number in range(20_000)})
     run = measured(*[20.0] * 10, seconds=[second])
     pieces = list(record_lines(run, this_machine()))
     assert len(pieces) > 1
     with pytest.raises(InputError, match="pieces of its record"):
-        record_in(pieces[1:])
+        read_record_lines(pieces[1:])
     with pytest.raises(InputError, match=r"0 of \? pieces"):
-        record_in(["error: out of memory"])
+        read_record_lines(["error: out of memory"])

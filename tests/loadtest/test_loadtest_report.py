@@ -10,12 +10,21 @@ from xml.etree import ElementTree
 import pytest
 
 from config.pages import Chart, linear_axis, log_axis, milliseconds
-from loadtest.calibrating.evidence import At, Evidence, KneeRecord, Settings, TrialRecord
+from loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettings, TrialRecord
 from loadtest.calibrating.evidence_report import evidence_html
-from loadtest.judging.outcome import Load, Outcome, Subject, latency_of, run_of
-from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective
-from loadtest.measuring import Beat, Histogram, Identity, Machine, Measurement, Memory, Second, Slice
+from loadtest.calibrating.knee import Knee
+from loadtest.judging import Objective, judge
+from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
+from loadtest.measuring import (
+    GeneratorHealth,
+    Histogram,
+    Machine,
+    Measurement,
+    PackageIdentity,
+    PeakMemory,
+    Second,
+    Slice,
+)
 from loadtest.reporting.junit import verdict_xml
 from loadtest.reporting.live import LiveLine, live_text
 from loadtest.reporting.report import verdict_html
@@ -51,22 +60,22 @@ def measured(latency: float, shed: int = 0, **changes: Any) -> Measurement:
         "rate": 200, "asked_s": 10, "ran_s": 10, "planned": 2000, "sent": 2000, "dropped": 0, "warmup": 400,
         "in_time": 2000 - shed, "errors": {"shed": shed} if shed else {}, "response": histogram(values),
         "service": histogram(values), "lag": histogram([0.2] * 2000), "loop_lag": histogram([0.3] * 900),
-        "seconds": tuple(seconds), "generators": ((Beat(cpu=0.31, loop_lag_ms=1),) * 10,),
-        "identity": Identity(wanted="ab" * 32, found="ab" * 32),
+        "seconds": tuple(seconds), "generators": ((GeneratorHealth(cpu=0.31, loop_lag_ms=1),) * 10,),
+        "identity": PackageIdentity(wanted="ab" * 32, found="ab" * 32),
     }  # fmt: skip
     return Measurement(**(fields | changes))
 
 
-def outcome(*measurements: Measurement, arrivals: Arrivals = "poisson") -> Outcome:
-    runs = [run_of(each, judge(each, OBJECTIVE)) for each in measurements]
-    return Outcome(
+def outcome(*measurements: Measurement, arrivals: Arrivals = "poisson") -> LoadTestOutcome:
+    runs = [run_record(each, judge(each, OBJECTIVE)) for each in measurements]
+    return LoadTestOutcome(
         verdict=judge(measurements, OBJECTIVE),
         objective=OBJECTIVE,
-        tested=Subject(
+        tested=LoadedServer(
             name="digits", version="1.0", spec="spec.yaml", url="http://x:8080", started=True, package="ab" * 32,
             served="ab" * 32, cold_start_s=4.2,
         ),
-        load=Load(
+        load=LoadRecord(
             arrivals=arrivals, rate=200, warmup_s=2, duration_s=10, repeat=len(runs), processes=1, seed=0,
             timeout_s=10, sample_bytes=300, sample_content_type="image/png",
         ),
@@ -89,10 +98,10 @@ ALL = [
 
 
 @pytest.mark.parametrize("made", ALL)
-def test_the_record_survives_json(made: Outcome) -> None:
+def test_the_record_survives_json(made: LoadTestOutcome) -> None:
     data = json.loads(json.dumps(made.to_data()))
     assert data["schema"] == "marina.verdict/1"
-    assert Outcome.model_validate(data) == made
+    assert LoadTestOutcome.model_validate(data) == made
 
 
 @pytest.mark.parametrize(
@@ -103,7 +112,7 @@ def test_the_record_survives_json(made: Outcome) -> None:
         pytest.param(INVALID, ["error", "error", "error"], id="invalid"),
     ],
 )
-def test_junit_has_one_case_per_objective(made: Outcome, tags: list[str | None]) -> None:
+def test_junit_has_one_case_per_objective(made: LoadTestOutcome, tags: list[str | None]) -> None:
     root = ElementTree.fromstring(verdict_xml(made))
     cases = list(root.iter("testcase"))
     assert [case.get("name") for case in cases] == [
@@ -167,7 +176,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("made", ALL)
-def test_html_is_one_file_that_fetches_nothing(made: Outcome) -> None:
+def test_html_is_one_file_that_fetches_nothing(made: LoadTestOutcome) -> None:
     text = verdict_html(made)
     reader = Reader()
     reader.feed(text)
@@ -192,7 +201,7 @@ def test_html_escapes_names() -> None:
 
 
 @pytest.mark.parametrize("made", ALL)
-def test_everything_drawn_is_inside_the_drawing(made: Outcome) -> None:
+def test_everything_drawn_is_inside_the_drawing(made: LoadTestOutcome) -> None:
     text = verdict_html(made)
     points = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", text)
     points += re.findall(r'<rect class="bar[^"]*" x="(-?[\d.]+)" y="(-?[\d.]+)"', text)
@@ -215,8 +224,8 @@ def test_the_interval_is_shown_wherever_a_verdict_is_read() -> None:
     reader = Reader()
     reader.feed(verdict_html(made))
     assert words in reader.words
-    assert "too little to tell whether the service met its objective" in reader.words
-    assert f"p99 of {words} holds the limit of 50 ms" in verdict_xml(made)
+    assert "too short to tell whether the service met its objective" in reader.words
+    assert f"the limit of 50 ms lies inside the interval of p99, {words}" in verdict_xml(made)
     assert f"({words})" in verdict_text(made)
     assert json.loads(json.dumps(made.to_data()))["verdict"]["checks"][0]["interval"] == [low, high]
 
@@ -235,7 +244,7 @@ def test_an_outcome_without_a_single_answer_can_be_drawn() -> None:
     made = outcome(nothing)
     assert made.verdict.status == "INVALID"
     assert "no request was sent" not in verdict_html(made)
-    assert "all 400 requests were warm-up" in verdict_html(made)
+    assert "all 400 requests belonged to the warm-up" in verdict_html(made)
 
 
 def test_the_summary_names_figures_and_reasons() -> None:
@@ -273,7 +282,7 @@ def test_a_linear_axis_holds_its_values_and_writes_few_labels(high: float) -> No
     assert 2 <= len(axis.ticks) <= 6
 
 
-BEATS = [Beat(cpu=0.12, loop_lag_ms=0.8), Beat(cpu=0.31, loop_lag_ms=2.2)]
+BEATS = [GeneratorHealth(cpu=0.12, loop_lag_ms=0.8), GeneratorHealth(cpu=0.31, loop_lag_ms=2.2)]
 SCHEDULE = Schedule(arrivals="constant", rate=100, warmup_s=5, duration_s=30)
 
 
@@ -302,13 +311,13 @@ def evidence(limit: str = "objective") -> Evidence:
         TrialRecord(rate=rate, status=status, p50_ms=5, p99_ms=p99, error_rate=0, reasons=())  # type: ignore[arg-type]
         for rate, status, p99 in ((50, "PASS", 12), (100, "FAIL", 90), (70, "INVALID", 900), (75, "PASS", 40))
     ]
-    at = At(rate=75, status="PASS", response=latency_of(histogram([40])))
+    at = LatencyAtRate(rate=75, status="PASS", response=latency_summary(histogram([40])))
     return Evidence(
         status="PASS", reasons=(), name="digits", version="1.0", package="ab" * 32, objective=OBJECTIVE,
-        settings=Settings(workers=2, threads=1, max_batch=4, max_batch_delay_ms=2),
-        knee=KneeRecord(rps=75, found=(74, 75, 76), spread=0.027, limit=limit, interval=(73, 77)),  # type: ignore[arg-type]
+        settings=ServingSettings(workers=2, threads=1, max_batch=4, max_batch_delay_ms=2),
+        knee=Knee(rps=75, found=(74, 75, 76), limit=limit, interval=(73, 77)),  # type: ignore[arg-type]
         at_knee=at, at_70_percent=at, cold_start_s=4.2,
-        memory=Memory(java_bytes=200_000_000, workers_bytes=(300_000_000, 310_000_000), supervisor_bytes=40_000_000),
+        memory=PeakMemory(java_bytes=200_000_000, workers_bytes=(300_000_000, 310_000_000), supervisor_bytes=4 * 10**7),
         machine=MACHINE, arrivals="poisson", at="2026-01-02T03:04:05Z", trials=tuple(trials),
     )  # fmt: skip
 
@@ -318,13 +327,8 @@ def test_evidence_names_package_machine_and_memory() -> None:
     assert data["schema"] == "marina.evidence/1"
     assert data["package"] == "ab" * 32
     assert data["memory"]["total_bytes"] == 850_000_000
-    assert data["knee"] == {
-        "rps": 75,
-        "found": [74, 75, 76],
-        "spread": 0.027,
-        "limit": "objective",
-        "interval": [73, 77],
-    }
+    knee = {"rps": 75, "found": [74, 75, 76], "spread": 2 / 75, "limit": "objective", "interval": [73, 77]}
+    assert data["knee"] == knee
 
 
 def test_evidence_is_drawn_without_the_runs_that_say_nothing() -> None:

@@ -8,15 +8,15 @@ from config.errors import InputError
 from config.load import parse_spec
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, Status
-from loadtest.measuring import Beat, Histogram, Identity, Measurement, merge
+from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PackageIdentity, Slice, merge_measurements
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, Request
+from loadtest.sending import LoadPlan, LoadRequest
 from loadtest.sending.recorder import Recorder
 
 OBJECTIVE = Objective(p99_ms=105, error_rate=0.001, throughput_rps=100)
 
 
-REQUEST = Request(url="http://x/predictions/m", body=b"YQ==", content_type="text/plain")
+REQUEST = LoadRequest(url="http://x/predictions/m", body=b"YQ==", content_type="text/plain")
 
 
 def histogram(*values: float, limit: float = 105) -> Histogram:
@@ -46,8 +46,8 @@ def measured(*values: float, limit: float = 105, errors: dict[str, int] | None =
         "lag": histogram(*[0.1] * count),
         "loop_lag": histogram(*[0.1] * 100),
         "seconds": (),
-        "generators": ((Beat(cpu=0.2, loop_lag_ms=1),) * 10,),
-        "identity": Identity(wanted="aa", found="aa"),
+        "generators": ((GeneratorHealth(cpu=0.2, loop_lag_ms=1),) * 10,),
+        "identity": PackageIdentity(wanted="aa", found="aa"),
     }
     return Measurement(**(fields | changes))
 
@@ -90,12 +90,12 @@ def test_no_samples_is_invalid() -> None:
 def test_warm_up_only_is_invalid_and_says_how_much() -> None:
     run = measured(lag=Histogram(), loop_lag=Histogram(), generators=(), warmup=1200)
     assert ids(run) == ("INVALID", ["warm-up-only"])
-    assert text(run) == "all 1,200 requests were warm-up, nothing was measured"
+    assert text(run) == "all 1,200 requests belonged to the warm-up, so nothing was measured"
 
 
 def test_too_few_samples_for_the_percentile_is_invalid() -> None:
     assert ids(measured(*[20.0] * 999)) == ("INVALID", ["too-few-samples"])
-    assert text(measured(*[20.0] * 999)) == "999 answers are too few for a p99, needed: 1,000"
+    assert text(measured(*[20.0] * 999)) == "999 answers are too few for a p99, which needs 1,000"
 
 
 def test_a_percentile_needs_ten_samples_above_it() -> None:
@@ -127,7 +127,14 @@ def test_a_full_queue_fails_with_shed_named() -> None:
 def test_throughput_not_held_fails() -> None:
     run = measured(*[20.0] * 2000, in_time=1900)
     assert ids(run) == ("FAIL", ["throughput-not-held"])
-    assert text(run) == "95 requests/s answered well and in time < 100"
+    assert text(run) == "95 requests/s were answered well and in time < 100"
+
+
+def test_an_undecided_throughput_names_the_limit_that_its_interval_was_compared_with() -> None:
+    whole = histogram(*[20.0] * 20)
+    slices = tuple(Slice(due=20, in_time=20 - (number % 5 == 0), response=whole) for number in range(100))
+    run = measured(*[20.0] * 2000, in_time=1980, slices=slices)
+    assert "the limit of 99 requests/s lies inside the interval of throughput" in text(run)
 
 
 def test_a_run_below_the_objectives_rate_cannot_pass_it() -> None:
@@ -144,7 +151,9 @@ def test_without_a_throughput_objective_the_offered_rate_must_be_held() -> None:
 
 SLOW = [300.0] * 1000
 HELD_BACK: list[Any] = [
-    pytest.param({"generators": ((Beat(cpu=0.97, loop_lag_ms=1),) * 10,)}, "generator-saturated", id="its own work"),
+    pytest.param(
+        {"generators": ((GeneratorHealth(cpu=0.97, loop_lag_ms=1),) * 10,)}, "generator-saturated", id="its own work"
+    ),
     pytest.param({"loop_lag": histogram(*[60.0] * 100)}, "generator-stalled", id="loop late"),
     pytest.param({"lag": histogram(*[60.0] * 1000)}, "arrivals-late", id="arrivals late"),
     pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
@@ -152,8 +161,8 @@ HELD_BACK: list[Any] = [
     pytest.param({"sent": 1211}, "requests-lost", id="requests in no count"),
     pytest.param({"lost_processes": ("2 on host",)}, "process-lost", id="a generator that died"),
     pytest.param({"starts_ms": (0.0, 15.0), "clocks_ms": 7.0}, "processes-apart", id="generators not in step"),
-    pytest.param({"identity": Identity(wanted="aa", found="bb")}, "package-differs", id="another package"),
-    pytest.param({"identity": Identity(wanted="aa", found=None)}, "package-unknown", id="no package named"),
+    pytest.param({"identity": PackageIdentity(wanted="aa", found="bb")}, "package-differs", id="another package"),
+    pytest.param({"identity": PackageIdentity(wanted="aa", found=None)}, "package-unknown", id="no package named"),
 ]
 
 
@@ -167,16 +176,16 @@ def test_a_run_that_cannot_be_trusted_is_invalid_whatever_it_measured(
     assert reasons[0] == reason
 
 
-def test_a_server_that_ends_during_the_run_fails_whatever_else_is_wrong() -> None:
+def test_a_server_that_dies_during_the_run_fails_whatever_else_is_wrong() -> None:
     run = measured(*[20.0] * 500, errors={"refused": 500}, server_end="its process ended with code 137")
     assert ids(run)[0] == "FAIL"
     assert ids(run)[1][0] == "server-died"
-    assert "the server ended during the run: its process ended with code 137" in text(run)
+    assert "the server died during the run: its process ended with code 137" in text(run)
     assert ids(run.model_copy(update={"ran_s": 1.0}))[0] == "FAIL"
 
 
-def test_the_end_of_another_packages_server_says_nothing() -> None:
-    run = measured(*[20.0] * 1000, server_end="gone", identity=Identity(wanted="aa", found="bb"))
+def test_the_death_of_a_server_with_another_package_says_nothing() -> None:
+    run = measured(*[20.0] * 1000, server_end="gone", identity=PackageIdentity(wanted="aa", found="bb"))
     assert ids(run) == ("INVALID", ["package-differs"])
 
 
@@ -191,13 +200,14 @@ def test_a_timeout_within_the_latency_limit_is_refused() -> None:
     with pytest.raises(InputError) as raised:
         client_timeout_s(slow, 10)
     assert raised.value.message == (
-        "`--timeout`: got 10, allowed: more than the 30 s of `slo.p99_ms`, or a client gives up what is still in time"
+        "`--timeout`: got 10, allowed: more than the 30 s of `slo.p99_ms`, "
+        "or a client would give up on answers that are still in time"
     )
     assert raised.value.hint == "--timeout 60"
 
 
 def test_one_busy_second_in_a_hundred_is_allowed() -> None:
-    calm, busy = Beat(cpu=0.2, loop_lag_ms=1), Beat(cpu=1.0, loop_lag_ms=1)
+    calm, busy = GeneratorHealth(cpu=0.2, loop_lag_ms=1), GeneratorHealth(cpu=1.0, loop_lag_ms=1)
     assert ids(measured(*[20.0] * 1000, generators=((busy, *[calm] * 99),)))[0] == "PASS"
     assert ids(measured(*[20.0] * 1000, generators=((busy, *[calm] * 98),)))[0] == "INVALID"
 
@@ -251,7 +261,7 @@ def test_repeats_that_cannot_be_trusted_are_left_out_and_named() -> None:
 
 def test_processes_merge_into_the_run_they_made_together() -> None:
     parts = [measured(*[20.0] * 600, warmup=5), measured(*[90.0] * 400, errors={"timeout": 1}, warmup=6)]
-    run = merge(parts)
+    run = merge_measurements(parts)
     assert (run.response.count, run.warmup, run.errors, len(run.generators)) == (1001, 11, {"timeout": 1}, 2)
 
 
@@ -271,7 +281,7 @@ def test_a_spec_without_objective_says_what_to_type(tmp_path: Any) -> None:
     assert raised.value.hint == "add to the spec: slo: {p99_ms: 100, error_rate: 0.001, throughput_rps: 50}"
 
 
-def test_a_run_too_short_for_a_single_beat_is_not_called_busy() -> None:
+def test_a_run_too_short_for_a_single_reading_is_not_called_busy() -> None:
     assert ids(measured(*[20.0] * 1000, generators=((),)))[0] == "PASS"
 
 
@@ -282,10 +292,10 @@ def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
         plan = LoadPlan(request=REQUEST, schedule=schedule, part=part, parts=2, timeout_s=2, limit_ms=105)
         recorder = Recorder(plan)
         for number, due in enumerate(schedule.times(part, 2)):
-            recorder.due(due, dropped=False)
-            recorder.ended(due, due, due + 0.1 + number / 1e4, "http 500" if number % 10 == 9 else None)
+            recorder.count_due(due, dropped=False)
+            recorder.count_ended(due, due, due + 0.1 + number / 1e4, "http 500" if number % 10 == 9 else None)
         parts.append(recorder.measurement(4))
-    run = merge(parts)
+    run = merge_measurements(parts)
     assert len(run.slices) == 120
     assert sum(piece.due for piece in run.slices) == run.planned == 400
     assert sum(piece.failed for piece in run.slices) == run.failed == 40

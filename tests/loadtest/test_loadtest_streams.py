@@ -1,4 +1,4 @@
-"""Answers in events: heard as they come, counted, judged, and shown; with times that are known."""
+"""Streamed answers with known times: read as they arrive, counted, judged and shown."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from loadtest_rig import behave, running_server
 from config.errors import SpecError
 from config.load import parse_spec
 from config.spec import Spec
-from loadtest.judging import Objective, Status, decided_early, judge, pieces_of, pool
+from loadtest.judging import Objective, Status, decided_early, judge, pool, stream_figures
 from loadtest.judging.slo import objective_of
-from loadtest.measuring import Measurement, merge
+from loadtest.measuring import Measurement, merge_measurements
 from loadtest.reporting import verdict_lines
-from loadtest.running import RunOptions, Where, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
-from loadtest.sending import Body, Expected, Heard, LoadPlan, Request
+from loadtest.sending import Body, Expected, LoadPlan, LoadRequest, StreamCounts
 from loadtest.sending.recorder import Recorder
 from loadtest.sending.wire import AnswerReader, EventReader
 
@@ -35,18 +35,18 @@ def event(text: str = "a", end: str | None = None) -> bytes:
     return b"data: " + json.dumps({"choices": [{"text": text, "finish_reason": end}]}).encode() + b"\n\n"
 
 
-def heard(*times: float, done: bool = True) -> EventReader:
-    """An answer whose pieces came at these times."""
+def events_at(*times: float, done: bool = True) -> EventReader:
+    """A reader whose pieces of text arrived at these times."""
     moments = iter([*times, 0.0])
     reader = EventReader(lambda: next(moments))
     for _ in times:
-        reader.hear(event())
+        reader.feed(event())
     if done:
-        reader.hear(b"data: [DONE]\n\n")
+        reader.feed(b"data: [DONE]\n\n")
     return reader
 
 
-def test_events_are_heard_however_the_bytes_are_cut() -> None:
+def test_events_are_parsed_however_the_bytes_are_split() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 3}
     role = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
     word = b'data: {"choices": [{"delta": {"content": "b"}, "finish_reason": null}]}\n\n'
@@ -57,12 +57,12 @@ def test_events_are_heard_however_the_bytes_are_cut() -> None:
     data = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body
     for size in (1, 7, 100, len(data)):
         reader = EventReader(lambda: 1.0)
-        answers = AnswerReader(reader.hear)
+        answers = AnswerReader(reader.feed)
         got = [answers.feed(data[at : at + size]) for at in range(0, len(data), size)]
         assert got[-1] is not None
         assert got[-1].keep_alive
         assert got[-1].body == b"".join(chunks)
-        assert (reader.is_whole, reader.times, reader.usage) == (True, [1.0, 1.0], usage)
+        assert (reader.is_complete, reader.times, reader.usage) == (True, [1.0, 1.0], usage)
 
 
 @pytest.mark.parametrize(
@@ -75,19 +75,19 @@ def test_events_are_heard_however_the_bytes_are_cut() -> None:
         pytest.param(b'data: {"choices": [{"text": ""}]}\n\n' + event(), b"data: [DONE]\n\n", id="no reason"),
     ],
 )
-def test_events_are_heard_however_a_server_writes_them(first: bytes, last: bytes) -> None:
+def test_events_are_parsed_however_a_server_writes_them(first: bytes, last: bytes) -> None:
     for size in (1, 1000):
         reader = EventReader(lambda: 1.0)
         for at in range(0, len(first + last), size):
-            reader.hear((first + last)[at : at + size])
-        assert (reader.is_whole, reader.times) == (True, [1.0])
+            reader.feed((first + last)[at : at + size])
+        assert (reader.is_complete, reader.times) == (True, [1.0])
 
 
-def test_events_that_come_as_a_whole_are_heard() -> None:
+def test_events_that_arrive_all_at_once_are_parsed() -> None:
     body = event() + event("", "stop") + b"data: [DONE]\n\n"
     reader = EventReader(lambda: 1.0)
-    AnswerReader(reader.hear).feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    assert (reader.is_whole, reader.times) == (True, [1.0])
+    AnswerReader(reader.feed).feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert (reader.is_complete, reader.times) == (True, [1.0])
 
 
 @pytest.mark.parametrize(
@@ -99,51 +99,51 @@ def test_events_that_come_as_a_whole_are_heard() -> None:
         pytest.param(event() + b"data: nonsense\n\ndata: [DONE]\n\n", id="no event of OpenAI's"),
     ],
 )
-def test_a_stream_that_did_not_come_to_its_end_is_not_whole(data: bytes) -> None:
+def test_a_stream_without_its_end_is_not_complete(data: bytes) -> None:
     reader = EventReader(lambda: 0.0)
-    reader.hear(data)
-    assert not reader.is_whole
+    reader.feed(data)
+    assert not reader.is_complete
 
 
-def test_an_answer_without_a_word_has_a_beginning() -> None:
+def test_an_answer_without_text_has_a_first_time() -> None:
     reader = EventReader(lambda: 2.0)
-    reader.hear(event("", "stop") + b"data: [DONE]\n\n")
-    assert (reader.is_whole, reader.times) == (True, [2.0])
+    reader.feed(event("", "stop") + b"data: [DONE]\n\n")
+    assert (reader.is_complete, reader.times) == (True, [2.0])
 
 
-def test_the_token_that_ends_a_text_took_its_step_too() -> None:
+def test_the_token_that_ends_a_text_counts_as_a_step() -> None:
     moments = iter([0.0, 0.1, 0.2, 0.2, 0.2])
     reader = EventReader(lambda: next(moments))
     usage = b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n'
     for data in (event(), event(), event("", "stop"), usage, b"data: [DONE]\n\n"):
-        reader.hear(data)
-    counted = Heard(5000, None, None)
+        reader.feed(data)
+    counted = StreamCounts(5000, None, None)
     counted.add(0.0, 0.2, reader, None)
     assert counted.frozen().pace.mean_ms == pytest.approx(100)
 
 
-def test_tokens_that_came_after_the_window_took_their_time() -> None:
+def test_tokens_after_the_window_count_with_their_time() -> None:
     slow = recorded([(10_000, 20)] * 1000)
     for measured in (slow, pool([slow, slow])):
-        pieces = pieces_of(measured)
+        pieces = stream_figures(measured)
         assert pieces is not None
         assert pieces.tokens_per_s == pytest.approx(11_000 / 20.19)
 
 
 def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int = 1, **objective: float) -> Measurement:
-    """A run of an answer every 10 ms, each with its time to the first of 11 pieces and from one to the next, in ms."""
+    """A run with an answer every 10 ms; each has a time to the first of 11 pieces, and a gap between pieces, in ms."""
     limits = OBJECTIVE.model_copy(update=objective).limits
     body = Body(body=b"e30=", content_type="application/json", expected=Expected(form="events"))
-    request = Request(url="http://x/", body=b"e30=", content_type="application/json", bodies=(body,))
+    request = LoadRequest(url="http://x/", body=b"e30=", content_type="application/json", bodies=(body,))
     schedule = Schedule(arrivals="constant", rate=100, warmup_s=0, duration_s=len(answers) / 100)
     plan = LoadPlan(request=request, schedule=schedule, part=part, parts=parts, timeout_s=9, **limits)
     recorder = Recorder(plan)
     for number, (first, gap) in list(enumerate(answers))[part::parts]:
         due = number / 100
         times = [due + first / 1000 + gap / 1000 * piece for piece in range(11)]
-        recorder.due(due, dropped=False)
-        recorder.ended(due, due, times[-1], None)
-        recorder.heard(due, times[-1], heard(*times), None)
+        recorder.count_due(due, dropped=False)
+        recorder.count_ended(due, due, times[-1], None)
+        recorder.count_stream(due, times[-1], events_at(*times), None)
     return recorder.measurement(len(answers) / 100)
 
 
@@ -152,9 +152,9 @@ def status(measurement: Measurement, name: str, objective: Objective = OBJECTIVE
     return check.status, [reason.id for reason in check.reasons]
 
 
-def test_the_figures_are_those_of_what_came() -> None:
+def test_the_figures_are_those_of_the_answers() -> None:
     measured = recorded([(100, 20)] * 1000)
-    pieces = pieces_of(measured)
+    pieces = stream_figures(measured)
     assert pieces is not None
     assert [each.p99 for each in (pieces.ttft, pieces.itl, pieces.tpot)] == pytest.approx([100, 20, 20], rel=0.01)
     assert (pieces.goodput, pieces.goodput_rps) == (1, 100)
@@ -167,9 +167,9 @@ def test_the_figures_are_those_of_what_came() -> None:
     assert "goodput 100 % of 90 %" in verdict_lines(verdict, 1000)
 
 
-def test_several_processes_have_the_figures_of_one() -> None:
+def test_several_processes_give_the_same_figures_as_one() -> None:
     answers = [(50.0 + number % 90, 10.0 + number % 7) for number in range(1000)]
-    alone, together = recorded(answers), merge([recorded(answers, part, 2) for part in range(2)])
+    alone, together = recorded(answers), merge_measurements([recorded(answers, part, 2) for part in range(2)])
     for whole, merged in zip([alone, *alone.slices], [together, *together.slices], strict=True):
         assert whole.streams is not None
         assert merged.streams is not None
@@ -185,7 +185,7 @@ def test_several_processes_have_the_figures_of_one() -> None:
         pytest.param((100.0, 60.0), {"itl": "itl-over", "goodput": "goodput-low"}, id="long gaps"),
     ],
 )
-def test_what_misses_an_objective_fails_it_and_the_goodput(slow: tuple[float, float], failing: dict[str, str]) -> None:
+def test_a_missed_objective_fails_and_so_does_the_goodput(slow: tuple[float, float], failing: dict[str, str]) -> None:
     measured = recorded([slow if number % 4 == 0 else (100.0, 20.0) for number in range(2000)])
     for name in ("ttft", "itl", "goodput"):
         expected = ("FAIL", [failing[name]]) if name in failing else ("PASS", [])
@@ -199,13 +199,13 @@ def test_a_limit_inside_the_interval_is_undecided() -> None:
     assert status(measured, "ttft") == ("INVALID", ["undecided"])
 
 
-def test_answers_that_came_whole_have_no_first_text() -> None:
+def test_answers_that_are_not_streamed_have_no_first_text() -> None:
     measured = recorded([(100, 20)] * 1000).model_copy(update={"streams": None})
     assert status(measured, "ttft") == ("INVALID", ["no-events"])
 
 
 @pytest.mark.parametrize(("loop_lag_ms", "expected"), [(4.9, []), (5.2, ["generator-stalled"])])
-def test_a_generator_that_hears_a_tenth_of_the_objective_late_is_invalid(
+def test_a_generator_that_reads_a_tenth_of_the_objective_late_is_invalid(
     loop_lag_ms: float, expected: list[str]
 ) -> None:
     measured = recorded([(100, 20)] * 1000)
@@ -240,15 +240,19 @@ def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_hears_streams_and_counts_those_that_are_cut(tmp_path: Path) -> None:
+def test_a_run_reads_streams_and_counts_those_that_break_off(tmp_path: Path) -> None:
     (tmp_path / "wishes.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
     options = RunOptions(rate=100, duration_s=2, warmup_s=0.2, max_duration_s=2)
     with running_server(tmp_path / "build") as url:
         behave(url, first_ms=50, gap_ms=20)
-        outcome = run(spec_at(tmp_path), options, Where(out=tmp_path / "build", url=url))
+        outcome = run_load_test(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url))
         pieces = json.loads((tmp_path / "build/verdict.json").read_text())["runs"][0]["pieces"]
         behave(url, first_ms=0, gap_ms=1, cut=True)
-        cut = run(spec_at(tmp_path), options, Where(out=tmp_path / "build", url=url)).runs[0].measurement
+        cut = (
+            run_load_test(spec_at(tmp_path), options, TargetOptions(out=tmp_path / "build", url=url))
+            .runs[0]
+            .measurement
+        )
     (measured,) = (each.measurement for each in outcome.runs)
     assert measured.streams is not None
     lengths = measured.streams.tokens - 4 * 200

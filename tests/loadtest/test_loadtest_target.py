@@ -21,17 +21,17 @@ from config.load import parse_spec
 from config.ports import free_port_base
 from config.progress import Progress
 from config.record import Package, Record
-from loadtest.calibrating import retuning
-from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating import tuning
+from loadtest.calibrating.evidence import ServingSettings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
-from loadtest.calibrating.patch import unified, with_settings
-from loadtest.calibrating.search import Search
-from loadtest.calibrating.trials import ServerEnded, Trials
+from loadtest.calibrating.options import CalibrateOptions
+from loadtest.calibrating.patch import settings_patch, with_settings
+from loadtest.calibrating.trials import RateTrials, ServerEnded
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import peak_memory, this_machine
-from loadtest.running import RunOptions, Where, run, target
+from loadtest.running import RunOptions, TargetOptions, run_load_test, target
 from loadtest.sending import Expected
-from loadtest.sending.sample import expected_of, packaged_request, spec_request
+from loadtest.sending.sample_request import expected_of, packaged_request, spec_request
 
 RECORD: dict[str, Any] = {
     "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
@@ -100,28 +100,28 @@ def test_without_package_and_sample_the_message_says_what_to_type() -> None:
 
 
 def test_a_url_has_its_supervisor_ten_ports_above() -> None:
-    assert target.existing("http://127.0.0.1:8080").supervisor == "http://127.0.0.1:8090"
-    assert target.existing("http://127.0.0.1:8080", "http://y:1").supervisor == "http://y:1"
+    assert target.existing_server("http://127.0.0.1:8080").supervisor == "http://127.0.0.1:8090"
+    assert target.existing_server("http://127.0.0.1:8080", "http://y:1").supervisor == "http://y:1"
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x:99999", "nonsense"])
 def test_a_wrong_url_is_an_error_with_an_example(url: str) -> None:
     with pytest.raises(InputError) as raised:
-        target.existing(url)
+        target.existing_server(url)
     assert raised.value.message == f"`--url`: got `{url}`, allowed: an address such as `http://localhost:8080`"
 
 
 def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(InputError, match=r"but `nowhere\.invalid` cannot be found"):
-        target.existing("http://nowhere.invalid:8080")
+        target.existing_server("http://nowhere.invalid:8080")
 
 
-def test_a_url_where_nobody_listens_says_at_once_what_to_type(tmp_path: Path) -> None:
+def test_a_url_where_nothing_listens_says_at_once_what_to_type(tmp_path: Path) -> None:
     write_package(tmp_path / "build")
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     url = f"http://127.0.0.1:{free_port_base()}"
     with pytest.raises(InputError) as raised:
-        run(spec, RunOptions(rate=1), Where(out=tmp_path / "build", url=url), quiet=True)
+        run_load_test(spec, RunOptions(rate=1), TargetOptions(out=tmp_path / "build", url=url), quiet=True)
     assert raised.value.message == f"`--url`: got `{url}`, but nothing answers there: Connection refused"
     assert raised.value.hint == f"marina serve {spec.file}, or leave `--url` out"
 
@@ -129,16 +129,16 @@ def test_a_url_where_nobody_listens_says_at_once_what_to_type(tmp_path: Path) ->
 def test_the_end_of_a_server_is_its_exit_code_or_its_silence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = target.Target(f"http://127.0.0.1:{listener.getsockname()[1]}", supervisor="")
-        assert target.end_of(server) is None
-        assert target.end_of(replace(server, exit_code=lambda: 137)) == "its process ended with code 137"
-    assert target.end_of(server) == f"nothing listens at {server.url} any more"
+        assert target.describe_end(server) is None
+        assert target.describe_end(replace(server, exit_code=lambda: 137)) == "its process ended with code 137"
+    assert target.describe_end(server) == f"nothing listens at {server.url} any more"
 
 
 def test_a_server_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('no such model'); raise SystemExit(2)"]
     with (
         pytest.raises(MarinaError, match="ended with code 2 before it was ready: no such model"),
-        target.started(digits_spec({}), tmp_path / "server.log", command=command),
+        target.started_server(digits_spec({}), tmp_path / "server.log", command=command),
     ):
         pass
 
@@ -185,7 +185,7 @@ def test_peak_memory_is_told_apart_by_process(tmp_path: Path) -> None:
     assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (204800, (296960, 307200), 40960)
 
 
-SETTINGS = Settings(workers=1, threads=2, max_batch=8, max_batch_delay_ms=5)
+SETTINGS = ServingSettings(workers=1, threads=2, max_batch=8, max_batch_delay_ms=5)
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_settings_are_written_into_the_specs_own_text(before: str, after: str) -
 
 
 def test_the_patch_names_the_file() -> None:
-    assert unified("a\n", "b\n", "my/spec.yaml").splitlines()[:2] == ["--- my/spec.yaml", "+++ my/spec.yaml"]
+    assert settings_patch("a\n", "b\n", "my/spec.yaml").splitlines()[:2] == ["--- my/spec.yaml", "+++ my/spec.yaml"]
 
 
 def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
     spec = digits_spec({})
-    tuned = retuning.tuned_spec(spec, SETTINGS, tmp_path / "tuned")
+    tuned = tuning.tuned_spec(spec, SETTINGS, tmp_path / "tuned")
     assert (tuned.workers, tuned.threads, tuned.max_batch) == (1, 2, 8)
     assert tuned.load.sample is not None
     assert spec.load.sample is not None
@@ -229,9 +229,9 @@ def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
 
 
 class FakeTrials:
-    """Stands in for the runs of one setting: a batch of eight holds most, but nothing does before it is warm."""
+    """Takes the place of the runs of one setting: a batch of eight holds most, but nothing holds before a warm-up."""
 
-    served: Settings
+    served: ServingSettings
 
     def __init__(self, *_: object) -> None:
         self.warm = False
@@ -251,20 +251,20 @@ class FakeTrials:
 
 
 @contextmanager
-def fake_session(settings: Settings) -> Any:
+def fake_session(settings: ServingSettings) -> Any:
     FakeTrials.served = settings
     yield None
 
 
 def test_tuning_writes_a_patch_to_the_spec_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retuning, "Trials", FakeTrials)
+    monkeypatch.setattr(tuning, "RateTrials", FakeTrials)
     spec = digits_spec({"serving.max_batch": 1})
-    tuned = retuning.retune(spec, Search(), tmp_path, serve=fake_session)
+    tuned = tuning.tune_settings(spec, CalibrateOptions(), tmp_path, serve=fake_session)
     assert tuned.best.settings.max_batch == 8
     assert "+  max_batch: 8" in (tmp_path / "tune.patch").read_text()
     data = json.loads((tmp_path / "tune.json").read_text())
     assert (data["schema"], data["rps"], data["best"]["max_batch"]) == ("marina.tune/1", 800, 8)
-    text = retuning.tuning_text(tuned, retuning.space_of(spec, objective_of(spec)), tmp_path)
+    text = tuning.tuning_text(tuned, tuning.settings_space(spec, objective_of(spec)), tmp_path)
     assert f"hint: patch -p0 < {tmp_path}/tune.patch" in text.splitlines()
 
 
@@ -273,17 +273,17 @@ def test_a_setting_that_cannot_be_measured_ends_the_tuning(tmp_path: Path, monke
         raise Untrusted("4 runs were INVALID")
 
     monkeypatch.setattr(FakeTrials, "find", untrusted)
-    monkeypatch.setattr(retuning, "Trials", FakeTrials)
+    monkeypatch.setattr(tuning, "RateTrials", FakeTrials)
     with pytest.raises(MarinaError, match="4 runs were INVALID"):
-        retuning.retune(digits_spec({}), Search(), tmp_path, serve=fake_session)
+        tuning.tune_settings(digits_spec({}), CalibrateOptions(), tmp_path, serve=fake_session)
 
 
-def trials_of(**changes: Any) -> Trials:
-    """Trials against a server, every run of which ends like this."""
+def trials_of(**changes: Any) -> RateTrials:
+    """Trials against a server whose every run has these fields."""
     session: Any = SimpleNamespace(
         measure=lambda *_: measured(*[20.0] * 1000, **changes), progress=Progress(quiet=True), target=None
     )
-    return Trials(session, objective_of(digits_spec({})), Search(repeat=1))
+    return RateTrials(session, objective_of(digits_spec({})), CalibrateOptions(repeat=1))
 
 
 @pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])
@@ -293,33 +293,33 @@ def test_ctrl_c_ends_a_search_at_once(first: float | None) -> None:
 
 
 @pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])
-def test_a_server_that_ends_during_a_search_is_an_error(first: float | None) -> None:
-    with pytest.raises(ServerEnded, match=r"the server ended at .* requests/s: its process ended with code 137"):
+def test_a_server_that_dies_during_a_search_is_an_error(first: float | None) -> None:
+    with pytest.raises(ServerEnded, match=r"the server died at .* requests/s: its process ended with code 137"):
         trials_of(server_end="its process ended with code 137").find(first)
 
 
 def test_ctrl_c_ends_the_tuning_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(Trials):
+    class Interrupted(RateTrials):
         def __init__(self, *_: object) -> None:
             self.__dict__ = trials_of(interrupted=True).__dict__
 
-    monkeypatch.setattr(retuning, "Trials", Interrupted)
+    monkeypatch.setattr(tuning, "RateTrials", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        retuning.retune(digits_spec({}), Search(), tmp_path, serve=fake_session)
+        tuning.tune_settings(digits_spec({}), CalibrateOptions(), tmp_path, serve=fake_session)
 
 
 @pytest.mark.parametrize(("code", "error"), [(130, KeyboardInterrupt), (2, MarinaError)])
-def test_ctrl_c_while_settings_are_packaged_is_no_error_of_theirs(
+def test_ctrl_c_while_settings_are_packaged_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code, "", "interrupted"))
     with pytest.raises(error):
-        retuning.retune(digits_spec({}), Search(), tmp_path)
+        tuning.tune_settings(digits_spec({}), CalibrateOptions(), tmp_path)
 
 
 def test_a_trial_is_long_enough_for_its_percentile_and_for_a_queue_to_show() -> None:
     objective = objective_of(digits_spec({"slo.p99_ms": 900}))
-    assert Search(arrivals="constant").length_s(10, objective) == pytest.approx(110)
-    assert Search(arrivals="constant").length_s(10_000, objective) == pytest.approx(30)
-    assert Search(trial_s=3).length_s(10, objective) == pytest.approx(110)
-    assert Search(trial_s=3).length_s(10_000, objective) == 3
+    assert CalibrateOptions(arrivals="constant").length_s(10, objective) == pytest.approx(110)
+    assert CalibrateOptions(arrivals="constant").length_s(10_000, objective) == pytest.approx(30)
+    assert CalibrateOptions(trial_s=3).length_s(10, objective) == pytest.approx(110)
+    assert CalibrateOptions(trial_s=3).length_s(10_000, objective) == 3

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.errors import InputError
-from loadtest.sending import Expected, Request, header_of
-from loadtest.sending.answers import Checker, has_structure
+from loadtest.sending import Expected, LoadRequest, parse_header
+from loadtest.sending.answer_checks import Checker, has_structure
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
 BODY = b'{"top_indices": [1]}'
@@ -31,7 +31,7 @@ CLOSING = b"HTTP/1.1 503 X\r\ncontent-length: 2\r\nConnection: close\r\n\r\n{}"
     ],
 )
 def test_a_header_takes_values_from_the_environment(text: str, header: tuple[str, str]) -> None:
-    assert header_of(text, {"TOKEN": "s3cret"}) == header
+    assert parse_header(text, {"TOKEN": "s3cret"}) == header
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_a_header_takes_values_from_the_environment(text: str, header: tuple[str
 )
 def test_a_header_that_cannot_be_sent_is_refused_without_its_value(text: str, message: str) -> None:
     with pytest.raises(InputError) as raised:
-        header_of(text, {"TOKEN": "s3cret\r\nX-Evil: 1"})
+        parse_header(text, {"TOKEN": "s3cret\r\nX-Evil: 1"})
     assert raised.value.message == f"`--header`: {message}"
 
 
 def test_headers_are_sent_and_a_host_among_them_is_the_only_one() -> None:
-    request = Request(
+    request = LoadRequest(
         url="http://10.0.0.7:8080/predictions/m",
         body=b"YQ==",
         content_type="text/plain",
@@ -85,11 +85,11 @@ def read(data: bytes, cuts: list[int]) -> HttpAnswer | None:
 
 @pytest.mark.parametrize("data", [PLAIN, CHUNKED, CONTINUED], ids=["length", "chunked", "continue"])
 @given(cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_an_answer_is_read_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
+def test_an_answer_is_read_however_it_is_split(data: bytes, cuts: list[int]) -> None:
     assert read(data, cuts) == HttpAnswer(200, BODY, keep_alive=True)
 
 
-def test_a_server_that_closes_is_not_asked_again_on_that_connection() -> None:
+def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     assert read(CLOSING, []) == HttpAnswer(503, b"{}", keep_alive=False)
     assert read(PLAIN.replace(b"1.1", b"1.0"), []) == HttpAnswer(200, BODY, keep_alive=False)
 
@@ -121,13 +121,13 @@ def test_a_connection_that_ends_early_is_broken(data: bytes) -> None:
     ],
     ids=["no http", "no length", "no chunk size"],
 )
-def test_what_is_no_answer_is_broken(data: bytes) -> None:
+def test_bytes_that_are_not_an_answer_are_broken(data: bytes) -> None:
     with pytest.raises(BrokenAnswer):
         AnswerReader().feed(data)
 
 
 def test_the_request_is_encoded_with_its_length_and_host() -> None:
-    request = Request(url="http://host:8080/predictions/m?x=1", body=b"YWJj", content_type="image/png")
+    request = LoadRequest(url="http://host:8080/predictions/m?x=1", body=b"YWJj", content_type="image/png")
     head, _, body = request.wire_bytes().partition(b"\r\n\r\n")
     assert head.split(b"\r\n")[:2] == [b"POST /predictions/m?x=1 HTTP/1.1", b"Host: host:8080"]
     assert b"Content-Length: 3" in head.split(b"\r\n")

@@ -33,9 +33,9 @@ from loadtest_rig import SPEC, behave, running_server, spinning_generator, write
 from pairs import BURSTY, QUIET, compared  # noqa: E402
 
 from config.load import parse_spec  # noqa: E402
-from loadtest.comparing import Pairing, compare, comparison_text  # noqa: E402
+from loadtest.comparing import CompareOptions, compare, comparison_text  # noqa: E402
 from loadtest.judging.interval import share_interval  # noqa: E402
-from loadtest.running import Where  # noqa: E402
+from loadtest.running import TargetOptions  # noqa: E402
 
 _RATE, _TURN_S, _MOST_S = 100, 0.5, 120
 # The objective of the servers, in times of their delay; a generator that spins is told by how late it is.
@@ -152,8 +152,8 @@ def make_real(pair: Pair) -> tuple[str, str]:
         with running_server(folder / "old") as old, running_server(folder / "new") as new:
             behave(old, delay_ms=pair.delay_ms)
             behave(new, delay_ms=pair.delay_ms * (1 + pair.later))
-            how = Pairing(rate=_RATE, turn_s=_TURN_S, max_duration_s=_MOST_S, seed=1000 * pair.seed)
-            made = compare(spec, old, how, Where(out=folder / "new", url=new), quiet=True)
+            how = CompareOptions(rate=_RATE, turn_s=_TURN_S, max_duration_s=_MOST_S, seed=1000 * pair.seed)
+            made = compare(spec, old, how, TargetOptions(out=folder / "new", url=new), quiet=True)
     return made.status, comparison_text(made).splitlines()[0]
 
 

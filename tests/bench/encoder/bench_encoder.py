@@ -27,7 +27,7 @@ from contestants import Contestant, command, kit, kit_mar, kit_spec, torchserve 
 from rounds import Course, measure, start  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402
-from loadtest.sending import Request  # noqa: E402
+from loadtest.sending import LoadRequest  # noqa: E402
 
 EXAMPLE = ROOT / "config/examples/language"
 THEIRS = HERE / "contenders"
@@ -37,16 +37,16 @@ NAMES = ("torchserve", "fastapi", "bentoml")
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
-def sentence(url: str) -> Request:
+def sentence(url: str) -> LoadRequest:
     """The example's sample."""
     body = (EXAMPLE / "samples/sentence.json").read_bytes()
-    return Request(url=url, body=base64.b64encode(body), content_type="application/json")
+    return LoadRequest(url=url, body=base64.b64encode(body), content_type="application/json")
 
 
-def sentences(url: str) -> Request:
+def sentences(url: str) -> LoadRequest:
     """The same as a list of one, as BentoML takes what it batches."""
     body = json.dumps({"text": [json.loads((EXAMPLE / "samples/sentence.json").read_bytes())["text"]]}).encode()
-    return Request(url=url, body=base64.b64encode(body), content_type="application/json")
+    return LoadRequest(url=url, body=base64.b64encode(body), content_type="application/json")
 
 
 def peer(name: str, workers: int) -> Contestant:

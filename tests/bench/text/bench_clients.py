@@ -37,10 +37,10 @@ from running import Running, running  # noqa: E402
 from specs import TALES, tales_spec  # noqa: E402
 
 from config.record import write_json  # noqa: E402
-from loadtest.judging import latency_of, pieces_of  # noqa: E402
+from loadtest.judging import latency_summary, stream_figures  # noqa: E402
 from loadtest.measuring import Histogram, this_machine  # noqa: E402
 from loadtest.scheduling import Arrivals, Schedule  # noqa: E402
-from loadtest.sending import Body, Expected, LoadPlan, Request, generate  # noqa: E402
+from loadtest.sending import Body, Expected, LoadPlan, LoadRequest, generate  # noqa: E402
 
 GUIDELLM = "guidellm==0.8.1"
 RATES = {"fake": 20.0, "int8": 20.0}
@@ -90,7 +90,7 @@ class Load:
     @property
     def rows(self) -> list[tuple[float, str, int]]:
         """Each request: when it is due, its prompt and the length of its answer."""
-        which = self.schedule.which([1.0] * len(self.prompts))
+        which = self.schedule.choose_bodies([1.0] * len(self.prompts))
         return [(due, *self.prompts[at]) for due, at in zip(self.schedule.times(), which, strict=True)]
 
 
@@ -112,12 +112,14 @@ def ours(server: Running, load: Load) -> Figures:
         body = base64.b64encode(body_of(prompt, length))
         bodies.append(Body(body=body, content_type="application/json", expected=Expected(form="events")))
     url, first = f"{server.url}/v1/completions", bodies[0]
-    request = Request(url=url, body=base64.b64encode(first.body), content_type=first.content_type, bodies=tuple(bodies))
+    request = LoadRequest(
+        url=url, body=base64.b64encode(first.body), content_type=first.content_type, bodies=tuple(bodies)
+    )
     limits = {"limit_ms": load.response_ms, "first_ms": FIRST_MS, "gap_ms": PACE_MS}
     measured = generate(LoadPlan(request=request, schedule=load.schedule, timeout_s=TIMEOUT_S, **limits))
-    pieces = pieces_of(measured)
+    pieces = stream_figures(measured)
     assert pieces is not None
-    whole = latency_of(measured.response)
+    whole = latency_summary(measured.response)
     return {
         **_spread("ttft", measured.streams.first if measured.streams else Histogram()),
         **_spread("tpot", measured.streams.pace if measured.streams else Histogram()),
@@ -232,7 +234,7 @@ def go_first() -> None:
 
 
 def _spread(name: str, histogram: Histogram) -> Figures:
-    latency = latency_of(histogram)
+    latency = latency_summary(histogram)
     return {f"{name}_mean": latency.mean, f"{name}_p50": latency.p50, f"{name}_p99": latency.p99}
 
 

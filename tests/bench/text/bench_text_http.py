@@ -49,7 +49,7 @@ from archiver.package import package  # noqa: E402
 from config.errors import MarinaError  # noqa: E402
 from config.ports import free_port_base  # noqa: E402
 from config.progress import Progress  # noqa: E402
-from loadtest.sending import Request  # noqa: E402
+from loadtest.sending import LoadRequest  # noqa: E402
 
 SIDES = ("marina", "openvino", "ctranslate2", "transformers", "llama.cpp")
 ON_REQUEST = ("transformers-serve",)
@@ -144,7 +144,7 @@ def contestant(side: str, model: Path, args: argparse.Namespace) -> Contestant:
         server = Path(__file__).with_name("stream_server.py")
         words = [str(python), str(server), side, str(converted), threads, str(port)]
     body = json.dumps(wish(side, [300] * SHORT, 2, model)).encode()
-    request = Request(url=url, body=base64.b64encode(body), content_type="application/json")
+    request = LoadRequest(url=url, body=base64.b64encode(body), content_type="application/json")
     return command(side, words, request=request, environment=environment, folder=folder)
 
 
@@ -158,9 +158,11 @@ def marina(model: Path, threads: int) -> Contestant:
     spec = make_spec({"model": section, "text": text, "serving": serving})
     folder = built_once(home() / f"random-{model.name}", lambda out: package(spec, out, progress=Progress()))
 
-    def request(url: str) -> Request:
+    def request(url: str) -> LoadRequest:
         body = json.dumps(wish("marina", [300] * SHORT, 2, model)).encode()
-        return Request(url=f"{url}/1.0/v1/completions", body=base64.b64encode(body), content_type="application/json")
+        return LoadRequest(
+            url=f"{url}/1.0/v1/completions", body=base64.b64encode(body), content_type="application/json"
+        )
 
     return kit("marina", spec, folder / "model.mar", request=request)
 

@@ -10,12 +10,12 @@ import pytest
 from loadtest_rig import SERVER, SPEC, write_package
 
 from config.load import parse_spec
-from loadtest.comparing import Comparison, Pairing, compare
-from loadtest.running import RunOptions, Where, run
+from loadtest.comparing import CompareOptions, Comparison, compare
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Twelve rounds and no more.
-SHORT = Pairing(rate=60, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
+SHORT = CompareOptions(rate=60, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
 COMMAND = [sys.executable, str(SERVER), "unknown"]
 
 
@@ -36,23 +36,23 @@ def test_another_spec_is_served_from_its_own_package(tmp_path: Path) -> None:
     other.write_text(SPEC.replace("name: digits", "name: older").replace("p99_ms: 2000", "p99_ms: 1000"))
     new, old = write_package(tmp_path / "build/digits"), write_package(tmp_path / "build/older", sample=400)
     assert new != old
-    made = compare(spec, str(other), SHORT, Where(out=tmp_path / "build/digits", command=COMMAND), quiet=True)
+    made = compare(spec, str(other), SHORT, TargetOptions(out=tmp_path / "build/digits", command=COMMAND), quiet=True)
     opened_both(made, old, new)
     assert made.old.spec == str(other)
 
 
 def test_a_verdict_stands_for_the_package_that_it_is_about(tmp_path: Path) -> None:
     spec, out = parse_spec(SPEC, tmp_path / "spec.yaml", files=False), tmp_path / "build/digits"
-    where = Where(out=out, command=[*COMMAND, "--mar", str(out / "model.mar")])
+    where = TargetOptions(out=out, command=[*COMMAND, "--mar", str(out / "model.mar")])
     sha256 = write_package(out)
-    run(spec, RunOptions(rate=60, duration_s=1, max_duration_s=1), where, quiet=True)
-    made = compare(spec, str(out / "verdict.json"), SHORT, Where(out=out, command=COMMAND), quiet=True)
+    run_load_test(spec, RunOptions(rate=60, duration_s=1, max_duration_s=1), where, quiet=True)
+    made = compare(spec, str(out / "verdict.json"), SHORT, TargetOptions(out=out, command=COMMAND), quiet=True)
     opened_both(made, sha256, sha256)
 
 
 def test_a_mar_that_was_kept_is_served_with_the_settings_in_it(tmp_path: Path) -> None:
     spec, out = parse_spec(SPEC, tmp_path / "spec.yaml", files=False), tmp_path / "build/digits"
     new, old = write_package(out), write_package(tmp_path / "kept", sample=400)
-    made = compare(spec, str(tmp_path / "kept/model.mar"), SHORT, Where(out=out, command=COMMAND), quiet=True)
+    made = compare(spec, str(tmp_path / "kept/model.mar"), SHORT, TargetOptions(out=out, command=COMMAND), quiet=True)
     opened_both(made, old, new)
     assert made.old.spec == str(out / "old/spec.yaml")

@@ -9,23 +9,23 @@ import pytest
 from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package
 
 from config.load import parse_spec
-from loadtest.comparing import Comparison, Pairing, compare
-from loadtest.running import Where
+from loadtest.comparing import CompareOptions, Comparison, compare
+from loadtest.running import TargetOptions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Twelve rounds and no more, each turn as short as shows a median.
-SHORT = Pairing(rate=60, turn_s=0.5, warmup_s=0.2, max_duration_s=12)
+SHORT = CompareOptions(rate=60, turn_s=0.5, warmup_s=0.2, max_duration_s=12)
 
 
 def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     write_package(tmp_path / "build")
-    where = Where(out=tmp_path / "build")
+    where = TargetOptions(out=tmp_path / "build")
 
     def compared(old: str, new: str, new_ms: float) -> Comparison:
         behave(old, delay_ms=20)
         behave(new, delay_ms=new_ms)
-        return compare(spec, old, SHORT, Where(out=where.out, url=new), quiet=True)
+        return compare(spec, old, SHORT, TargetOptions(out=where.out, url=new), quiet=True)
 
     with running_server(tmp_path / "old") as old, running_server(tmp_path / "new") as new:
         same, later = compared(old, new, 20), compared(old, new, 80)
@@ -43,13 +43,13 @@ def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
 def test_a_generator_that_spins_decides_nothing(tmp_path: Path) -> None:
     spec = parse_spec(SPEC.replace("p99_ms: 2000", "p99_ms: 50"), tmp_path / "spec.yaml", files=False)
     write_package(tmp_path / "build")
-    few = Pairing(rate=20, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
+    few = CompareOptions(rate=20, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
     with (
         running_server(tmp_path / "old") as old,
         running_server(tmp_path / "new") as new,
         spinning_generator(tmp_path),
     ):
         behave(new, delay_ms=80)
-        made = compare(spec, old, few, Where(out=tmp_path / "build", url=new), quiet=True)
+        made = compare(spec, old, few, TargetOptions(out=tmp_path / "build", url=new), quiet=True)
     assert made.status == "INVALID"
     assert made.reasons[0].id == "disturbed"

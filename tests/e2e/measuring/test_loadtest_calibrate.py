@@ -8,9 +8,9 @@ import pytest
 from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
-from loadtest.calibrating.calibration import Search, calibrate, evidence_text
+from loadtest.calibrating.calibration import CalibrateOptions, calibrate, evidence_text
 from loadtest.measuring import figure
-from loadtest.running import Where
+from loadtest.running import TargetOptions
 
 pytestmark = pytest.mark.e2e
 
@@ -21,8 +21,8 @@ def test_the_knee_of_a_server_is_found_and_recorded(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     with running_server(tmp_path / "server") as url:
         behave(url, capacity=1200)
-        options = Search(first=900, trial_s=1, warmup_s=0.3, repeat=1, arrivals="constant", tolerance=0.2)
-        evidence = calibrate(spec, options, Where(out=out, url=url))
+        options = CalibrateOptions(first=900, trial_s=1, warmup_s=0.3, repeat=1, arrivals="constant", tolerance=0.2)
+        evidence = calibrate(spec, options, TargetOptions(out=out, url=url))
     assert evidence.knee is not None
     assert 100 < evidence.knee.rps <= 1300
     assert evidence.at_70_percent is not None
@@ -36,10 +36,10 @@ def test_the_knee_of_a_server_is_found_and_recorded(tmp_path: Path) -> None:
 
 def test_cold_start_and_memory_are_those_of_the_server_it_started(tmp_path: Path) -> None:
     out = tmp_path / "build"
-    where = Where(out=out, command=command(write_package(out)))
+    where = TargetOptions(out=out, command=command(write_package(out)))
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     # The highest rate is far above what is asked, so the search ends at once, without a knee.
-    options = Search(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=2.5)
+    options = CalibrateOptions(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=2.5)
     evidence = calibrate(spec, options, where)
     assert evidence.server is not None
     assert evidence.server.cores == min(2, len(os.sched_getaffinity(0)))

@@ -16,8 +16,8 @@ import pytest
 from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package
 
 from config.load import parse_spec
-from loadtest.judging.outcome import Outcome
-from loadtest.running import RunOptions, Where, run
+from loadtest.judging.outcome import LoadTestOutcome
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = pytest.mark.e2e
 RATE, SECONDS, WARM = 200, 6, 200
@@ -44,16 +44,16 @@ def verdict(server: str, tmp_path: Path) -> Any:
     """The verdict on the server when it behaves so, with a second of warm-up."""
     write_package(tmp_path / "build")
 
-    def load(rules: dict[str, Any], *, p99_ms: int = 2000, **options: Any) -> Outcome:
+    def load(rules: dict[str, Any], *, p99_ms: int = 2000, **options: Any) -> LoadTestOutcome:
         behave(server, **rules)
         spec = parse_spec(SPEC.replace("p99_ms: 2000", f"p99_ms: {p99_ms}"), tmp_path / "spec.yaml", files=False)
         how = {"rate": RATE, "duration_s": SECONDS, "max_duration_s": SECONDS, "warmup_s": 1, "arrivals": "constant"}
-        return run(spec, RunOptions(**(how | options)), Where(out=tmp_path / "build", url=server))
+        return run_load_test(spec, RunOptions(**(how | options)), TargetOptions(out=tmp_path / "build", url=server))
 
     return load
 
 
-def reasons(outcome: Outcome) -> list[str]:
+def reasons(outcome: LoadTestOutcome) -> list[str]:
     return [reason.id for reason in outcome.verdict.every_reason()]
 
 

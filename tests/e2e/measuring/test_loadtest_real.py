@@ -13,7 +13,7 @@ from specs import DIGITS, digits_spec
 from config.load import load_spec
 from config.spec import Spec
 from loadtest.judging.verdict import Reason
-from loadtest.running import RunOptions, Where, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = pytest.mark.e2e
 
@@ -42,8 +42,10 @@ def spec(tmp_path: Path) -> Spec:
 
 def test_a_real_server_is_started_identified_loaded_and_stopped(spec: Spec, out: Path) -> None:
     command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(out / "model.mar")]
-    outcome = run(
-        spec, RunOptions(rate=150, duration_s=20, warmup_s=2, arrivals="poisson"), Where(out=out, command=command)
+    outcome = run_load_test(
+        spec,
+        RunOptions(rate=150, duration_s=20, warmup_s=2, arrivals="poisson"),
+        TargetOptions(out=out, command=command),
     )
     assert outcome.verdict.every_reason() == list[Reason]()
     assert outcome.verdict.status == "PASS"

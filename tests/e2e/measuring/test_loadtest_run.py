@@ -18,10 +18,10 @@ from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
 from config.spec import Spec
-from loadtest.judging.outcome import Outcome
-from loadtest.running import RunOptions, Where, run
+from loadtest.judging.outcome import LoadTestOutcome
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, Request
+from loadtest.sending import LoadPlan, LoadRequest
 
 pytestmark = pytest.mark.e2e
 
@@ -61,12 +61,12 @@ def url(server: str) -> str:
     return server
 
 
-def load(spec: Spec, out: Path, url: str | None, **options: Any) -> Outcome:
+def load(spec: Spec, out: Path, url: str | None, **options: Any) -> LoadTestOutcome:
     given = {"rate": 1000, "duration_s": 1.2, "warmup_s": 0.2} | options
-    return run(spec, RunOptions(**given), Where(out=out, url=url))
+    return run_load_test(spec, RunOptions(**given), TargetOptions(out=out, url=url))
 
 
-def reasons(outcome: Outcome) -> list[str]:
+def reasons(outcome: LoadTestOutcome) -> list[str]:
     return [reason.id for reason in outcome.verdict.every_reason()]
 
 
@@ -76,7 +76,7 @@ def test_a_healthy_server_passes_and_leaves_three_files(spec: Spec, out: Path, u
     measurement = outcome.runs[0].measurement
     assert (measurement.good, measurement.warmup, measurement.planned) == (1200, 200, 1200)
     assert len(measurement.generators) == 2
-    assert Outcome.model_validate_json((out / "verdict.json").read_text()) == outcome
+    assert LoadTestOutcome.model_validate_json((out / "verdict.json").read_text()) == outcome
     suite = ElementTree.parse(out / "verdict.xml").getroot()
     assert [case.get("name") for case in suite.iter("testcase")] == [
         "p99 at most 2000 ms",
@@ -142,7 +142,7 @@ def test_a_rate_below_what_is_promised_is_said_before_it_is_sent(
     outcome = load(promising, out, url)
     assert reasons(outcome) == ["rate-below-objective"]
     note, *_ = (line for line in capsys.readouterr().err.splitlines() if line.startswith("note: "))
-    assert note == ("note: 1,000 requests/s are fewer than `slo.throughput_rps`, 2,000: the throughput will be INVALID")
+    assert note == ("note: 1,000 requests/s are less than `slo.throughput_rps`, 2,000: the throughput will be INVALID")
 
 
 def test_another_package_is_invalid(spec: Spec, out: Path, url: str) -> None:
@@ -173,8 +173,8 @@ def test_any_package_asks_for_none(spec: Spec, out: Path, url: str) -> None:
     named._file = spec.file
     (spec.file.parent / "sample.png").write_bytes(b"\x89PNG")
     options = RunOptions(rate=1000, duration_s=1.2, warmup_s=0)
-    assert run(named, options, Where(out=out, url=url)).verdict.status == "INVALID"
-    assert run(named, options, Where(out=out, url=url, any_package=True)).verdict.status == "PASS"
+    assert run_load_test(named, options, TargetOptions(out=out, url=url)).verdict.status == "INVALID"
+    assert run_load_test(named, options, TargetOptions(out=out, url=url, any_package=True)).verdict.status == "PASS"
 
 
 def generator_pid() -> int:
@@ -214,8 +214,8 @@ def test_a_generator_held_back_is_invalid_not_fail(spec: Spec, out: Path, url: s
 
 def test_the_server_is_started_and_stopped(spec: Spec, out: Path) -> None:
     sha256 = json.loads((out / "package.json").read_text())["sha256"]
-    where = Where(out=out, command=command(sha256))
-    outcome = run(spec, RunOptions(rate=1000, duration_s=1.2, warmup_s=0), where)
+    where = TargetOptions(out=out, command=command(sha256))
+    outcome = run_load_test(spec, RunOptions(rate=1000, duration_s=1.2, warmup_s=0), where)
     assert outcome.verdict.status == "PASS"
     assert outcome.tested.cold_start_s is not None
     assert (out / "server.log").read_text().splitlines() == ["ready", "terminated"]
@@ -258,10 +258,10 @@ def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(
 
 LOCUST_STATISTICS = """
 import sys
-from loadtest.sending.alone import Alone
+from loadtest.sending.single_process import SingleProcessLoad
 from loadtest.sending import LoadPlan
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
-load = Alone(plan, lambda *_: None)
+load = SingleProcessLoad(plan, lambda *_: None)
 heard = []
 load.environment.events.request.add_listener(lambda **event: heard.append(event))
 measured = load.run()
@@ -275,7 +275,7 @@ print(all(not float(time).is_integer() for time in total.response_times))
 def test_locusts_own_statistics_and_events_are_right(url: str) -> None:
     behave(url, every=5, status=500, body="{}")
     plan = LoadPlan(
-        request=Request(url=f"{url}/predictions/digits", body=b"YQ==", content_type="image/png"),
+        request=LoadRequest(url=f"{url}/predictions/digits", body=b"YQ==", content_type="image/png"),
         schedule=Schedule(arrivals="constant", rate=100, warmup_s=1, duration_s=1),
         timeout_s=2,
         limit_ms=50,
@@ -290,11 +290,11 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from config.load import load_spec
-from loadtest.running import RunOptions, run, verdict_text
-from loadtest.running import Where
+from loadtest.running import RunOptions, run_load_test, verdict_text
+from loadtest.running import TargetOptions
 spec, out, url, processes = sys.argv[1:]
 options = RunOptions(rate=200, duration_s=60, warmup_s=0, repeat=3, processes=int(processes))
-print(verdict_text(run(load_spec(Path(spec), files=False), options, Where(out=Path(out), url=url))))
+print(verdict_text(run_load_test(load_spec(Path(spec), files=False), options, TargetOptions(out=Path(out), url=url))))
 """
 
 

@@ -15,7 +15,7 @@ from loadtest_rig import SPEC, write_package
 
 import marina
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, Request, generate
+from loadtest.sending import LoadPlan, LoadRequest, generate
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +67,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 def test_a_connection_that_rested_is_used_again_and_no_request_is_lost(server: tuple[str, Path]) -> None:
     url, certificate = server
     headers = (("Authorization", "Bearer s3cret"),)
-    request = Request(
+    request = LoadRequest(
         url=f"{url}/predictions/m", body=b"YQ==", content_type="text/plain", headers=headers, cacert=str(certificate)
     )
     # Two thirds of a second apart: longer than a connection rests without being looked at.

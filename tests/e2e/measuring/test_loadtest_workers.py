@@ -21,7 +21,7 @@ from config.errors import MarinaError
 from loadtest.judging import Objective, judge
 from loadtest.measuring import Measurement, this_machine
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, Request, generate, record_in, second_in, standing_generator
+from loadtest.sending import LoadPlan, LoadRequest, generate, read_record_lines, read_second_line, running_generator
 
 pytestmark = pytest.mark.e2e
 PARTS = 3
@@ -36,7 +36,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def plan_of(url: str, *, rate: float = 90, duration_s: float = 2, parts: int = PARTS) -> LoadPlan:
     body = base64.b64encode(b"x" * 100)
-    request = Request(url=f"{url}/predictions/digits", body=body, content_type="image/png")
+    request = LoadRequest(url=f"{url}/predictions/digits", body=body, content_type="image/png")
     schedule = Schedule(arrivals="constant", rate=rate, warmup_s=1, duration_s=duration_s)
     return LoadPlan(request=request, schedule=schedule, parts=parts, timeout_s=10, limit_ms=2000)
 
@@ -93,7 +93,7 @@ def log(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_the_pods_send_the_schedule_together(log: list[str]) -> None:
-    measured, machine = record_in(log)
+    measured, machine = read_record_lines(log)
     assert machine == this_machine()
     assert (measured.planned, measured.sent, measured.good, measured.warmup) == (180, 180, 180, 90)
     assert len(measured.generators) == len(measured.starts_ms) == PARTS
@@ -101,7 +101,7 @@ def test_the_pods_send_the_schedule_together(log: list[str]) -> None:
 
 
 def test_they_begin_together_or_the_verdict_says_that_they_did_not(log: list[str]) -> None:
-    measured, _ = record_in(log)
+    measured, _ = read_record_lines(log)
     # One machine has one clock, so how far theirs seem apart is how long a message takes.
     assert measured.clocks_ms > 0
     named = [reason.id for reason in judge(measured, OBJECTIVE).reasons]
@@ -109,7 +109,7 @@ def test_they_begin_together_or_the_verdict_says_that_they_did_not(log: list[str
 
 
 def test_every_second_is_written_while_it_runs(log: list[str]) -> None:
-    seconds = [second for second in map(second_in, log) if second]
+    seconds = [second for second in map(read_second_line, log) if second]
     assert [second[0] for second in seconds][:2] == [1, 2]
     assert sum(second[1].answered for second in seconds) <= 270
     assert all(len(second[2]) == PARTS for second in seconds)
@@ -134,14 +134,14 @@ def test_a_pod_that_dies_makes_the_run_invalid_and_is_named(url: str, tmp_path: 
     output = pods[0].communicate(timeout=90)[0]
     pods[2].communicate(timeout=90)
     pods[1].communicate()
-    measured, _ = record_in(output.splitlines())
+    measured, _ = read_record_lines(output.splitlines())
     # What the others sent is all there.
     assert measured.sent == measured.finished > 0
     assert len(measured.generators) == PARTS - 1
     verdict = judge(measured, OBJECTIVE)
     assert verdict.status == "INVALID"
     (reason,) = [reason for reason in verdict.reasons if reason.id == "process-lost"]
-    assert f"generator process 2 on {socket.gethostname()} is not known" in reason.text
+    assert f"generator process 2 on {socket.gethostname()} ended or stopped answering" in reason.text
 
 
 def test_a_process_of_this_machine_that_dies_is_named(url: str) -> None:
@@ -159,9 +159,9 @@ def test_a_process_of_this_machine_that_dies_is_named(url: str) -> None:
     assert judge(measured, OBJECTIVE).status == "INVALID"
 
 
-def test_a_standing_generator_sends_one_plan_after_the_other(url: str) -> None:
+def test_a_running_generator_sends_one_plan_after_the_other(url: str) -> None:
     before = seen(url)
-    with standing_generator() as generator:
+    with running_generator() as generator:
         first, second = (generator.generate(plan_of(url, parts=1, rate=rate), lambda *_: None) for rate in (50, 90))
     assert [first.sent, second.sent] == [first.good, second.good] == [100, 180]
     assert (first.warmup, second.warmup) == (50, 90)
@@ -169,8 +169,8 @@ def test_a_standing_generator_sends_one_plan_after_the_other(url: str) -> None:
 
 
 def test_a_generator_that_says_nothing_any_more_is_ended(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadtest.sending.generator.TOGETHER_WITHIN_S", 5)
-    with standing_generator() as generator:
+    monkeypatch.setattr("loadtest.sending.generator.GATHER_TIMEOUT_S", 5)
+    with running_generator() as generator:
         sender = psutil.Process(generator.pid)
 
         def stop() -> None:
@@ -179,7 +179,7 @@ def test_a_generator_that_says_nothing_any_more_is_ended(url: str, monkeypatch: 
 
         stopper = threading.Thread(target=stop)
         stopper.start()
-        with pytest.raises(MarinaError, match="has said nothing for 15 s and was killed"):
+        with pytest.raises(MarinaError, match="wrote nothing for 15 s and was killed"):
             generator.generate(plan_of(url, duration_s=600, parts=1), lambda *_: None)
         stopper.join()
     assert not sender.is_running()
@@ -187,8 +187,8 @@ def test_a_generator_that_says_nothing_any_more_is_ended(url: str, monkeypatch: 
 
 def test_a_generator_that_does_nothing_any_more_ends_with_the_one_that_started_it() -> None:
     program = (
-        "from loadtest.sending import standing_generator\n"
-        "with standing_generator() as it: print(it.pid, flush=True); input()"
+        "from loadtest.sending import running_generator\n"
+        "with running_generator() as it: print(it.pid, flush=True); input()"
     )
     words = [sys.executable, "-c", program]
     with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
@@ -223,7 +223,7 @@ ABSENT = """
 import sys
 import loadtest.sending.leader as leader
 from loadtest.sending import LoadPlan
-leader.TOGETHER_WITHIN_S = 0.2
+leader.GATHER_TIMEOUT_S = 0.2
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
 try:
     leader.Leader(plan, "127.0.0.1", 0, lambda *_: None).run({})
@@ -243,4 +243,4 @@ def test_a_process_that_never_comes_is_named(url: str) -> None:
         timeout=60,
         cwd=ROOT,
     )
-    assert done.stdout.strip() == "processes 1, 2 of the load did not come within 0.2 s"
+    assert done.stdout.strip() == "processes 1, 2 of the load did not connect within 0.2 s"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.calibrating import Search
+from loadtest.calibrating import CalibrateOptions
 from loadtest.running import RunOptions
 from loadtest.scheduling import Arrivals, Schedule
 
@@ -51,4 +51,4 @@ def test_seed_decides_the_poisson_schedule() -> None:
 
 
 def test_random_arrivals_are_the_default_of_every_verb() -> None:
-    assert (RunOptions().arrivals, Search().arrivals) == ("poisson", "poisson")
+    assert (RunOptions().arrivals, CalibrateOptions().arrivals) == ("poisson", "poisson")

@@ -1,4 +1,4 @@
-"""A rate that rises shows between which rates the objective broke, and that decides whether it held as promised."""
+"""A rising rate shows between which rates the objective broke, and so whether it held at the promised rate."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from queues import QUEUES, always, measured, true_knee
 
 from config.errors import InputError
 from config.load import parse_spec
-from loadtest.judging import Objective, climb_of, climb_text, judge_climb
+from loadtest.judging import Objective, judge_ramp, ramp_result, ramp_text
 from loadtest.measuring import Histogram, Measurement
-from loadtest.running import RunOptions, Where, run, verdict_text
+from loadtest.running import RunOptions, TargetOptions, run_load_test, verdict_text
 from loadtest.scheduling import Ramp, Schedule
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=None)
@@ -33,7 +33,7 @@ def test_the_rate_of_a_ramp_rises_evenly() -> None:
     times = list(schedule.times())
     assert sum(time < 4 for time in times) == 40
     counts = [sum(4 + 50 * part <= time < 54 + 50 * part for time in times) for part in range(4)]
-    # 1,000, 2,000, 3,000 and 4,000 if chance had no part in it.
+    # 1,000, 2,000, 3,000 and 4,000 if arrivals were not random.
     assert counts == pytest.approx([1000, 2000, 3000, 4000], rel=0.1)
     even = list(rising(10, 90, warmup_s=0, duration_s=200, arrivals="constant").times())
     gaps = [after - before for before, after in itertools.pairwise(even)]
@@ -47,7 +47,7 @@ def test_it_breaks_around_the_true_knee(queue: object) -> None:
     knee = true_knee(queue, 60, requests=200_000)  # type: ignore[arg-type]
     for seed in range(4):
         schedule = rising(0.2 * knee, 1.6 * knee, seed=seed)
-        climb = climb_of(measured(queue, schedule, 60, seed), schedule.ramp or Ramp(begin=1, end=2), OBJECTIVE)  # type: ignore[arg-type]
+        climb = ramp_result(measured(queue, schedule, 60, seed), schedule.ramp or Ramp(begin=1, end=2), OBJECTIVE)  # type: ignore[arg-type]
         assert climb.broke_rps is not None
         low, high = climb.broke_rps
         assert low <= knee <= high <= 1.45 * knee
@@ -57,7 +57,7 @@ def test_it_breaks_around_the_true_knee(queue: object) -> None:
 
 @pytest.fixture(scope="module")
 def climbing() -> tuple[Measurement, Ramp]:
-    """A server that answers 100/s at the most, asked for 20/s to 120/s; 63/s within 60 ms."""
+    """A server that answers at most 100/s gets 20/s to 120/s; it answers 63/s within 60 ms."""
     schedule = rising(20, 120)
     assert schedule.ramp
     return measured(always(0.010), schedule, 60, 1), schedule.ramp
@@ -67,11 +67,11 @@ def climbing() -> tuple[Measurement, Ramp]:
     ("promised", "status", "reasons"),
     [(30, "PASS", []), (62, "INVALID", ["undecided"]), (110, "FAIL", ["broke"]), (None, "FAIL", ["broke"])],
 )
-def test_what_is_promised_decides(
+def test_the_promised_rate_decides(
     climbing: tuple[Measurement, Ramp], promised: float | None, status: str, reasons: list[str]
 ) -> None:
     objective = OBJECTIVE.model_copy(update={"throughput_rps": promised})
-    verdict = judge_climb(climbing[0], climb_of(*climbing, objective), objective)
+    verdict = judge_ramp(climbing[0], ramp_result(*climbing, objective), objective)
     assert (verdict.status, [reason.id for reason in verdict.every_reason()]) == (status, reasons)
 
 
@@ -83,11 +83,11 @@ def test_a_ramp_that_ends_too_early_or_has_too_few_requests_says_nothing() -> No
     ):
         assert schedule.ramp
         run = measured(always(0.001), schedule, 60, 1)
-        verdict = judge_climb(run, climb_of(run, schedule.ramp, objective), objective)
+        verdict = judge_ramp(run, ramp_result(run, schedule.ramp, objective), objective)
         assert (verdict.status, [each.id for each in verdict.every_reason()]) == ("INVALID", [reason])
 
 
-def test_a_failure_at_a_low_rate_alone_is_said_to_be_none_of_the_rate(climbing: tuple[Measurement, Ramp]) -> None:
+def test_a_failure_only_at_a_low_rate_is_not_blamed_on_the_rate_alone(climbing: tuple[Measurement, Ramp]) -> None:
     run, ramp = climbing
     slow = Histogram((60,))
     slow.add(500, 30)
@@ -95,16 +95,16 @@ def test_a_failure_at_a_low_rate_alone_is_said_to_be_none_of_the_rate(climbing: 
         piece.model_copy(update={"response": slow, "due": 30} if 100 <= at < 200 else {"response": FAST, "due": 30})
         for at, piece in enumerate(run.slices)
     )
-    climb = climb_of(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
+    climb = ramp_result(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
     assert climb.recovered
-    assert "was met again at a higher rate" in climb_text(climb, OBJECTIVE)
+    assert "held again at a higher rate" in ramp_text(climb, OBJECTIVE)
 
 
 FAST = Histogram((60,))
 FAST.add(5, 30)
 
 
-def test_requests_that_are_refused_break_it_as_well(climbing: tuple[Measurement, Ramp]) -> None:
+def test_refused_requests_break_it_as_well(climbing: tuple[Measurement, Ramp]) -> None:
     run, ramp = climbing
     slices = tuple(
         piece.model_copy(
@@ -112,9 +112,9 @@ def test_requests_that_are_refused_break_it_as_well(climbing: tuple[Measurement,
         )
         for at, piece in enumerate(run.slices)
     )
-    climb = climb_of(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
+    climb = ramp_result(run.model_copy(update={"slices": slices}), ramp, OBJECTIVE)
     assert climb.about_rps == pytest.approx(70, rel=0.02)
-    assert ": errors 9" in climb_text(climb, OBJECTIVE)
+    assert ": errors 9" in ramp_text(climb, OBJECTIVE)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_requests_that_are_refused_break_it_as_well(climbing: tuple[Measurement,
         (RunOptions(ramp=(1, 10), repeat=2), "not together with `--repeat`"),
     ],
 )
-def test_what_cannot_be_beside_a_ramp_is_refused(options: RunOptions, message: str) -> None:
+def test_options_that_contradict_a_ramp_are_refused(options: RunOptions, message: str) -> None:
     with pytest.raises(InputError) as raised:
         options.schedule(spec_in(Path()), OBJECTIVE)  # type: ignore[arg-type]
     assert message in raised.value.message
@@ -139,7 +139,9 @@ def test_a_real_server_breaks_where_its_capacity_ends(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as url:
         behave(url, capacity=300)
         options = RunOptions(ramp=(150, 600), duration_s=20, warmup_s=1, processes=2)
-        outcome = run(spec_in(tmp_path, text), options, Where(out=tmp_path / "build", url=url), quiet=True)  # type: ignore[arg-type]
+        outcome = run_load_test(
+            spec_in(tmp_path, text), options, TargetOptions(out=tmp_path / "build", url=url), quiet=True
+        )  # type: ignore[arg-type]
     assert outcome.ramp is not None
     assert outcome.verdict.status != "PASS"
     assert outcome.ramp.broke_rps is not None

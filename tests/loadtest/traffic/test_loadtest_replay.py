@@ -1,4 +1,5 @@
-"""A trace from a file is played with its own arrivals and samples, by any number of processes, again where it must."""
+"""A trace from a file is replayed with its own arrivals and samples, by any number of processes, repeated if
+necessary."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from config.load import parse_spec
 from loadtest.judging import Objective
 from loadtest.judging.trend import backlog_grows
 from loadtest.measuring import Histogram, Slice
-from loadtest.running import RunOptions, Where, next_step, run
-from loadtest.scheduling import read_trace
+from loadtest.running import RunOptions, TargetOptions, next_step, run_load_test
+from loadtest.scheduling import read_trace_file
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=7)
 SUFFIXES = (".png", ".jpg")
@@ -50,11 +51,11 @@ def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
     ],
 )
 def test_a_trace_is_read_in_every_form(folder: Path, name: str, text: str) -> None:
-    trace = read_trace(written(folder, text, name), suffixes=SUFFIXES)
+    trace = read_trace_file(written(folder, text, name), suffixes=SUFFIXES)
     assert trace.times == (0, 0.5, 2)
     assert [Path(trace.samples[place]).name for place in trace.which] == ["a.png", "b.jpg", "a.png"]
     assert trace.length_s == 3
-    assert read_trace(folder / name, speed=2, suffixes=SUFFIXES).times == (0, 0.25, 1)
+    assert read_trace_file(folder / name, speed=2, suffixes=SUFFIXES).times == (0, 0.25, 1)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +64,12 @@ def test_a_trace_is_read_in_every_form(folder: Path, name: str, text: str) -> No
         ("trace.csv", "0\nsoon\n", "trace.csv:2: time: got `soon`, allowed: seconds, or"),
         ("trace.csv", "time,sample\n0,a.png\nnan,a.png\n", "trace.csv:3: time: got `nan`"),
         ("trace.csv", "sample,time\na.png,0\na.png\n", "trace.csv:3: time: got nothing"),
-        ("trace.csv", "0,a.png\n1\n", "trace.csv:2: sample: got nothing, allowed: a file, as in other lines"),
+        ("trace.csv", "0,a.png\n1\n", "trace.csv:2: sample: got nothing, allowed: a file, as on other lines"),
         ("trace.csv", "0,a.png\n\n1,gone.png\n", "trace.csv:3: sample: got `gone.png`, but there is no file "),
         ("trace.csv", "0,trace.csv\n1,a.png\n", "trace.csv:1: sample: got `trace.csv`, allowed: files that end in"),
         ("trace.csv", "5\n", "holds 1 requests, allowed: two or more, at different times"),
         ("trace.csv", "5\n5\n", "holds 2 requests, allowed: two or more, at different times"),
-        ("trace.jsonl", '{"time": 1}\n{"time": tr\n', "trace.jsonl:2: no JSON: "),
+        ("trace.jsonl", '{"time": 1}\n{"time": tr\n', "trace.jsonl:2: not JSON: "),
         ("trace.jsonl", '{"time": 1}\n[2]\n', "trace.jsonl:2: got `[2]`, allowed: an object"),
         ("trace.jsonl", '{"time": 1}\n{"time": true}\n', "trace.jsonl:2: time: got `True`"),
         ("trace.jsonl", '{"time": 1, "sample": 3}\n{"time": 2}\n', "trace.jsonl:1: sample: got `3`"),
@@ -78,7 +79,7 @@ def test_a_trace_that_cannot_be_played_is_refused_with_its_line(
     folder: Path, name: str, text: str, message: str
 ) -> None:
     with pytest.raises(InputError) as raised:
-        read_trace(written(folder, text, name), suffixes=SUFFIXES)
+        read_trace_file(written(folder, text, name), suffixes=SUFFIXES)
     assert message in raised.value.message
 
 
@@ -93,12 +94,12 @@ def test_a_short_trace_is_played_until_there_are_enough_requests(folder: Path) -
     assert schedule.spacing == "replay"
 
 
-def test_what_follows_an_undecided_replay_plays_it_whole(folder: Path) -> None:
+def test_the_run_after_an_undecided_replay_plays_the_whole_trace(folder: Path) -> None:
     trace = written(folder, "".join(f"{index * 0.01:.3f}\n" for index in range(2000)))
     spec = parse_spec(SPEC, folder / "spec.yaml", files=False)
     options = RunOptions(replay=trace, max_duration_s=50, warmup_s=0)
     first = options.schedule(spec, OBJECTIVE)
-    # One in fifty is over the limit and the others are not: nearly, but not surely, too many.
+    # One in fifty is over the limit: nearly, but not certainly, too many.
     run = measured(always(0.001), first, 50, 1)
     slow = Histogram((50,))
     slow.add(10, 1985)
@@ -120,7 +121,7 @@ def histogram_of(fast: int, slow: bool) -> Histogram:
     return made
 
 
-def test_a_load_that_rises_is_no_backlog_that_grows(folder: Path) -> None:
+def test_a_rising_load_is_not_a_growing_backlog(folder: Path) -> None:
     rising = [20 + at for at in range(100)]
     slices = tuple(
         Slice(due=due, in_time=due, response=Histogram.from_data(made_of(due, 5 + at))) for at, due in enumerate(rising)
@@ -162,7 +163,7 @@ def test_a_trace_in_the_spec_is_replayed_by_several_processes_with_its_samples(f
     write_package(folder / "build")
     with running_server(folder / "server") as url:
         options = RunOptions(duration_s=1, max_duration_s=1, warmup_s=0, processes=2, speed=2)
-        outcome = run(spec, options, Where(out=folder / "build", url=url), quiet=True)
+        outcome = run_load_test(spec, options, TargetOptions(out=folder / "build", url=url), quiet=True)
         sizes = sizes_seen(url)
     assert sizes == {"10": 150, "20": 50}
     assert outcome.runs[0].measurement.sent == 200

@@ -1,4 +1,4 @@
-"""Several bodies: read from a folder or by weight, chosen the same however many processes send, and really sent."""
+"""Several bodies: read from a folder or by weight, chosen alike for any number of processes, and really sent."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from config.errors import InputError
 from config.load import parse_spec
 from config.record import read_package
 from config.spec import Spec
-from loadtest.calibrating.evidence import Settings
-from loadtest.calibrating.retuning import tuned_spec
+from loadtest.calibrating.evidence import ServingSettings
+from loadtest.calibrating.tuning import tuned_spec
 from loadtest.comparing.sides import Contender, _request
-from loadtest.running import RunOptions, Where, run
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, Request, packaged_request, with_samples
+from loadtest.sending import LoadPlan, LoadRequest, packaged_request, with_samples
 
 
 def spec_with(folder: Path, samples: object) -> Spec:
     return parse_spec(SPEC + f"load: {{samples: {json.dumps(samples)}}}\n", folder / "spec.yaml", files=False)
 
 
-def request_of(folder: Path, samples: object) -> Request:
+def request_of(folder: Path, samples: object) -> LoadRequest:
     write_package(folder / "build")
     package = read_package(folder / "build")
     request = packaged_request(package, folder / "build", "http://x:1")
     return with_samples(request, spec_with(folder, samples), package.record)
 
 
-def which(request: Request, count: int, seed: int) -> list[int]:
+def which(request: LoadRequest, count: int, seed: int) -> list[int]:
     schedule = Schedule(arrivals="poisson", rate=count, warmup_s=0, duration_s=1, seed=seed)
-    return schedule.which([body.weight for body in request.all_bodies])
+    return schedule.choose_bodies([body.weight for body in request.all_bodies])
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_samples_that_cannot_be_sent_are_refused(folder: Path, samples: object, 
 
 @pytest.mark.parametrize("samples", [{"samples": 1.0}, {"samples/a.png": 2.0}])
 def test_a_tuned_spec_means_the_same_samples(folder: Path, samples: dict[str, float]) -> None:
-    settings = Settings(workers=1, threads=1, max_batch=1, max_batch_delay_ms=1)
+    settings = ServingSettings(workers=1, threads=1, max_batch=1, max_batch_delay_ms=1)
     tuned = tuned_spec(spec_with(folder, samples), settings, folder / "tuned").load.samples
     assert tuned
     assert all(Path(name).is_absolute() and Path(name).exists() for name in tuned)
@@ -101,7 +101,7 @@ def test_a_load_of_several_processes_sends_every_sample(folder: Path) -> None:
     write_package(out)
     with running_server(folder / "server") as url:
         options = RunOptions(rate=100, duration_s=2, max_duration_s=2, warmup_s=0, processes=2)
-        outcome = run(spec_with(folder, {"samples": 1}), options, Where(out=out, url=url), quiet=True)
+        outcome = run_load_test(spec_with(folder, {"samples": 1}), options, TargetOptions(out=out, url=url), quiet=True)
         sizes = sizes_seen(url)
     assert outcome.load.samples == 3
     assert set(sizes) == {"10", "20", "30"}

@@ -1,4 +1,4 @@
-"""A long run names what grows in the server, and nothing that only moves or settles."""
+"""A soak names what grows in the server, but nothing that only fluctuates or settles."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from config.load import parse_spec
 from config.pages import linear_axis
 from loadtest.judging import Objective, judge, judge_soak
 from loadtest.judging.soak import trend
-from loadtest.measuring import Measurement, Reading, Second, Vitals, VitalsWatch, percent
-from loadtest.measuring.vitals import reading_of
-from loadtest.reporting.growth import growth
-from loadtest.reporting.words import beside_text, check_text
-from loadtest.running import RunOptions, Where, run
+from loadtest.measuring import Measurement, Second, ServerReading, ServerReadings, ServerWatch, percent
+from loadtest.measuring.server_readings import parse_reading
+from loadtest.reporting.growth_charts import growth_charts
+from loadtest.reporting.text import check_text, interval_note
+from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=None)
@@ -39,7 +39,7 @@ marina_queued{model="m"} 3
 
 
 def blocks(shape: Callable[[float], float], noise: float = 0.002, seed: int = 1) -> list[float]:
-    """Twelve medians of a figure that is `shape` of the time from 0 to 1, with noise that remembers itself."""
+    """Twelve medians of a figure that is `shape` of the time from 0 to 1, with correlated noise."""
     dice, drift, values = random.Random(seed), 0.0, []
     for at in range(12):
         drift = 0.5 * drift + dice.gauss(0, noise * BASE)
@@ -72,14 +72,14 @@ def test_figures_that_do_not_grow_raise_few_alarms() -> None:
 
 
 def soaked(memory: Callable[[float], float] = lambda _: BASE, **changes: Any) -> Measurement:
-    """Ten minutes of a server whose memory is that at each second."""
+    """Ten minutes of a server with this memory at each second."""
     run = measured(always(0.001), Schedule(arrivals="poisson", rate=20, warmup_s=0, duration_s=600), 50, 1)
     readings = [
-        Reading(at_s=at, memory={"worker 9000": memory(at), "torchserve": BASE}, files={"worker 9000": 12.0})
+        ServerReading(at_s=at, memory={"worker 9000": memory(at), "torchserve": BASE}, files={"worker 9000": 12.0})
         for at in range(2, 600, 2)
     ]
     seconds = tuple(Second(due=20, response=run.slices[at].response) for at in range(600))
-    return run.model_copy(update={"vitals": Vitals(readings=tuple(readings)), "seconds": seconds} | changes)
+    return run.model_copy(update={"vitals": ServerReadings(readings=tuple(readings)), "seconds": seconds} | changes)
 
 
 def judged(run: Measurement) -> tuple[str, list[str]]:
@@ -87,34 +87,34 @@ def judged(run: Measurement) -> tuple[str, list[str]]:
     return verdict.status, [f"{reason.id}: {reason.text}" for reason in verdict.every_reason()]
 
 
-def test_a_step_is_no_growth_and_the_verdict_says_why() -> None:
+def test_a_step_is_not_growth_and_the_verdict_says_why() -> None:
     run = soaked(lambda at: BASE * (1 if at < 380 else 1.05))
     verdict = judge_soak(judge(run, OBJECTIVE), run, warmup_s=0)
     (memory,) = (check for check in verdict.checks if check.objective == "memory")
     assert check_text(memory) == f"memory {percent(memory.measured or 0)} > 2 %, but not steadily"
-    assert (memory.status, beside_text(memory)) == ("PASS", "but not steadily")
+    assert (memory.status, interval_note(memory)) == ("PASS", "but not steadily")
 
 
-def test_what_each_process_held_is_drawn_beside_what_it_held_when_it_began_to_be_judged() -> None:
+def test_each_process_is_drawn_relative_to_the_start_of_the_judged_time() -> None:
     run = soaked(lambda at: BASE * (0.5 if at < 20 else 1 + max(0, at - 200) / 4000))
-    memory, files = growth(run, 0, linear_axis(0, 600))
+    memory, files = growth_charts(run, 0, linear_axis(0, 600))
     drawn = {line.name: line for line in memory.chart.lines}
     assert drawn.keys() == {"worker 9000", "torchserve"}
     assert memory.chart.limit == 102
     assert memory.chart.shaded == [(0, 200)]
     ends = [dict(drawn[name].points)[598] for name in ("worker 9000", "torchserve")]
     assert ends == pytest.approx([109.9, 100], abs=0.5)
-    # Not yet filled, it would squeeze what is judged together.
+    # Values from before the caches were full would squeeze the judged ones.
     assert dict(drawn["worker 9000"].points)[10] is None
     assert [entry.text for entry in memory.legend] == ["torchserve", "worker", "102 %", "not judged"]
     assert [line.name for line in files.chart.lines] == ["worker 9000"]
 
 
-def test_of_a_run_in_which_nobody_looked_nothing_is_drawn() -> None:
-    assert growth(soaked(vitals=None), 0, linear_axis(0, 600)) == []
+def test_a_run_without_readings_has_no_growth_charts() -> None:
+    assert growth_charts(soaked(vitals=None), 0, linear_axis(0, 600)) == []
 
 
-def test_a_server_that_keeps_what_it_has_passes() -> None:
+def test_a_server_that_does_not_grow_passes() -> None:
     assert judged(soaked()) == ("PASS", [])
 
 
@@ -125,7 +125,7 @@ def test_the_process_that_grows_is_named() -> None:
     assert reason.endswith(" MB in 6.67 minutes and never fell back")
 
 
-def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_them() -> None:
+def test_buffers_that_fill_with_the_first_requests_are_not_a_leak_unless_they_grow_after_them() -> None:
     def little(at: float) -> float:
         return 48e6 + 3e6 * at / 600
 
@@ -133,7 +133,7 @@ def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_th
     assert status == "INVALID"
     assert reason == (
         "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.67 minutes, as buffers do while they "
-        "fill in the first 100,000 requests: a longer soak tells whether that ends"
+        "fill up during the first 100,000 requests: a longer soak will show whether it stops"
     )
     many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
     status, (reason,) = judged(soaked(little, seconds=many))
@@ -141,7 +141,7 @@ def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_th
     assert reason.startswith("memory-grows: the memory of worker 9000 grew from 49 MB to 51 MB")
 
 
-def test_a_heap_that_fills_with_the_first_requests_is_no_leak_of_java_but_of_a_worker() -> None:
+def test_a_heap_that_fills_with_the_first_requests_is_a_leak_of_a_worker_but_not_of_java() -> None:
     def growing(name: str, due: int = 20) -> tuple[str, list[str]]:
         run = soaked()
         assert run.vitals is not None
@@ -150,21 +150,21 @@ def test_a_heap_that_fills_with_the_first_requests_is_no_leak_of_java_but_of_a_w
             for each in run.vitals.readings
         )
         seconds = tuple(each.model_copy(update={"due": due}) for each in run.seconds)
-        return judged(run.model_copy(update={"vitals": Vitals(readings=readings), "seconds": seconds}))
+        return judged(run.model_copy(update={"vitals": ServerReadings(readings=readings), "seconds": seconds}))
 
     status, (reason,) = growing("torchserve")
     assert status == "INVALID"
     assert reason.startswith("settles: the memory of torchserve grew from 44")
-    assert "as a heap does while it fills in the first 100,000 requests" in reason
+    assert "as a heap does while it fills up during the first 100,000 requests" in reason
     assert growing("torchserve", due=600)[0] == growing("worker 9000")[0] == "FAIL"
 
 
 def test_files_that_are_never_closed_are_named() -> None:
-    vitals = soaked().vitals or Vitals()
+    vitals = soaked().vitals or ServerReadings()
     readings = tuple(
         each.model_copy(update={"files": {"torchserve": 50 + each.at_s // 20}}) for each in vitals.readings
     )
-    status, (reason,) = judged(soaked(vitals=Vitals(readings=readings)))
+    status, (reason,) = judged(soaked(vitals=ServerReadings(readings=readings)))
     assert (status, reason.partition(" in ")[0]) == (
         "FAIL",
         "files-grows: the open files of torchserve grew from 60 to 79",
@@ -186,30 +186,33 @@ def test_answers_that_take_longer_and_longer_fail() -> None:
 @pytest.mark.parametrize(
     ("vitals", "reason"),
     [
-        (None, "server-unseen: the memory cannot be seen"),
-        (Vitals(missed=300, why="http://x/metrics cannot be read"), "http://x/metrics cannot be read"),
-        (Vitals(readings=tuple(Reading(at_s=at) for at in range(600))), "its page of metrics does not say it"),
+        (None, "server-unseen: the memory could not be read"),
+        (ServerReadings(missed=300, why="http://x/metrics cannot be read"), "http://x/metrics cannot be read"),
+        (
+            ServerReadings(readings=tuple(ServerReading(at_s=at) for at in range(600))),
+            "the server's metrics do not include it",
+        ),
     ],
 )
-def test_a_server_that_cannot_be_seen_is_not_judged(vitals: Vitals | None, reason: str) -> None:
+def test_a_server_whose_metrics_cannot_be_read_is_not_judged(vitals: ServerReadings | None, reason: str) -> None:
     status, reasons = judged(soaked(vitals=vitals))
     assert status == "INVALID"
     assert reason in reasons[0]
 
 
-def test_a_worker_that_was_started_again_fails() -> None:
-    vitals = soaked().vitals or Vitals()
+def test_a_worker_that_was_restarted_fails() -> None:
+    vitals = soaked().vitals or ServerReadings()
     readings = tuple(
         each.model_copy(update={"restarts": {"worker 9000": each.at_s // 400}}) for each in vitals.readings
     )
-    assert judged(soaked(vitals=Vitals(readings=readings))) == (
+    assert judged(soaked(vitals=ServerReadings(readings=readings))) == (
         "FAIL",
-        ["restarted: worker 9000 ended and was started again"],
+        ["restarted: worker 9000 ended and was restarted"],
     )
 
 
 def test_the_page_is_read_as_the_supervisor_writes_it() -> None:
-    assert reading_of(PAGE, 3.0) == Reading(
+    assert parse_reading(PAGE, 3.0) == ServerReading(
         at_s=3.0,
         memory={"worker 9000": 5e8, "torchserve": 3.5e8},
         files={"torchserve": 77, "worker 9000": 12},
@@ -218,7 +221,7 @@ def test_the_page_is_read_as_the_supervisor_writes_it() -> None:
 
 
 @pytest.mark.slow
-def test_looks_that_fail_are_counted() -> None:
+def test_failed_readings_are_counted() -> None:
     asked = iter([PAGE, PAGE])
 
     def page() -> str:
@@ -229,21 +232,23 @@ def test_looks_that_fail_are_counted() -> None:
             raise OSError("gone") from None
 
     missed: list[int] = []
-    with VitalsWatch(page, total_s=1) as watch:
+    with ServerWatch(page, total_s=1) as watch:
         while not missed:
             time.sleep(0.05)
     assert (len(watch.vitals.readings), watch.vitals.why) == (2, "gone")
 
 
 @pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat", "ramp"])
-def test_what_contradicts_a_soak_is_refused(option: str) -> None:
+def test_options_that_contradict_a_soak_are_refused(option: str) -> None:
     options = RunOptions.model_validate({"soak_s": 100, option: (1, 2) if option == "ramp" else 3})
-    with pytest.raises(InputError, match=r"`--soak`: not together with `--.*`, it is one run of its own kind"):
+    with pytest.raises(InputError, match=r"`--soak`: not together with `--.*`: it is a single run of a special kind"):
         options.schedule(parse_spec(SPEC, Path("spec.yaml"), files=False), OBJECTIVE)
 
 
-def test_pods_are_not_soaked_from_here(tmp_path: Path) -> None:
+def test_pods_in_a_cluster_cannot_be_soaked(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
-    where: Any = Where(out=tmp_path, elsewhere=SimpleNamespace(pods=2))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="`--soak`: looks at the memory of one server"):
-        run(spec, RunOptions(rate=5, soak_s=60), where)
+    where: Any = TargetOptions(out=tmp_path, remote=SimpleNamespace(pods=2))  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match="`--soak`: not together with `--in-cluster`: it reads the memory of one server"
+    ):
+        run_load_test(spec, RunOptions(rate=5, soak_s=60), where)

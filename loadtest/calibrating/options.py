@@ -1,4 +1,4 @@
-"""How to search the knee, as the command line says it."""
+"""The options of `marina calibrate`."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from loadtest.scheduling import Arrivals
 
 _SHORTEST_TRIAL_S, _LONGEST_GROWTH_S = 8.0, 60.0
 _SPARE_SAMPLES = 1.1
-# Neighbouring latencies of random arrivals rise and fall together; with fewer, simulated knees differ by 15 %.
+# Neighbouring latencies of random arrivals rise and fall together; with fewer samples, simulated knees differ by 15 %.
 _STEADY_SAMPLES: dict[Arrivals, float] = {"constant": 1.1, "poisson": 2.5}
-# Enough to see that a rate is clearly held or clearly not.
+# Enough to see when a rate is clearly held or clearly not held.
 _FIRST_LOOK = 0.25
-# What a calibration measures in all, in lengths of one run at the knee: as simulated, `make bench-knee`.
+# The total measured time of a calibration, in lengths of one run at the knee, as simulated by `make bench-knee`.
 _USUAL_LENGTHS = 30
 
 
-class Search(Part):
-    """The options of `marina calibrate`; None is a default that depends on the objective."""
+class CalibrateOptions(Part):
+    """The options of `marina calibrate`; None stands for a default that depends on the objective."""
 
     first: Annotated[float, Field(gt=0)] | None = None
-    """Rate of the first run, requests/s; default: a little under what short bursts show."""
+    """Rate of the first run, requests/s; default: a little below what short bursts show."""
     trial_s: Annotated[float, Field(gt=0)] | None = None
-    """Length of each run, if that is enough for p99; default: also long enough for a queue to grow past the limit."""
+    """Length of each run, unless a p99 needs more; default: also long enough for a queue to grow past the limit."""
     max_duration_s: Annotated[float, Field(gt=0)] | None = None
-    """How long may be measured, all runs together; None: as long as it takes."""
+    """The longest measured time of all runs together; None: no limit."""
     warmup_s: Annotated[float, Field(ge=0)] = 2
     repeat: Annotated[int, Field(ge=1)] = 1
-    """Searches, which must find about the same, before the knee is measured by long runs."""
+    """Number of searches, which must find about the same knee before long runs measure it."""
     processes: Annotated[int, Field(ge=1)] = 1
     arrivals: Arrivals = "poisson"
     seed: int = 0
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] = knee.TOLERANCE
-    """Half of the knee's interval, as a share of it: long runs go on until it is that narrow."""
+    """Half the width of the knee's interval, as a share of the knee: long runs continue until it is that narrow."""
 
     def length_s(self, rate: float, objective: Objective) -> float:
         """How long a run at `rate` must be to be judged."""
@@ -47,15 +47,15 @@ class Search(Part):
         return max(self._shortest_s(objective), _STEADY_SAMPLES[self.arrivals] * samples_needed() / rate)
 
     def first_look_s(self, rate: float, objective: Objective) -> float:
-        """How long is measured before the first judgement: a clear rate needs no more."""
+        """How long a rate is measured before the first judgement: a clear rate needs no more."""
         length_s = self.length_s(rate, objective)
         return length_s if self.trial_s is not None else max(self._shortest_s(objective), _FIRST_LOOK * length_s)
 
     def usual_s(self, rate: float, objective: Objective) -> float:
-        """About how long a calibration measures whose knee is near `rate`."""
+        """About how long a calibration takes whose knee is near `rate`."""
         return _USUAL_LENGTHS * (self.length_s(rate, objective) + self.warmup_s)
 
     def _shortest_s(self, objective: Objective) -> float:
-        # Just above what a server holds, its queue takes this long to become slower than the limit.
+        # Slightly above the rate that a server holds, its queue takes this long to exceed the limit.
         growth_s = min(_LONGEST_GROWTH_S, (objective.ttft_p99_ms or objective.p99_ms) / 1000 / knee.TOLERANCE)
         return max(_SHORTEST_TRIAL_S, growth_s)

@@ -1,4 +1,4 @@
-"""A trace of real traffic from a file: CSV or JSON lines with the time of each request and, if known, its sample."""
+"""Reads a trace of real traffic: CSV or JSON lines with the time of each request and, if known, its sample."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from config.errors import InputError, listed
 from loadtest.scheduling.arrivals import Trace
 
 _HINT = (
-    "CSV lines such as `0.25,cat.jpg` or `2026-03-02T08:00:00.250Z,cat.jpg`, or JSON lines such as "
-    '`{"time": 0.25, "sample": "cat.jpg"}`; samples are files beside it, and may be left out of all lines'
+    "write CSV lines such as `0.25,cat.jpg` or `2026-03-02T08:00:00.250Z,cat.jpg`, or JSON lines such as "
+    '`{"time": 0.25, "sample": "cat.jpg"}`; samples are files next to the trace, and may be omitted on all lines'
 )
-Row = tuple[int, object, object]
-"""Number of the line, time, sample; what is not there is None."""
+TraceRow = tuple[int, object, object]
+"""Line number, time, sample; None for what is missing."""
 
 
-def read_trace(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> Trace:
-    """The trace in a file, its lines in any order, `speed` times as fast; InputError names the line that is wrong.
+def read_trace_file(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> Trace:
+    """Reads a trace, whose lines may be in any order, and plays it `speed` times as fast; InputError names a bad line.
 
     Samples must end in one of `suffixes`.
     """
@@ -41,14 +41,14 @@ def read_trace(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> 
     places = {sample: place for place, sample in enumerate(dict.fromkeys(samples))}
     return Trace(
         times=tuple(round((time - first) / speed, 6) for time, _, _ in arrivals),
-        # Where it begins again, there is a gap as elsewhere.
+        # Before the trace is repeated there is a gap of the mean length.
         length_s=(last - first) / speed * len(arrivals) / (len(arrivals) - 1),
         samples=tuple(places),
         which=tuple(places[sample] for sample in samples),
     )
 
 
-def _from_csv(file: Path, text: str) -> Iterator[Row]:
+def _from_csv(file: Path, text: str) -> Iterator[TraceRow]:
     reader, time_at, sample_at = csv.reader(text.splitlines()), 0, 1
     try:
         for fields in reader:
@@ -64,21 +64,21 @@ def _from_csv(file: Path, text: str) -> Iterator[Row]:
         raise InputError(f"{file}:{reader.line_num}: cannot be read: {err}", hint=_HINT) from err
 
 
-def _from_json(file: Path, text: str) -> Iterator[Row]:
+def _from_json(file: Path, text: str) -> Iterator[TraceRow]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             fields = json.loads(line)
         except ValueError as err:
-            raise InputError(f"{file}:{number}: no JSON: {err}", hint=_HINT) from err
+            raise InputError(f"{file}:{number}: not JSON: {err}", hint=_HINT) from err
         if not isinstance(fields, dict):
             raise InputError(f"{file}:{number}: got `{line[:80]}`, allowed: an object", hint=_HINT)
         yield number, fields.get("time"), fields.get("sample")
 
 
 def _time(file: Path, number: int, value: object) -> float:
-    """Seconds, from whatever begin."""
+    """The time of a line in seconds, from any origin."""
     try:
         if (
             isinstance(value, str | int | float)
@@ -92,19 +92,19 @@ def _time(file: Path, number: int, value: object) -> float:
         return datetime.fromisoformat(str(value)).timestamp()
     except (ValueError, OverflowError) as err:
         given = "nothing" if value in (None, "") else f"`{value}`"
-        text = f"{file}:{number}: time: got {given}, allowed: seconds, or a date and time as of ISO 8601"
+        text = f"{file}:{number}: time: got {given}, allowed: seconds, or a date and time in ISO 8601"
         raise InputError(text, hint=_HINT) from err
 
 
 def _samples(file: Path, named: list[tuple[int, object]], suffixes: Sequence[str]) -> list[str]:
-    """The file of each arrival; none when no line names one."""
+    """The sample file of each arrival; empty if no line names one."""
     if all(sample is None for _, sample in named):
         return []
     known: dict[str, str] = {}
     for number, sample in sorted(named, key=lambda entry: entry[0]):
         if not isinstance(sample, str):
             given = "nothing" if sample is None else f"`{sample}`"
-            raise InputError(f"{file}:{number}: sample: got {given}, allowed: a file, as in other lines", hint=_HINT)
+            raise InputError(f"{file}:{number}: sample: got {given}, allowed: a file, as on other lines", hint=_HINT)
         if sample not in known:
             place = file.parent / sample
             if not place.is_file():

@@ -1,21 +1,20 @@
-"""`compare.xml`: JUnit with one case for each figure, so that any CI shows the verdict of a comparison."""
+"""`compare.xml`: JUnit with one test case per figure, so that any CI system can show the result of a comparison."""
 
 from __future__ import annotations
 
 from loadtest.comparing.comparison import Comparison, Figure
 from loadtest.measuring import figure, percent
-from loadtest.reporting import Case, arrivals_text, cost_cases, suite_xml
+from loadtest.reporting import JUnitCase, arrivals_text, cost_cases, suite_xml
 
 
 def comparison_xml(comparison: Comparison) -> str:
-    """The file's text."""
     against = [reason for reason in comparison.reasons if reason.id != "over-budget"]
     cases = [
-        Case(figure_title(value), value.status, [*(against if value.status == "INVALID" else ()), *value.reasons])
+        JUnitCase(figure_title(value), value.status, [*(against if value.status == "INVALID" else ()), *value.reasons])
         for value in comparison.figures
     ]
     if against:
-        cases.insert(0, Case("can be compared", comparison.status, against))
+        cases.insert(0, JUnitCase("can be compared", comparison.status, against))
     cases += cost_cases(comparison.costs)
     load = comparison.load
     seconds = sum(turns.old.asked_s + turns.new.asked_s for turns in comparison.rounds)
@@ -30,7 +29,7 @@ def comparison_xml(comparison: Comparison) -> str:
 
 
 def figure_title(value: Figure) -> str:
-    """What must hold of a figure: `p99 of new / old at most 1.2`."""
+    """What must hold: `p99 of new / old at most 1.2`."""
     if value.figure == "errors":
         return f"errors at most {percent(value.limit)} more"
     if value.figure == "answers":

@@ -1,7 +1,7 @@
-"""The best settings under the objective, without trying all of them. Pure: what a setting holds, the caller measures.
+"""The search for the best settings under the objective, without trying all of them. The caller measures. No I/O.
 
-Starts from the spec's own settings and improves one group at a time, the ones that matter most first, until nothing in
-reach is better: workers with threads, which share the cores; then the batch; then how long it waits to fill.
+It starts from the spec's own settings and improves one group at a time, the most important one first, until nothing
+nearby is better: workers and threads, which share the cores; then the batch size; then how long a batch waits to fill.
 """
 
 from __future__ import annotations
@@ -9,83 +9,83 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.evidence import ServingSettings
 from loadtest.measuring import figure
 
-Measure = Callable[[Settings, float], float | None]
-"""The rate that settings hold within the objective, requests/s; None when it is less than the rate given."""
+Measure = Callable[[ServingSettings, float], float | None]
+"""Returns the rate that settings hold within the objective, requests/s; None if it is less than the given rate."""
 
-# Less than this is noise: two searches for one knee differ by as much.
+# A smaller difference is noise: two searches for the same knee differ by as much.
 _BETTER = 1.03
 
 
 @dataclass(frozen=True)
-class Space:
-    """What may be tried."""
+class SettingsSpace:
+    """The settings that may be tried."""
 
     cores: int
     batches: Sequence[int]
-    """Sizes that are compiled; a larger batch would be cut."""
+    """The compiled batch sizes; a larger batch would be split."""
     delays_ms: Sequence[int]
 
     @property
     def splits(self) -> list[tuple[int, int]]:
-        """Workers and threads that leave no core idle and none shared."""
+        """All pairs of workers and threads that use every core exactly once."""
         return [(workers, self.cores // workers) for workers in range(1, self.cores + 1) if not self.cores % workers]
 
     @property
     def size(self) -> int:
-        """How many settings the full grid has."""
+        """The number of settings in the full grid."""
         return len(self.splits) * len(self.batches) * len(self.delays_ms)
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One setting and what it holds; None when it does not hold `to_beat`, and then it is not measured further."""
+class TriedSettings:
+    """Settings and the rate that they hold; None, and not measured any further, if they do not hold `to_beat`."""
 
-    settings: Settings
+    settings: ServingSettings
     rps: float | None
     to_beat: float
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best of all that was tried, in the order it was tried; the first is where it began."""
+    """The result: the best settings, all that were tried, in order and starting with the spec's own, and why."""
 
-    best: Tried
-    tried: tuple[Tried, ...]
+    best: TriedSettings
+    tried: tuple[TriedSettings, ...]
     why: tuple[str, ...]
 
 
-def tune(measure: Measure, start: Settings, space: Space) -> Tuning:
-    """Searches the space from `start`."""
-    search = _Search(measure)
+def search_settings(measure: Measure, start: ServingSettings, space: SettingsSpace) -> Tuning:
+    """Searches the space for the best settings, starting from `start`."""
+    search = _SettingsSearch(measure)
     best = search.try_settings(start, 0.0)
     improved = True
     while improved:
         before = best
         best = search.best_of(best, [_split(best.settings, *split) for split in space.splits], "workers × threads")
         best = search.climb(best, "max_batch", space.batches)
-        # A batch of one waits for nobody, so its delay does nothing.
+        # A batch of one does not wait, so its delay has no effect.
         if best.settings.max_batch > 1:
             best = search.climb(best, "max_batch_delay_ms", space.delays_ms)
         improved = best != before
     return Tuning(best, tuple(search.tried.values()), tuple(search.why))
 
 
-class _Search:
+class _SettingsSearch:
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
-        self.tried: dict[Settings, Tried] = {}
+        self.tried: dict[ServingSettings, TriedSettings] = {}
         self.why: list[str] = []
 
-    def try_settings(self, settings: Settings, to_beat: float) -> Tried:
-        # What did not hold an earlier bar does not hold a later one, which is higher.
+    def try_settings(self, settings: ServingSettings, to_beat: float) -> TriedSettings:
+        # Settings that did not hold an earlier rate do not hold a later one, which is higher.
         if settings not in self.tried:
-            self.tried[settings] = Tried(settings, self._measure(settings, to_beat), to_beat)
+            self.tried[settings] = TriedSettings(settings, self._measure(settings, to_beat), to_beat)
         return self.tried[settings]
 
-    def best_of(self, best: Tried, others: Sequence[Settings], name: str) -> Tried:
+    def best_of(self, best: TriedSettings, others: Sequence[ServingSettings], name: str) -> TriedSettings:
         known = len(self.tried)
         winner = best
         for settings in others:
@@ -95,8 +95,8 @@ class _Search:
             self._explain(name, best, winner)
         return winner
 
-    def climb(self, best: Tried, field: str, values: Sequence[int]) -> Tried:
-        """Steps up or down one field as long as each step is better."""
+    def climb(self, best: TriedSettings, field: str, values: Sequence[int]) -> TriedSettings:
+        """Moves one field up or down, as long as each step is better."""
         begun, known = best, len(self.tried)
         current = getattr(best.settings, field)
         up = [value for value in sorted(values) if value > current]
@@ -113,7 +113,7 @@ class _Search:
             self._explain(field, begun, best)
         return best
 
-    def _explain(self, name: str, before: Tried, after: Tried) -> None:
+    def _explain(self, name: str, before: TriedSettings, after: TriedSettings) -> None:
         if after == before:
             kept = f"{_shown(name, after)}, {figure(_rps(after))} requests/s"
             self.why.append(f"`{name}`: nothing else tried is better than {kept}")
@@ -123,19 +123,19 @@ class _Search:
             self.why.append(f"`{name}`: {change} raises the knee from {rates}")
 
 
-def _split(settings: Settings, workers: int, threads: int) -> Settings:
+def _split(settings: ServingSettings, workers: int, threads: int) -> ServingSettings:
     return settings.model_copy(update={"workers": workers, "threads": threads})
 
 
-def _is_better(tried: Tried, other: Tried) -> bool:
+def _is_better(tried: TriedSettings, other: TriedSettings) -> bool:
     return _rps(tried) > _BETTER * _rps(other)
 
 
-def _rps(tried: Tried) -> float:
+def _rps(tried: TriedSettings) -> float:
     return tried.rps or 0.0
 
 
-def _shown(name: str, tried: Tried) -> str:
+def _shown(name: str, tried: TriedSettings) -> str:
     if name == "workers × threads":
         return f"{tried.settings.workers} × {tried.settings.threads}"
     return str(getattr(tried.settings, name))

@@ -1,4 +1,4 @@
-"""The request that is sent, encoded once, and what a good answer to it looks like; both come from the package."""
+"""The request with the sample of a package or spec, and the structure of a good answer to it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from config.errors import InputError
 from config.mar import open_mar
 from config.record import Package, Record
 from config.spec import Spec
-from loadtest.sending.plan import Expected, Request
+from loadtest.sending.plan import Expected, LoadRequest
 
-# Of a language model's whole answer.
+# Keys of a language model's answer that is not streamed.
 _WRITTEN = ("choices", "usage")
 
 
-def packaged_request(package: Package, folder: Path, url: str) -> Request:
-    """The sample inside the MAR of a build folder, for the model's prediction path."""
+def packaged_request(package: Package, folder: Path, url: str) -> LoadRequest:
+    """The request with the sample inside the MAR of a build folder, for the model's prediction path."""
     record, mar = package.record, folder / package.mar
     with open_mar(mar) as archive:
         body = archive.read(record.sample.file)
     return _request(url, record.name, body, record.sample.content_type, expected_of(record))
 
 
-def spec_request(spec: Spec, url: str) -> Request:
-    """The sample that the spec names, for a server whose package is not here."""
+def spec_request(spec: Spec, url: str) -> LoadRequest:
+    """The request with the sample that the spec names, for a server whose package is not here."""
     if spec.load.sample is None:
         text = f"{spec.file}: `load.sample`: missing, and without a package there is no other sample to send"
         raise InputError(text, hint=f"marina package {spec.file}")
@@ -44,19 +44,21 @@ def spec_request(spec: Spec, url: str) -> Request:
 
 
 def expected_without_package(spec: Spec) -> Expected:
-    """What is known of the answers from the spec alone."""
+    """The structure of the answers as far as the spec alone tells it."""
     keys = {"image": ("top_indices", "top_probs"), "text": _WRITTEN}.get(spec.model.handler, ())
     return Expected(form="json" if keys else "any", keys=keys)
 
 
 def content_type_of(file: Path) -> str | None:
-    """What a file is sent as; None for one that no model takes."""
+    """The content type of a file; None if no model accepts such files."""
     return CONTENT_TYPES.get(file.suffix.lower())
 
 
 def expected_of(record: Record, content_type: str | None = None) -> Expected:
-    """The structure of the package's answers to such a body, by default to its sample; of an own handler's nothing is
-    known."""
+    """The structure of a package's answers to bodies of a content type, by default that of its sample.
+
+    Nothing is known about the answers of a user's own handler.
+    """
     if record.handler == "image":
         labels = ("top_labels",) if record.labels else ()
         return Expected(form="json", keys=("top_indices", "top_probs", *labels))
@@ -69,8 +71,8 @@ def expected_of(record: Record, content_type: str | None = None) -> Expected:
     return Expected()
 
 
-def _request(url: str, name: str, body: bytes, content_type: str, expected: Expected) -> Request:
-    return Request(
+def _request(url: str, name: str, body: bytes, content_type: str, expected: Expected) -> LoadRequest:
+    return LoadRequest(
         url=f"{url.rstrip('/')}/predictions/{name}",
         body=base64.b64encode(body),
         content_type=content_type,

@@ -1,4 +1,4 @@
-"""`compare.html`: two servers as two curves, and what they differ by. One file, no network and no script."""
+"""`compare.html`: the latencies of two servers as curves, and their differences. One file, no network, no script."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
-from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
-from loadtest.comparing.suite import figure_title
-from loadtest.judging import SHARE
-from loadtest.measuring import Histogram, figure, merged
-from loadtest.reporting import arrivals_text, cost_facts, percentile_axis, texts_by_id, value_text
+from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn, responses
+from loadtest.comparing.comparison_junit import figure_title
+from loadtest.judging import P99_SHARE
+from loadtest.measuring import Histogram, figure
+from loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
 
 _MEANING = {
-    "PASS": "The new server is surely not worse than the old one by more than is allowed.",
-    "FAIL": "The new server is worse than the old one by more than is allowed.",
-    "INVALID": "The measurement does not tell whether the new server is worse than the old one.",
+    "PASS": "The new server is certainly not worse than the old one by more than allowed.",
+    "FAIL": "The new server is worse than the old one by more than allowed.",
+    "INVALID": "The measurement does not show whether the new server is worse than the old one.",
 }
 _LEGEND = [LegendEntry("ink-two", "old"), LegendEntry("ink-one", "new")]
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The file's text."""
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
     return render_template(
-        Path(__file__).with_name("comparison.html"),
+        Path(__file__).with_name("comparison_page.html"),
         title=f"{status}: {name}",
         heading=name,
         status=status,
@@ -50,8 +49,8 @@ def _row(value: Figure) -> dict[str, str]:
         between = f"{low:.3g} to {f'{high:.3g}' if math.isfinite(high) else '∞'}"
     return {
         "title": figure_title(value),
-        "old": value_text(value.old, value.unit),
-        "new": value_text(value.new, value.unit),
+        "old": measured_text(value.old, value.unit),
+        "new": measured_text(value.new, value.unit),
         "ratio": "-" if value.ratio is None else f"{value.ratio:.3g}",
         "between": "" if value.ratio is None else between,
         "status": value.status,
@@ -60,14 +59,10 @@ def _row(value: Figure) -> dict[str, str]:
 
 def _charts(comparison: Comparison) -> list[Drawing]:
     counted = comparison.counted
-    old, new = (merged([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted))
+    old, new = responses(counted) if counted else (Histogram(), Histogram())
     if not old.count or not new.count:
         return []
     return [_cumulative(old, new), _tail(old, new), _each_round(counted)]
-
-
-def _turns(rounds: Sequence[Round]) -> tuple[list[Turn], list[Turn]]:
-    return [turns.old for turns in rounds], [turns.new for turns in rounds]
 
 
 def _cumulative(old: Histogram, new: Histogram) -> Drawing:
@@ -82,7 +77,7 @@ def _cumulative(old: Histogram, new: Histogram) -> Drawing:
 
 
 def _rank(histogram: Histogram) -> int:
-    """The last one that is drawn: the very slowest would press all others into a corner."""
+    """The rank of the slowest latency that is drawn: the very slowest would squeeze all others into a corner."""
     return max(1, math.ceil(0.999 * histogram.count))
 
 
@@ -106,7 +101,7 @@ def _tail(old: Histogram, new: Histogram) -> Drawing:
 
 def _each_round(rounds: Sequence[Round]) -> Drawing:
     dots, shown = [], []
-    for share, name in ((0.5, "three"), (SHARE, "limit")):
+    for share, name in ((0.5, "three"), (P99_SHARE, "limit")):
         values = [_percentile(turns.new, share) / _percentile(turns.old, share) for turns in rounds]
         shown += values
         dots.append(Line(name, f"fail ink-{name}", [(at + 0.5, value) for at, value in enumerate(values)]))
@@ -132,20 +127,22 @@ def _percentile(turn: Turn, share: float) -> float:
 def _compared(comparison: Comparison) -> dict[str, str]:
     load, answers = comparison.load, comparison.answers
     left_out = len(comparison.rounds) - len(comparison.counted)
-    still = [side for side in (comparison.old, comparison.new) if not side.started]
-    alike = "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered alike"
+    never_paused = [side for side in (comparison.old, comparison.new) if not side.started]
+    same_answers = (
+        "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered the same"
+    )
     return {
         "Old": _subject(comparison.old),
         "New": _subject(comparison.new),
-        "Load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.turn_s:g} s each in a round, "
+        "Load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.turn_s:g} s each per round, "
         f"after {load.warmup_s:g} s of warm-up",
-        "Rounds": f"{len(comparison.rounds)}, of which {left_out} left out: old, new, new, old and so on",
-        "Beside it": "each stood still while the other was measured"
-        if not still
-        else "a server that was not started here keeps running, and its CPU time is not known",
-        "Answers": alike,
+        "Rounds": f"{len(comparison.rounds)} (old, new, new, old and so on), {left_out} of them left out",
+        "Other server": "each was paused while the other was measured"
+        if not never_paused
+        else "a server that was not started here keeps running, and its CPU time is unknown",
+        "Answers": same_answers,
         "Machine": f"{comparison.machine}, {comparison.machine.system}",
-        "Begun": comparison.at,
+        "Started": comparison.at,
     }
 
 

@@ -1,4 +1,4 @@
-"""The charts of `verdict.html`, from an outcome."""
+"""The charts of `verdict.html`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
 from config.pages import Axis, Bars, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds
-from loadtest.judging import Climb, Outcome
-from loadtest.measuring import Histogram, Second, merged
-from loadtest.reporting.growth import growth
+from loadtest.judging import LoadTestOutcome, RampResult
+from loadtest.measuring import Histogram, Second
+from loadtest.reporting.growth_charts import growth_charts
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
-_KINDS = 5
+_MOST_ERROR_NAMES = 5
 _MOST_LABELS = 8
 
 
-def figures(outcome: Outcome) -> list[Drawing]:
-    """All charts of an outcome."""
-    rising = [_climb(outcome.ramp, outcome)] if outcome.ramp else []
-    growing = growth(outcome.runs[0].measurement, outcome.load.warmup_s, _time_axis(outcome))
+def charts(outcome: LoadTestOutcome) -> list[Drawing]:
+    rising = [_ramp(outcome.ramp, outcome)] if outcome.ramp else []
+    growing = growth_charts(outcome.runs[0].measurement, outcome.load.warmup_s, _time_axis(outcome))
     return [*rising, _curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome), *growing]
 
 
-def _curve(outcome: Outcome) -> Drawing:
+def _curve(outcome: LoadTestOutcome) -> Drawing:
     limit = outcome.objective.p99_ms
-    response = merged([run.measurement.response for run in outcome.runs])
-    service = merged([run.measurement.service for run in outcome.runs])
+    pooled = outcome.pooled
+    response, service = pooled.response, pooled.service
     lowest = min(service.min_ms, limit) if service.count else limit / 10
     highest = max(response.max_ms, limit * 1.2)
     most = max(100, response.count)
@@ -35,10 +34,7 @@ def _curve(outcome: Outcome) -> Drawing:
         title="Percentiles",
         x=percentile_axis(most),
         y=log_axis(max(0.01, lowest), highest, milliseconds),
-        lines=[
-            Line("service", "three", _steps(service)),
-            Line("response", "one", _steps(response)),
-        ],
+        lines=[Line("service", "three", _steps(service)), Line("response", "one", _steps(response))],
         limit=limit,
     )
     legend = [
@@ -49,19 +45,18 @@ def _curve(outcome: Outcome) -> Drawing:
     return Drawing(chart, "Share of requests answered within a time, all runs together", legend)
 
 
-def _climb(climb: Climb, outcome: Outcome) -> Drawing:
+def _ramp(ramp: RampResult, outcome: LoadTestOutcome) -> Drawing:
     limit = outcome.objective.p99_ms
-    points = [((step.begin_rps + step.end_rps) / 2, step.p99_ms) for step in climb.steps]
-    shown = [value for _, value in points if value is not None] or [limit]
-    rates = linear_axis(climb.begin_rps, climb.end_rps)
+    points = [((step.begin_rps + step.end_rps) / 2, step.p99_ms) for step in ramp.steps]
+    rates = linear_axis(ramp.begin_rps, ramp.end_rps)
     chart = Chart(
         title="Latency by rate",
-        x=Axis(rates.place, [tick for tick in rates.ticks if tick[0] <= climb.end_rps]),
-        y=log_axis(max(0.01, min(*shown, limit)), max(*shown, limit), milliseconds),
+        x=Axis(rates.place, [tick for tick in rates.ticks if tick[0] <= ramp.end_rps]),
+        y=_latency_axis(points, limit),
         lines=[Line("p99", "two", points)],
         dots=[Line("steps", "two", points)],
         limit=limit,
-        shaded=[climb.broke_rps] if climb.broke_rps else [],
+        shaded=[ramp.broke_rps] if ramp.broke_rps else [],
     )
     legend = [
         LegendEntry("ink-two", "p99"),
@@ -71,8 +66,13 @@ def _climb(climb: Climb, outcome: Outcome) -> Drawing:
     return Drawing(chart, "Response time of each step of the ramp, requests/s", legend)
 
 
+def _latency_axis(points: Iterable[tuple[float, float | None]], limit: float) -> Axis:
+    values = [limit, *(value for _, value in points if value is not None)]
+    return log_axis(max(0.01, min(values)), max(values), milliseconds)
+
+
 def percentile_axis(most: int) -> Axis:
-    """Shares of so many values, the last ones as wide as the first."""
+    """An axis for percentiles of up to `most` values, on which each further nine takes up as much room as the first."""
     return Axis(
         lambda share: math.log10(1 / max(1 - share, 1 / most)) / math.log10(most),
         [(share, text) for share, text in _SHARES if share < 1 - 1 / most],
@@ -84,15 +84,14 @@ def _steps(histogram: Histogram) -> list[tuple[float, float | None]]:
     return points + [(share, latency) for share, latency in histogram.curve()]
 
 
-def _latency(outcome: Outcome) -> Drawing:
+def _latency(outcome: LoadTestOutcome) -> Drawing:
     seconds, limit = _seconds(outcome), outcome.objective.p99_ms
     middle = [(at + 0.5, second.response.percentile(0.5)) for at, second in seconds]
     tail = [(at + 0.5, second.response.percentile(0.99)) for at, second in seconds]
-    shown = [value for _, value in [*middle, *tail] if value is not None] or [limit]
     chart = Chart(
         title="Latency over time",
         x=_time_axis(outcome),
-        y=log_axis(max(0.01, min(*shown, limit)), max(*shown, limit), milliseconds),
+        y=_latency_axis([*middle, *tail], limit),
         lines=[Line("p99", "two", tail), Line("p50", "one", middle)],
         limit=limit,
         shaded=_warmups(outcome),
@@ -106,7 +105,7 @@ def _latency(outcome: Outcome) -> Drawing:
     return Drawing(chart, "Response time of the requests due in each second", legend)
 
 
-def _rate(outcome: Outcome) -> Drawing:
+def _rate(outcome: LoadTestOutcome) -> Drawing:
     seconds = _seconds(outcome)
     highest = max([second.due for _, second in seconds] + [second.answered for _, second in seconds] + [1])
     chart = Chart(
@@ -124,23 +123,23 @@ def _rate(outcome: Outcome) -> Drawing:
         LegendEntry("ink-one", "achieved: good answers"),
         LegendEntry("ink-shade block", "warm-up"),
     ]
-    return Drawing(chart, "Requests a second", legend)
+    return Drawing(chart, "Requests per second", legend)
 
 
-def _errors(outcome: Outcome) -> Drawing:
+def _errors(outcome: LoadTestOutcome) -> Drawing:
     seconds = _seconds(outcome)
     total: Counter[str] = Counter()
     for _, second in seconds:
         total.update(second.errors)
     names = [name for name, _ in total.most_common()]
-    shown = names if len(names) <= _KINDS else names[: _KINDS - 1]
+    shown = names if len(names) <= _MOST_ERROR_NAMES else names[: _MOST_ERROR_NAMES - 1]
     bars = [
         Bars(name, f"e{number}", [(at, float(second.errors.get(name, 0))) for at, second in seconds])
         for number, name in enumerate(shown, 1)
     ]
     if len(shown) < len(names):
         rest = [(at, float(sum(second.errors.get(name, 0) for name in names[len(shown) :]))) for at, second in seconds]
-        bars.append(Bars("others", f"e{_KINDS}", rest))
+        bars.append(Bars("others", f"e{_MOST_ERROR_NAMES}", rest))
     highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
     chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
     counts = {series.name: sum(value for _, value in series.values) for series in bars}
@@ -152,8 +151,8 @@ def _errors(outcome: Outcome) -> Drawing:
     )
 
 
-def _seconds(outcome: Outcome) -> list[tuple[float, Second]]:
-    """The seconds of all runs, one run after the other."""
+def _seconds(outcome: LoadTestOutcome) -> list[tuple[float, Second]]:
+    """The seconds of all runs, one run after another, each with its place on the axis."""
     return [
         (begin + at, second)
         for run, (begin, end) in zip(outcome.runs, _spans(outcome), strict=True)
@@ -161,21 +160,21 @@ def _seconds(outcome: Outcome) -> list[tuple[float, Second]]:
     ]
 
 
-def _spans(outcome: Outcome) -> list[tuple[int, int]]:
-    """Where each run begins and ends on the axis."""
+def _spans(outcome: LoadTestOutcome) -> list[tuple[int, int]]:
+    """Where each run starts and ends on the axis."""
     lengths = [math.ceil(outcome.load.warmup_s + run.measurement.asked_s) for run in outcome.runs]
     ends = list(accumulate(max(1, length) for length in lengths))
     return list(pairwise([0, *ends]))
 
 
-def _time_axis(outcome: Outcome) -> Axis:
+def _time_axis(outcome: LoadTestOutcome) -> Axis:
     spans = _spans(outcome)
     whole = spans[-1][1]
     if len(spans) == 1:
         even = linear_axis(0, whole)
         ticks = [(value, f"{value:g} s") for value, _ in even.ticks if value <= whole]
     else:
-        # A label needs some room, which the runs after a long one may not have.
+        # Only runs that are long enough have room for a label; those after a long first run may be too short.
         wide = [(number, span) for number, span in enumerate(spans, 1) if span[1] - span[0] >= whole / _MOST_LABELS]
         ticks = [((begin + end) / 2, f"run {number}") for number, (begin, end) in _some(wide)]
     return Axis(lambda value: value / whole, ticks)
@@ -185,5 +184,5 @@ def _some(spans: Sequence[tuple[int, tuple[int, int]]]) -> Iterable[tuple[int, t
     return spans[:: max(1, math.ceil(len(spans) / 5))]
 
 
-def _warmups(outcome: Outcome) -> list[tuple[float, float]]:
+def _warmups(outcome: LoadTestOutcome) -> list[tuple[float, float]]:
     return [(begin, begin + outcome.load.warmup_s) for begin, _ in _spans(outcome)]

@@ -1,4 +1,4 @@
-"""How a server's processes are while it is loaded for long: their memory and open files, as its own page says."""
+"""The memory and open files of a server's processes during a soak, read from the supervisor's metrics."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ _LABEL = re.compile(r'(worker|process)="([^"]*)"')
 _READINGS, _OFTEN_S, _SELDOM_S = 360, 0.5, 30.0
 
 
-class Reading(Part):
-    """One look at all processes."""
+class ServerReading(Part):
+    """One reading of all processes."""
 
     at_s: float
     """From the start of the warm-up."""
     memory: dict[str, float] = Field(default_factory=dict)
-    """Resident bytes by process."""
+    """Resident bytes of each process."""
     files: dict[str, float] = Field(default_factory=dict)
     restarts: dict[str, float] = Field(default_factory=dict)
 
 
-class Vitals(Part):
-    """All looks of a run."""
+class ServerReadings(Part):
+    """All readings of a run."""
 
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[ServerReading, ...] = ()
     missed: int = 0
-    """Looks at which the page could not be read."""
+    """How often the page could not be read."""
     why: str | None = None
-    """What was wrong at the last of them."""
+    """The last error."""
 
 
-class VitalsWatch:
-    """Reads a page from a thread of its own, from when it is entered until it is left."""
+class ServerWatch:
+    """Reads the metrics page again and again in a separate thread, as long as the context is open."""
 
     def __init__(self, page: Callable[[], str], total_s: float) -> None:
         self._page = page
         self._every_s = min(_SELDOM_S, max(_OFTEN_S, total_s / _READINGS))
-        self._readings: list[Reading] = []
+        self._readings: list[ServerReading] = []
         self._missed, self._why = 0, ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> VitalsWatch:
+    def __enter__(self) -> ServerWatch:
         self._begun = time.monotonic()
         self._thread.start()
         return self
@@ -61,9 +61,9 @@ class VitalsWatch:
         self._thread.join()
 
     @property
-    def vitals(self) -> Vitals:
-        """What was seen until now."""
-        return Vitals(readings=tuple(self._readings), missed=self._missed, why=self._why or None)
+    def vitals(self) -> ServerReadings:
+        """The readings so far."""
+        return ServerReadings(readings=tuple(self._readings), missed=self._missed, why=self._why or None)
 
     def _read(self) -> None:
         while not self._ended.wait(self._every_s):
@@ -72,14 +72,14 @@ class VitalsWatch:
             except (OSError, ValueError) as err:
                 self._missed, self._why = self._missed + 1, str(err)
                 continue
-            self._readings.append(reading_of(text, time.monotonic() - self._begun))
+            self._readings.append(parse_reading(text, time.monotonic() - self._begun))
 
 
-def reading_of(text: str, at_s: float) -> Reading:
-    """What a supervisor's metrics say of its processes."""
+def parse_reading(text: str, at_s: float) -> ServerReading:
+    """Reads memory, open files and restarts of each process from a supervisor's metrics page."""
     kinds: dict[str, dict[str, float]] = {name: {} for name in _KINDS.values()}
     for worker, series, labels, value in _SERIES.findall(text):
         for label, name in _LABEL.findall(labels):
             if label == ("worker" if worker else "process"):
                 kinds[_KINDS[series]][f"worker {name}" if worker else name] = float(value)
-    return Reading(at_s=at_s, **kinds)
+    return ServerReading(at_s=at_s, **kinds)

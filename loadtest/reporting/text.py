@@ -1,11 +1,11 @@
-"""The verdict in words: for a terminal, a report's table, a test case's name."""
+"""A verdict as text: for the terminal, for the tables of pages, for names of test cases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from loadtest.judging import Check, Pieces, Reason, Verdict, interval_text
-from loadtest.measuring import Share, figure, percent
+from loadtest.judging import Check, Reason, StreamFigures, Verdict, interval_text
+from loadtest.measuring import PodShare, figure, percent
 from loadtest.scheduling import Spacing
 
 _TITLES = {"ttft": "first text: ", "itl": "between pieces of text: "}
@@ -20,9 +20,10 @@ _UNSTEADY = "but not steadily"
 
 
 def verdict_lines(verdict: Verdict, requests: int, arrivals: Spacing = "poisson") -> str:
-    """`slo: FAIL p99 412 ms > 250 ms, …`, then every reason on a line of its own.
+    """`slo: FAIL p99 412 ms > 250 ms, …`, then each reason on its own line.
 
-    Arrivals that are not random are named: evenly spaced ones flatter a server, and replayed ones are of one trace.
+    Arrivals are named unless they are random: a server looks better with evenly spaced ones, and replayed ones belong
+    to one trace.
     """
     spacing = f", {arrivals_text(arrivals)}" if arrivals != "poisson" else ""
     lines = [f"slo: {verdict.status} {figures_text(verdict)}, {requests:,} requests{spacing}"]
@@ -30,17 +31,17 @@ def verdict_lines(verdict: Verdict, requests: int, arrivals: Spacing = "poisson"
 
 
 def arrivals_text(arrivals: Spacing) -> str:
-    """How the requests of a schedule are spaced."""
+    """How requests are spaced, in words."""
     return _ARRIVALS[arrivals]
 
 
 def figures_text(verdict: Verdict) -> str:
-    """What was measured, beside each limit."""
+    """Each measured figure with its limit."""
     return ", ".join(check_text(check) for check in verdict.checks)
 
 
 def check_text(check: Check) -> str:
-    """`p99 412 ms (380 to 431 ms) > 250 ms`: what was measured, beside the limit."""
+    """One measured figure with its limit: `p99 412 ms (380 to 431 ms) > 250 ms`."""
     if check.measured is None:
         return f"{check.objective} not measured"
     if check.unit == "requests/s":
@@ -56,11 +57,9 @@ def check_text(check: Check) -> str:
     return f"{name} {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
 
 
-def beside_text(check: Check) -> str:
-    """What is said beside a figure: its interval, or why more than the limit does not count as growth."""
-    if _is_unsteady(check):
-        return _UNSTEADY
-    return interval_text(check) if check.interval else ""
+def interval_note(check: Check) -> str:
+    """The note below a figure: its interval, or why growth over the limit does not count as growth."""
+    return _UNSTEADY if _is_unsteady(check) else interval_text(check)
 
 
 def _is_unsteady(check: Check) -> bool:
@@ -68,7 +67,7 @@ def _is_unsteady(check: Check) -> bool:
 
 
 def check_title(check: Check) -> str:
-    """The objective alone: `p99 at most 250 ms`."""
+    """What must hold: `p99 at most 250 ms`."""
     if check.objective == "errors":
         return f"errors at most {percent(check.limit)}"
     if check.objective in _GROWING:
@@ -80,43 +79,43 @@ def check_title(check: Check) -> str:
     return f"{_TITLES.get(check.objective, '')}p99 at most {check.limit:g} ms"
 
 
-def share_text(share: Share) -> str:
-    """`digits-7c9f-x2b4z answered 600, p99 12 ms`: one of several pods."""
+def pod_share_text(share: PodShare) -> str:
+    """What one pod answered: `digits-7c9f-x2b4z answered 600, p99 12 ms`."""
     p99 = share.response.percentile(0.99)
     slow = "" if p99 is None else f", p99 {figure(p99)} ms"
     return f"{share.name} answered {share.good:,}{slow}{f', {share.failed:,} failed' if share.failed else ''}"
 
 
 def texts_by_id(reasons: Iterable[Reason]) -> dict[str, list[str]]:
-    """One entry for each reason's id, in the order they came, so that repeats do not repeat it."""
+    """The texts of the reasons, grouped by id, in their order."""
     texts: dict[str, list[str]] = {}
     for reason in reasons:
         texts.setdefault(reason.id, []).append(reason.text)
     return texts
 
 
-def pieces_facts(pieces: Pieces | None) -> dict[str, str]:
-    """What came token by token; nothing where answers came whole."""
+def stream_facts(pieces: StreamFigures | None) -> dict[str, str]:
+    """The summary of streamed answers, as rows of a table; empty if answers were not streamed."""
     if pieces is None:
         return {}
-    shown = {"First text (TTFT)": pieces.ttft, "Between pieces (ITL)": pieces.itl, "A token (TPOT)": pieces.tpot}
+    shown = {"First text (TTFT)": pieces.ttft, "Between pieces (ITL)": pieces.itl, "Per token (TPOT)": pieces.tpot}
     texts = {
         name: f"p50 {ms(latency.p50)}, p99 {ms(latency.p99)}, slowest {ms(latency.max)}"
         for name, latency in shown.items()
     }
-    cached = f"{pieces.cached_share:.0%} of the prompts from a cache"
+    cached = f"{pieces.cached_share:.0%} of the prompts' tokens from a cache"
     return texts | {
-        "Goodput": f"{figure(pieces.goodput_rps)} requests/s met every objective, {percent(pieces.goodput)} of them",
+        "Goodput": f"{figure(pieces.goodput_rps)} requests/s met every objective, {percent(pieces.goodput)} of all",
         "Tokens": f"{figure(pieces.tokens_per_s)} tokens/s written, {cached}",
-        "Heard late, p99": ms(pieces.heard_late_ms),
+        "Read late, p99": ms(pieces.heard_late_ms),
     }
 
 
-def pieces_lines(pieces: Pieces | None) -> list[str]:
-    """The same for a terminal."""
-    return [f"  {name}: {text}" for name, text in pieces_facts(pieces).items()]
+def stream_lines(pieces: StreamFigures | None) -> list[str]:
+    """The summary of streamed answers, as lines for a terminal."""
+    return [f"  {name}: {text}" for name, text in stream_facts(pieces).items()]
 
 
 def ms(value: float | None) -> str:
-    """A latency, or a dash without one."""
+    """A latency with its unit, or a dash if there is none."""
     return "-" if value is None else f"{figure(value)} ms"

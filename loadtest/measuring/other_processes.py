@@ -1,4 +1,4 @@
-"""What other processes of the machine use while a server is measured on it: latencies of a busy machine are its own."""
+"""How much CPU other processes use while a server is measured: on a busy machine, latencies are partly theirs."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import psutil
 
 from config.record import Part
 
-_NAMED, _WORTH_NAMING = 3, 0.05
-# More than this share of the machine's cores, and not just a daemon.
+_MOST_NAMED, _LEAST_NAMED_CORES = 3, 0.05
+# Other processes disturb from this share of the machine's cores on; below this many cores it is just a daemon.
 _BUSY_SHARE, _BUSY_CORES = 0.15, 0.25
 
 
-class Others(Part):
-    """Of one run: the mean of its time."""
+class OtherProcesses(Part):
+    """What other processes used, as a mean over one run."""
 
     cores: float
-    """Cores that neither the server nor the load used."""
+    """Busy cores that neither the server nor the load used."""
     of: int
-    """Cores of the machine."""
+    """The number of cores of the machine."""
     processes: tuple[tuple[str, float], ...] = ()
-    """Those that used most, by name, and how many cores each; none of another container is seen."""
+    """The processes that used most: name and cores. Those of other containers cannot be seen."""
 
     @property
     def disturb(self) -> bool:
-        """Whether that is enough to make a server slower."""
+        """Whether they used enough to slow a server down."""
         return self.cores >= max(_BUSY_CORES, _BUSY_SHARE * self.of)
 
     def __str__(self) -> str:
@@ -35,16 +35,19 @@ class Others(Part):
         return f"other processes used {self.cores:.1f} of {self.of} cores" + (f": {named}" if named else "")
 
 
-class Watch:
-    """Begins when it is made; `pids` are the roots of what is ours beside this process and its children."""
+class OtherProcessesWatch:
+    """Measures from its creation until `end`.
+
+    The processes `pids`, this process, and the children of all of them do not count as others.
+    """
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._roots = list(pids)
         self._begun, self._busy_s, self._own_s, self._used = _now()
         self._ours = self._tree()
 
-    def end(self) -> Others:
-        """What others used since then."""
+    def end(self) -> OtherProcesses:
+        """What other processes used since the creation."""
         ours = self._ours | self._tree()
         ended, busy_s, own_s, used = _now()
         elapsed_s = max(1e-3, ended - self._begun)
@@ -54,11 +57,11 @@ class Watch:
         for pid, (name, seconds) in spent.items():
             if pid not in ours and pid != os.getpid():
                 by_name[name] = by_name.get(name, 0.0) + seconds / elapsed_s
-        most = sorted(by_name.items(), key=lambda entry: -entry[1])[:_NAMED]
-        return Others(
+        most = sorted(by_name.items(), key=lambda entry: -entry[1])[:_MOST_NAMED]
+        return OtherProcesses(
             cores=round(max(0.0, busy_s - self._busy_s - ours_s) / elapsed_s, 3),
             of=psutil.cpu_count() or 1,
-            processes=tuple((name, round(cores, 2)) for name, cores in most if cores >= _WORTH_NAMING),
+            processes=tuple((name, round(cores, 2)) for name, cores in most if cores >= _LEAST_NAMED_CORES),
         )
 
     def _tree(self) -> set[int]:
@@ -73,7 +76,7 @@ class Watch:
 
 
 def _now() -> tuple[float, float, float, dict[int, tuple[str, float]]]:
-    """The time, how long all cores were busy, how long we were (with children that have ended), and each process."""
+    """The time, the busy time of all cores, our own (with children that have ended), and that of each process."""
     times = psutil.cpu_times()._asdict()
     busy_s = sum(seconds for name, seconds in times.items() if name not in ("idle", "iowait", "guest", "guest_nice"))
     own = psutil.Process().cpu_times()

@@ -1,5 +1,7 @@
-"""Several bodies instead of one: those that a trace or `load.samples` names, sent as often as that says; for a language
-model in every length that `load.max_tokens` names, to be answered in events."""
+"""Several bodies instead of one: those that a trace or `load.samples` names, each sent as often as that says.
+
+For a language model, each body is sent in every length that `load.max_tokens` names, and its answer is streamed.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,29 @@ from config.errors import InputError, listed
 from config.record import Record
 from config.spec import Spec
 from loadtest.scheduling import Trace
-from loadtest.sending.plan import Body, Expected, Request
-from loadtest.sending.sample import expected_of, expected_without_package
+from loadtest.sending.plan import Body, Expected, LoadRequest
+from loadtest.sending.sample_request import expected_of, expected_without_package
 
 _LINES = ".jsonl"
 _ENDINGS = sorted([*CONTENT_TYPES, _LINES])
 
 
-def with_samples(request: Request, spec: Spec, record: Record | None, trace: Trace | None = None) -> Request:
-    """The request with the bodies of a trace, or of `load.samples`, which a language model is to answer in events; as
-    it is, where there is nothing of the kind."""
+def with_samples(request: LoadRequest, spec: Spec, record: Record | None, trace: Trace | None = None) -> LoadRequest:
+    """The request with the bodies of a trace or of `load.samples`; unchanged if there are none.
+
+    The bodies of a language model ask for streamed answers.
+    """
     traced = bool(trace and trace.samples)
     weights = {Path(name): 1.0 for name in trace.samples} if trace and traced else _weights(spec)
     bodies = tuple(body for file, weight in weights.items() for body in _bodies(spec, file, weight, record))
     if spec.model.writes:
-        # A trace says which of its samples each request is, so those have the lengths that they ask for.
-        bodies = tuple(_in_events(bodies or request.all_bodies, spec, {} if traced else spec.load.max_tokens or {}))
+        # A trace says which sample each request is, so their lengths stay as they are.
+        bodies = tuple(_streamed(bodies or request.all_bodies, spec, {} if traced else spec.load.max_tokens or {}))
     return request.model_copy(update={"bodies": bodies}) if bodies else request
 
 
 def _weights(spec: Spec) -> dict[Path, float]:
-    """Each file and its weight; that of a folder is shared by its files."""
+    """Each file with its weight; the files of a folder share its weight."""
     weights: dict[Path, float] = {}
     for name, weight in (spec.load.samples or {}).items():
         files = _files(spec, spec.path(name))
@@ -52,7 +56,7 @@ def _files(spec: Spec, place: Path) -> list[Path]:
 
 
 def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> list[Body]:
-    """The file as a body, or each line of a `.jsonl`."""
+    """A file as one body; of a `.jsonl`, each line as a body."""
     ending = file.suffix.lower()
     if ending not in _ENDINGS:
         allowed = listed(_ENDINGS)
@@ -72,20 +76,20 @@ def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> lis
     ]
 
 
-def _in_events(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -> Iterator[Body]:
-    """Each body in each length, as a stream unless it says `"stream": false`."""
+def _streamed(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -> Iterator[Body]:
+    """Each body in each length, as a stream unless it has `"stream": false`."""
     for body in bodies:
         try:
-            wish = json.loads(body.body)
-            whole = wish.get("stream") is False
+            fields = json.loads(body.body)
+            is_whole = fields.get("stream") is False
         except (ValueError, AttributeError) as err:
             raise InputError(f"{spec.file}: `load.samples`: a language model takes JSON objects: {err}") from err
-        if not whole:
-            wish |= {"stream": True, "stream_options": {"include_usage": True}}
-        expected = body.expected if whole else Expected(form="events")
+        if not is_whole:
+            fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        expected = body.expected if is_whole else Expected(form="events")
         lengths = [({"max_tokens": length}, share) for length, share in shares.items()]
         for length, share in lengths or [({}, 1.0)]:
-            text = json.dumps(wish | length)
+            text = json.dumps(fields | length)
             yield Body(
                 body=base64.b64encode(text.encode()),
                 content_type=body.content_type,

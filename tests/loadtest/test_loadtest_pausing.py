@@ -1,4 +1,4 @@
-"""Real processes that stand still and go on, whatever becomes of who let them."""
+"""Real processes that are paused and resumed, even if the process that paused them is killed."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.comparing.standstill import standing_still
+from loadtest.comparing.pausing import paused
 from loadtest.measuring import cpu_seconds
 
 TREE = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: sum(range(1000))'])"
 
 
 def states(pid: int) -> set[str]:
-    """Of a process and its children, as Linux has them: `T` stands still."""
+    """The states of a process and its children in Linux; `T` is stopped."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return {Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] for each in (pid, *children)}
 
@@ -39,8 +39,8 @@ def tree() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_server_stands_still_with_its_children_and_goes_on(tree: subprocess.Popen[bytes]) -> None:
-    with standing_still(tree.pid):
+def test_a_server_is_paused_with_its_children_and_resumed(tree: subprocess.Popen[bytes]) -> None:
+    with paused(tree.pid):
         awaited(tree.pid, still=True)
         before = cpu_seconds(tree.pid)
         time.sleep(0.1)
@@ -48,7 +48,7 @@ def test_a_server_stands_still_with_its_children_and_goes_on(tree: subprocess.Po
     awaited(tree.pid, still=False)
 
 
-def test_cpu_time_is_told_finer_than_a_tick() -> None:
+def test_cpu_time_is_finer_than_a_tick() -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         while not (spent := cpu_seconds(sleeper.pid)):
@@ -59,10 +59,9 @@ def test_cpu_time_is_told_finer_than_a_tick() -> None:
 
 
 @pytest.mark.slow
-def test_it_goes_on_when_who_let_it_stand_still_is_killed(tree: subprocess.Popen[bytes]) -> None:
+def test_it_is_resumed_if_the_process_that_paused_it_is_killed(tree: subprocess.Popen[bytes]) -> None:
     code = (
-        "import sys, time; from loadtest.comparing.standstill import standing_still\n"
-        "with standing_still(int(sys.argv[1])): time.sleep(60)"
+        "import sys, time; from loadtest.comparing.pausing import paused\nwith paused(int(sys.argv[1])): time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tree.pid)])
     awaited(tree.pid, still=True)
@@ -71,6 +70,6 @@ def test_it_goes_on_when_who_let_it_stand_still_is_killed(tree: subprocess.Popen
     awaited(tree.pid, still=False)
 
 
-def test_a_server_of_somebody_else_is_left_alone() -> None:
-    with standing_still(None):
+def test_a_server_that_was_not_started_here_is_left_alone() -> None:
+    with paused(None):
         pass

@@ -1,8 +1,9 @@
-"""The knee between two rates: how the share of requests over the limit rises with the rate, fitted to many runs. Pure.
+"""Fits the knee to many runs: a curve of how the share of requests over the limit rises with the rate. No I/O.
 
-Near the knee the odds of a request to be over the limit grow by a power of the rate. Where that curve crosses the share
-that the objective allows is the knee; which crossings fit the runs nearly as well is its interval (a profile
-likelihood). Requests in a queue are late in clumps, so each run counts as much as it has independent ones.
+Near the knee, the odds that a request is over the limit grow with a power of the rate. The knee is where that curve
+crosses the share that the objective allows. Its interval holds the crossings that fit the runs nearly as well (a
+profile likelihood). Requests in a queue are late in clumps, so each run counts only as many requests as are
+independent.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Further away the curve bends otherwise.
+# Further away from the knee the curve has another shape.
 _NEAR = 1.2
-# Twice the fall of the logarithm of the likelihood at the ends of a 99 % interval.
+# At the ends of a 99 % interval, twice the log-likelihood has fallen by this much.
 _FALL = 6.63
 _STEPS, _REACH = 240, 1.5
 _STEEPEST, _FLATTEST = 300.0, 3.0
@@ -22,7 +23,7 @@ _ROUNDS = 40
 
 @dataclass(frozen=True)
 class Point:
-    """What runs at one rate showed: so many of so many requests were over the limit."""
+    """The result of a run: at this rate, `over` of `total` requests were over the limit."""
 
     rate: float
     over: float
@@ -30,7 +31,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedKnee:
     """The knee and its interval, requests/s."""
 
     rps: float
@@ -39,14 +40,14 @@ class Fitted:
 
     @property
     def width(self) -> float:
-        """Half of the interval, as a share of the knee."""
+        """Half the width of the interval, as a share of the knee."""
         return (self.high - self.low) / 2 / self.rps
 
 
-def fit(points: Sequence[Point], share: float, about: float, clumps: float) -> Fitted | None:
-    """The rate at which `share` of the requests are over the limit, near `about`; None when the runs do not show one.
+def fit_knee(points: Sequence[Point], share: float, about: float, clumps: float) -> FittedKnee | None:
+    """The rate near `about` at which `share` of the requests are over the limit; None if the runs do not show one.
 
-    `clumps` is how many requests say as much as one independent one.
+    `clumps` is how many requests carry as much information as one independent request.
     """
     near = [point for point in points if about / _NEAR <= point.rate <= about * _NEAR]
     if not any(point.over > share * point.total for point in near):
@@ -61,15 +62,15 @@ def fit(points: Sequence[Point], share: float, about: float, clumps: float) -> F
         steep, likelihood = _likeliest(near, rate, odds, clumps, steep)
         likely.append(likelihood)
     best = max(likely)
-    # What differs more between runs than within them widens the interval.
+    # If runs differ from each other more than chance explains, the interval becomes wider.
     spread = _dispersion(near, rates[likely.index(best)], odds, clumps)
     inside = [rate for rate, likelihood in zip(rates, likely, strict=True) if 2 * (best - likelihood) / spread <= _FALL]
     flat = [rate for rate, likelihood in zip(rates, likely, strict=True) if best - likelihood < 1e-3]
-    return Fitted(math.sqrt(flat[0] * flat[-1]), inside[0], inside[-1])
+    return FittedKnee(math.sqrt(flat[0] * flat[-1]), inside[0], inside[-1])
 
 
 def _likeliest(points: Sequence[Point], knee: float, odds: float, clumps: float, start: float) -> tuple[float, float]:
-    """The steepness that fits best if the knee is there, and the logarithm of its likelihood: Newton's method."""
+    """The steepness that fits best if the knee is at `knee`, and its log-likelihood, found by Newton's method."""
     steep = start
     for _ in range(_ROUNDS):
         slope = curve = 0.0

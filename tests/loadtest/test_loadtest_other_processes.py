@@ -1,4 +1,4 @@
-"""A machine that others use: seen, named, said beside a FAIL, and what to type after it."""
+"""Other processes on the server's machine: measured, named beside a FAIL, and what to type then."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from test_loadtest_report import measured as made
 from test_loadtest_slo import OBJECTIVE, measured
 
 from loadtest.judging import judge
-from loadtest.measuring import Measurement, Others, Watch
+from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
 from loadtest.running import next_step
 
-BUSY = Others(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
-QUIET = Others(cores=0.1, of=2)
+BUSY = OtherProcesses(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
+QUIET = OtherProcesses(cores=0.1, of=2)
 SPIN = "import time\nuntil = time.monotonic() + 100\nwhile time.monotonic() < until: pass"
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(
+def test_other_processes_are_named_but_not_those_of_the_server(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a machine that is busy with more than this, it may not be among the few that are named.
-    monkeypatch.setattr("loadtest.measuring.others._NAMED", 10_000)
-    monkeypatch.setattr("loadtest.measuring.others._WORTH_NAMING", 0.001)
+    # On a busy machine, the process might otherwise not be among the few that are named.
+    monkeypatch.setattr("loadtest.measuring.other_processes._MOST_NAMED", 10_000)
+    monkeypatch.setattr("loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.001)
     program = tmp_path / "spinner"
     program.symlink_to(sys.executable)
     spinning = subprocess.Popen([program, "-c", SPIN])
     try:
-        watch = Watch([spinning.pid] if ours else [])
+        watch = OtherProcessesWatch([spinning.pid] if ours else [])
         while psutil.Process(spinning.pid).cpu_times().user < 0.5:
             time.sleep(0.05)
         watched = watch.end()
@@ -51,7 +51,7 @@ def test_a_fail_on_a_busy_machine_names_what_used_it() -> None:
 
 
 @pytest.mark.parametrize(("latency", "others"), [(20.0, BUSY), (200.0, QUIET), (200.0, None)])
-def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Others | None) -> None:
+def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: OtherProcesses | None) -> None:
     verdict = judge(measured(*[latency] * 1000, others=others), OBJECTIVE)
     assert "machine-busy" not in [reason.id for reason in verdict.every_reason()]
 
@@ -64,15 +64,15 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
 @pytest.mark.parametrize(
     ("run", "where", "step"),
     [
-        (made(200), [], "marina calibrate spec.yaml says which rate it holds; `--tune` looks for"),
+        (made(200), [], "marina calibrate spec.yaml says which rate it holds; `--tune` searches"),
         (
             made(200),
             ["--url", "http://x:8080"],
             "marina calibrate spec.yaml --url http://x:8080 says which rate it holds",
         ),
         (made(200), SERVICE, "marina calibrate spec.yaml --in-cluster --context 'my cluster' says which rate one pod"),
-        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 once nothing else runs here"),
-        (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod once nothing else runs on the nodes of its pods"),
+        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 when nothing else runs here"),
+        (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod when nothing else runs on the nodes of its pods"),
         (DEAD, [], "less build/digits/server.log"),
         (DEAD, CLUSTER, "marina status spec.yaml"),
         (LATE, [], "--rate 200 --url URL from another machine than the server's"),
@@ -80,7 +80,7 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
         (LATE, SERVICE, "--in-cluster --service front --context 'my cluster' --processes 2"),
     ],
 )
-def test_after_what_is_no_pass_comes_what_to_type_for_the_server_that_was_loaded(
+def test_without_a_pass_the_next_command_for_the_same_server_is_shown(
     run: Measurement, where: list[str], step: str
 ) -> None:
     assert step in (next_step(outcome(run), RECORDS, where) or "")

@@ -1,9 +1,8 @@
-"""`run`, the verb `marina loadtest`: from a spec to a verdict and its three files."""
+"""`run_load_test`, for `marina loadtest`: from a spec to a verdict and its three files."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 from config.errors import InputError
@@ -11,45 +10,45 @@ from config.record import Package, write_json, write_text
 from config.spec import Spec
 from loadtest.judging import (
     HELD_SHARE,
-    Load,
+    LoadedServer,
+    LoadRecord,
+    LoadTestOutcome,
     Objective,
-    Outcome,
-    Run,
-    Subject,
-    climb_of,
-    climb_text,
+    RunRecord,
     costs_of,
     costs_text,
     judge,
-    judge_climb,
+    judge_ramp,
     judge_soak,
     objective_of,
-    pieces_of,
     pool,
-    run_of,
+    ramp_result,
+    ramp_text,
+    run_record,
+    stream_figures,
     with_costs,
 )
-from loadtest.measuring import Measurement, figure
-from loadtest.reporting import figures_text, pieces_lines, share_text, verdict_html, verdict_lines, verdict_xml
+from loadtest.measuring import Measurement, figure, utc_now
+from loadtest.reporting import figures_text, pod_share_text, stream_lines, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.options import RunOptions
-from loadtest.running.session import Session, Where, open_session
+from loadtest.running.session import Session, TargetOptions, open_session
 from loadtest.scheduling import Schedule
 
 
-def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -> Outcome:
-    """Loads the server as often as asked, judges, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
-    # What the spec promises, it promises of each pod.
-    pods = where.elsewhere.pods if where.elsewhere else 1
+def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = False) -> LoadTestOutcome:
+    """Loads the server until the verdict is clear, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
+    # The spec's objective is that of each pod.
+    pods = where.remote.pods if where.remote else 1
     objective = _of_pods(objective_of(spec), pods)
     first = options.schedule(spec, objective)
-    if options.soak_s and where.elsewhere:
-        text = "`--soak`: looks at the memory of one server, and `--in-cluster` loads several pods"
+    if options.soak_s and where.remote:
+        text = "`--soak`: not together with `--in-cluster`: it reads the memory of one server, not of several pods"
         raise InputError(text, hint="kubectl port-forward POD 8080 8090, then --url http://127.0.0.1:8080")
     if first.trace:
-        # What was recorded is to be answered, whatever one pod must hold.
+        # The recorded requests must be answered, however many requests/s one pod must hold.
         objective = objective.model_copy(update={"throughput_rps": None})
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    runs: list[Run] = []
+    at = utc_now()
+    runs: list[RunRecord] = []
     with open_session(
         spec,
         where,
@@ -62,19 +61,19 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
         measured: list[Measurement] = []
         promised = objective.throughput_rps
         if promised is not None and first.rate < HELD_SHARE * promised and not first.ramp:
-            offered = f"{figure(first.rate)} requests/s are fewer than `slo.throughput_rps`, {figure(promised)}"
+            offered = f"{figure(first.rate)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
             session.progress.say(f"note: {offered}: the throughput will be INVALID")
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
             measured.append((session.soak if options.soak_s else session.measure)(schedule, label))
-            climb = climb_of(measured[0], first.ramp, objective) if first.ramp else None
-            verdict = judge_climb(measured[0], climb, objective) if climb else judge(measured, objective)
+            ramp = ramp_result(measured[0], first.ramp, objective) if first.ramp else None
+            verdict = judge_ramp(measured[0], ramp, objective) if ramp else judge(measured, objective)
             if options.soak_s:
                 verdict = judge_soak(verdict, measured[0], first.warmup_s, spec.serving.java_heap_mb)
-            runs.append(run_of(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
+            runs.append(run_record(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
             session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
         costs = costs_of(spec, pool(measured).held_rps / pods, known_knee(where.out, session.package))
-        outcome = Outcome(
+        outcome = LoadTestOutcome(
             verdict=with_costs(verdict, costs),
             objective=objective,
             tested=_tested(spec, session, runs),
@@ -83,26 +82,26 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
             at=at,
             runs=tuple(runs),
             costs=costs,
-            ramp=climb,
+            ramp=ramp,
         )
     write_outcome(outcome, where.out)
     return outcome
 
 
-def write_outcome(outcome: Outcome, folder: Path) -> None:
-    """The three files, each whole or not at all."""
+def write_outcome(outcome: LoadTestOutcome, folder: Path) -> None:
+    """Writes the three files, each atomically."""
     write_json(folder / "verdict.json", outcome.to_data())
     write_text(folder / "verdict.xml", verdict_xml(outcome))
     write_text(folder / "verdict.html", verdict_html(outcome))
 
 
-def verdict_text(outcome: Outcome) -> str:
-    """The verdict as a few lines for a terminal."""
+def verdict_text(outcome: LoadTestOutcome) -> str:
+    """The verdict as a few lines for the terminal."""
     requests = sum(run.measurement.finished for run in outcome.runs)
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
-    ramp = [climb_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
-    pieces = pieces_lines(pieces_of(pool([run.measurement for run in outcome.runs])))
-    shares = [f"  {share_text(share)}" for share in pool([run.measurement for run in outcome.runs]).shares]
+    ramp = [ramp_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
+    pieces = stream_lines(stream_figures(outcome.pooled))
+    shares = [f"  {pod_share_text(share)}" for share in outcome.pooled.shares]
     return "\n".join([lines, *ramp, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
 
 
@@ -111,9 +110,9 @@ def _of_pods(objective: Objective, pods: int) -> Objective:
     return objective if promised is None else objective.model_copy(update={"throughput_rps": pods * promised})
 
 
-def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:
+def _tested(spec: Spec, session: Session, runs: list[RunRecord]) -> LoadedServer:
     identity = runs[-1].measurement.identity
-    return Subject(
+    return LoadedServer(
         name=spec.name,
         version=spec.version,
         spec=str(spec.file),
@@ -125,8 +124,8 @@ def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:
     )
 
 
-def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session) -> Load:
-    return Load(
+def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session) -> LoadRecord:
+    return LoadRecord(
         arrivals=schedule.spacing,
         rate=schedule.rate,
         warmup_s=schedule.warmup_s,
@@ -144,8 +143,7 @@ def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session)
 
 
 def known_knee(folder: Path, package: Package | None) -> float | None:
-    """The knee that a calibration has left in the build folder, requests/s; None where none of this package can be
-    trusted."""
+    """The knee that a calibration of this package recorded in the build folder, requests/s; None if none is valid."""
     try:
         evidence = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
         if package is None or evidence["package"] != package.sha256 or evidence["status"] != "PASS":

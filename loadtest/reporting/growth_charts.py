@@ -1,4 +1,4 @@
-"""The charts of a soak: what each of the server's processes held, beside what it held when the first third was over."""
+"""The charts of a soak: the memory and open files of each server process, relative to the end of the first third."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Literal
 
 from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis
 from loadtest.judging import GROWTH_ALLOWED, judged_from_s
-from loadtest.measuring import Measurement, Reading
+from loadtest.measuring import Measurement, ServerReading
 
-# The supervisor and Java have a colour each, and all workers one.
+# The supervisor and Java each have their own colour; all workers share one.
 _COLOURS = {"supervisor": "one", "torchserve": "two"}
 _WORKERS = "three"
 _TITLES: dict[Literal["memory", "files"], str] = {"memory": "Memory", "files": "Open files"}
-# Of what is over at the begin of what is judged, so many readings say how much it was.
+# The median of the first readings of the judged time, this many, is the 100 %.
 _FIRST = 12
 
 
-def growth(run: Measurement, warmup_s: float, time: Axis) -> list[Drawing]:
-    """Nothing for a run in which nobody looked at the server."""
+def growth_charts(run: Measurement, warmup_s: float, time: Axis) -> list[Drawing]:
+    """A chart of memory and one of open files; empty if the server's metrics were not read."""
     readings = run.vitals.readings if run.vitals else ()
     from_s = judged_from_s(run.asked_s, warmup_s)
     drawings = []
@@ -30,8 +30,8 @@ def growth(run: Measurement, warmup_s: float, time: Axis) -> list[Drawing]:
     return drawings
 
 
-def _lines(readings: Sequence[Reading], kind: Literal["memory", "files"], from_s: float) -> list[Line]:
-    """Of each process, in percent of what it held when it began to be judged."""
+def _lines(readings: Sequence[ServerReading], kind: Literal["memory", "files"], from_s: float) -> list[Line]:
+    """One line per process, in percent of its value at the start of the judged time."""
     values: dict[str, list[tuple[float, float]]] = {}
     for reading in readings:
         for name, value in (reading.memory if kind == "memory" else reading.files).items():
@@ -56,9 +56,9 @@ def _drawing(kind: Literal["memory", "files"], title: str, lines: list[Line], ti
     legend = [LegendEntry(f"ink-{line.css}", line.name) for line in lines if line.css != _WORKERS]
     legend += [LegendEntry(f"ink-{_WORKERS}", "worker" if workers == 1 else f"{workers} workers")] if workers else []
     legend += [LegendEntry("ink-limit dash", f"{limit:g} %"), LegendEntry("ink-shade block", "not judged")]
-    return Drawing(chart, "Of each process, beside what it held after the first third of the run", legend)
+    return Drawing(chart, "Each process, compared with what it used after the first third of the run", legend)
 
 
 def _above(lowest: float, points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    """What a process had not yet filled is far below, and says nothing of what is judged."""
+    """The points without those below `lowest`: while caches fill, values are far below those that are judged."""
     return [(at, value if value is not None and value >= lowest else None) for at, value in points]

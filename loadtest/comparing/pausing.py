@@ -1,4 +1,4 @@
-"""Lets a server stand still while another one is measured: an idle one still looks after itself, on the same cores."""
+"""Pauses a server while another one is measured: even an idle server does some work, on the same cores."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from contextlib import contextmanager, suppress
 
 from loadtest.measuring import descendants
 
-# Waits for the end of its input, then lets them go on.
+# A shell command that waits until its input ends, then resumes the processes.
 _WAKER = ["/bin/sh", "-c", 'read -r _; kill -CONT "$@"', "sh"]
 
 
 @contextmanager
-def standing_still(pid: int | None) -> Iterator[None]:
-    """The server's processes stand still meanwhile; without a process of ours nothing does.
+def paused(pid: int | None) -> Iterator[None]:
+    """Stops the processes of the server `pid` (SIGSTOP) inside the context; does nothing for None.
 
-    They go on whatever becomes of us: what wakes them is a process that waits for our end of a pipe to close.
+    They are resumed even if this process is killed: another process waits until our end of a pipe is closed.
     """
     if pid is None:
         yield
         return
     family = [pid, *descendants(pid)]
-    # Children first: a parent that runs again may ask them whether they live.
+    # Children first: a parent that is resumed may check whether they are alive.
     command = [*_WAKER, *map(str, reversed(family))]
     waker = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     try:

@@ -1,4 +1,4 @@
-"""Whether two servers answer alike: the package's sample, and the inputs that the spec's package is checked on."""
+"""Whether two servers give the same answers to the package's sample and to the files of `model.calibration`."""
 
 from __future__ import annotations
 
@@ -6,41 +6,35 @@ import http.client
 import json
 import ssl
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from config.errors import MarinaError
 from config.spec import Spec
 from config.uncached import UNCACHED
-from loadtest.comparing.comparison import Answers
-from loadtest.sending import Request, content_type_of
+from loadtest.comparing.comparison import AnswerCounts
+from loadtest.sending import LoadRequest, content_type_of
 
 _MOST_INPUTS, _MOST_NAMED = 200, 5
 _TIMEOUT_S = 60.0
 
-Answer = tuple[int, bytes]
+StatusAndBody = tuple[int, bytes]
 
 
-def compare_answers(old: Request, new: Request, spec: Spec) -> Answers:
-    """Sends each input to both; two that refuse it with the same status agree."""
-    differing, count = [], 0
-    connections = _connection(old), _connection(new)
-    try:
-        for name, body, kind in _inputs(new, spec):
-            count += 1
-            before, after = (
-                _ask(connection, request, body, kind)
-                for connection, request in zip(connections, (old, new), strict=True)
-            )
-            if not alike(before, after, spec.model.tolerance):
+def compare_answers(old: LoadRequest, new: LoadRequest, spec: Spec) -> AnswerCounts:
+    """Sends each input to both servers; if both refuse it with the same status, that counts as the same answer."""
+    differing, inputs = [], 0
+    with closing(_connection(old)) as to_old, closing(_connection(new)) as to_new:
+        for name, body, content_type in _inputs(new, spec):
+            inputs += 1
+            before, after = _ask(to_old, old, body, content_type), _ask(to_new, new, body, content_type)
+            if not answers_match(before, after, spec.model.tolerance):
                 differing.append(name)
-    finally:
-        for connection in connections:
-            connection.close()
-    return Answers(inputs=count, same=count - len(differing), differing=tuple(differing[:_MOST_NAMED]))
+    return AnswerCounts(inputs=inputs, same=inputs - len(differing), differing=tuple(differing[:_MOST_NAMED]))
 
 
-def alike(old: Answer, new: Answer, tolerance: float) -> bool:
-    """Whether two answers mean the same: the same top class, or outputs within the tolerance; else the same data."""
+def answers_match(old: StatusAndBody, new: StatusAndBody, tolerance: float) -> bool:
+    """Whether two answers mean the same: the same top class, or outputs within the tolerance, otherwise equal data."""
     if old[0] != new[0] or old[0] >= 300:
         return old[0] == new[0]
     try:
@@ -72,17 +66,17 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _inputs(request: Request, spec: Spec) -> Iterator[tuple[str, bytes, str]]:
-    """Name, body and content type of each; the files of `model.calibration` where they are on this machine."""
+def _inputs(request: LoadRequest, spec: Spec) -> Iterator[tuple[str, bytes, str]]:
+    """The name, body and content type of each input: the sample, and files of `model.calibration` if they are here."""
     yield "the sample", request.body, request.content_type
     folder = spec.path(spec.model.calibration) if spec.model.calibration else None
     files = sorted(folder.rglob("*")) if folder and folder.is_dir() else []
-    known = [(file, kind) for file in files if file.is_file() and (kind := content_type_of(file))]
-    for file, kind in known[:_MOST_INPUTS]:
-        yield file.name, file.read_bytes(), kind
+    known = [(file, content_type) for file in files if file.is_file() and (content_type := content_type_of(file))]
+    for file, content_type in known[:_MOST_INPUTS]:
+        yield file.name, file.read_bytes(), content_type
 
 
-def _connection(request: Request) -> http.client.HTTPConnection:
+def _connection(request: LoadRequest) -> http.client.HTTPConnection:
     host, port = request.address
     if request.tls:
         trusted = ssl.create_default_context(cafile=request.cacert)
@@ -90,11 +84,11 @@ def _connection(request: Request) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
 
 
-def _ask(connection: http.client.HTTPConnection, request: Request, body: bytes, kind: str) -> Answer:
-    headers = UNCACHED | {"Content-Type": kind, "Accept": "application/json"} | dict(request.headers)
+def _ask(connection: http.client.HTTPConnection, request: LoadRequest, body: bytes, content_type: str) -> StatusAndBody:
+    headers = UNCACHED | {"Content-Type": content_type, "Accept": "application/json"} | dict(request.headers)
     try:
         connection.request("POST", request.path, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as err:
-        raise MarinaError(f"{request.url}: no answer to an input that both are asked: {err or type(err)}") from err
+        raise MarinaError(f"{request.url}: no answer to an input that both servers get: {err or type(err)}") from err

@@ -1,0 +1,139 @@
+"""The rate at which an objective breaks: a run with a rising rate is cut into steps, each judged by its intervals."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from loadtest.judging.certainty import P99_SHARE, errors_interval, latency_interval
+from loadtest.judging.outcome import RampResult, RampStep
+from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
+from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Status, Verdict
+from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
+from loadtest.scheduling import Ramp
+
+# With steps of this size and number, simulated queues certainly break within a quarter of their true knee.
+STEP_REQUESTS, MOST_STEPS = 1000, 20
+_FEWEST_STEPS = 4
+# How many neighbouring steps are also judged together.
+_JOINED = (2, 4)
+_PROMISED_SHARE = 0.99
+
+
+def ramp_result(run: Measurement, ramp: Ramp, objective: Objective) -> RampResult:
+    """The steps of a run, and the two rates between which the objective broke.
+
+    No server gets faster with more load. So if several steps in a row certainly miss the objective, it is missed at the
+    highest of their rates; if they certainly meet it, it is met at the lowest.
+    """
+    cuts = _cut(run.slices)
+    joined = [(begin, end) for count in _JOINED for (begin, _), (_, end) in zip(cuts, cuts[count - 1 :], strict=False)]
+    windows = [_step(run, cut, ramp, objective) for cut in (*cuts, *joined)]
+    steps = tuple(windows[: len(cuts)])
+    broke = min((window.end_rps for window in windows if window.status == "FAIL"), default=None)
+    met = [window.begin_rps for window in windows if window.status == "PASS"]
+    held = max((rate for rate in met if broke is None or rate < broke), default=None)
+    return RampResult(
+        begin_rps=ramp.begin,
+        end_rps=ramp.end,
+        held_rps=held,
+        broke_rps=None if broke is None else (held or 0.0, broke),
+        about_rps=_about(steps, objective),
+        recovered=broke is not None and any(rate >= broke for rate in met),
+        steps=steps,
+    )
+
+
+def _about(steps: Sequence[RampStep], objective: Objective) -> float | None:
+    """The rate that best separates the steps that met the objective from those that missed it; None if all met it."""
+    missed = [step.error_rate > objective.error_rate or (step.p99_ms or 0.0) > objective.p99_ms for step in steps]
+    wrong = [sum(missed[:place]) + missed[place:].count(False) for place in range(len(missed) + 1)]
+    place = len(wrong) - 1 - wrong[::-1].index(min(wrong))
+    return steps[place].begin_rps if place < len(steps) else None
+
+
+def judge_ramp(run: Measurement, result: RampResult, objective: Objective) -> Verdict:
+    """Whether the objective held up to `slo.throughput_rps`, or without one up to the end of the ramp."""
+    promised = objective.throughput_rps or result.end_rps
+    check = Check(
+        objective="throughput",
+        status="PASS",
+        limit=promised,
+        measured=result.about_rps or result.end_rps,
+        interval=result.broke_rps,
+        unit="requests/s",
+    )
+    against, died = distrust_reasons(run, objective), server_died_reasons(run)
+    status, reasons = _check_ramp(result, promised, objective)
+    check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
+    whole: Status = "FAIL" if died else check.status
+    busy = busy_machine_reasons(run) if whole == "FAIL" else []
+    return Verdict(status=whole, reasons=(*died, *against, *busy), checks=(check,))
+
+
+def ramp_text(result: RampResult, objective: Objective) -> str:
+    """`ramp: the objective broke at about 140 requests/s, certainly between 120 and 155: p99 812 ms`."""
+    if result.broke_rps:
+        return f"ramp: {_broke(result, objective)}"
+    held = "at no rate" if result.held_rps is None else f"up to {figure(result.held_rps)} requests/s"
+    return f"ramp: the objective certainly held {held}; no rate certainly broke it"
+
+
+def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
+    if len(result.steps) < _FEWEST_STEPS:
+        text = f"{sum(step.requests for step in result.steps):,} requests are too few for a ramp"
+        return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
+    if result.broke_rps and result.broke_rps[1] <= promised:
+        return "FAIL", (Reason(id="broke", text=_broke(result, objective)),)
+    if result.held_rps is not None and result.held_rps >= _PROMISED_SHARE * promised:
+        return "PASS", ()
+    if result.end_rps < _PROMISED_SHARE * promised:
+        text = f"the ramp ended at {figure(result.end_rps)} requests/s, the objective is {figure(promised)}"
+        return "INVALID", (Reason(id="rate-below-objective", text=text),)
+    text = f"it is not certain that the objective held at {figure(promised)} requests/s"
+    return "INVALID", (Reason(id=UNDECIDED, text=text),)
+
+
+def _broke(result: RampResult, objective: Objective) -> str:
+    low, high = result.broke_rps or (0.0, 0.0)
+    step = next((step for step in result.steps if step.end_rps >= high), result.steps[-1])
+    slow = step.p99_ms is not None and step.p99_ms > objective.p99_ms
+    excess = f"p99 {figure(step.p99_ms or 0.0)} ms" if slow else f"errors {percent(step.error_rate)}"
+    where = f"between {figure(low)} and {figure(high)}" if low else f"below {figure(high)}"
+    about = f"{where} requests/s"
+    if result.about_rps:
+        about = f"at about {figure(result.about_rps)} requests/s, certainly {where}"
+    later = ", but it held again at a higher rate, so the rate was not the only cause" if result.recovered else ""
+    return f"the objective broke {about}: {excess}{later}"
+
+
+def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective) -> RampStep:
+    begin, end = cut
+    slices = run.slices[begin:end]
+    whole = merge_slices(slices)
+    part = run.model_copy(update={"slices": slices, "response": whole.response})
+    errors = errors_interval(part, objective.error_rate).status
+    latency: Status = latency_interval(part, objective.p99_ms).status if whole.response.count else "INVALID"
+    share = whole.failed / whole.due
+    status: Status = "INVALID"
+    if "FAIL" in (errors, latency):
+        status = "FAIL"
+    elif latency == "PASS" and share <= objective.error_rate:
+        status = "PASS"
+    return RampStep(
+        begin_rps=ramp.rate(begin / len(run.slices)),
+        end_rps=ramp.rate(end / len(run.slices)),
+        requests=whole.due,
+        p99_ms=whole.response.percentile(P99_SHARE),
+        error_rate=share,
+        status=status,
+    )
+
+
+def _cut(slices: Sequence[Slice]) -> list[tuple[int, int]]:
+    """The first slice of each step and the first one after it; all steps have about the same number of requests."""
+    so_far = list(accumulate((piece.due for piece in slices), initial=0))
+    steps = min(MOST_STEPS, so_far[-1] // STEP_REQUESTS)
+    cuts = [bisect_right(so_far, so_far[-1] * number / steps - 0.5) for number in range(steps + 1)] if steps else []
+    return [(begin, end) for begin, end in pairwise(cuts) if so_far[end] > so_far[begin]]
