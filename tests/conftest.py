@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 
+import compiler
 import hypothesis
 import pytest
 from packages import COMPILED, packaged_digits
@@ -30,6 +31,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # What one test has compiled, no other compiles again, and nothing of the user's own cache is in it.
 os.environ.setdefault("MARINA_CACHE", str(COMPILED))
+compiler.put_on_path()
+
+# The tests themselves run side by side, and each further compiler would import torch once more.
+os.environ.setdefault("MARINA_JOBS", "1")
 
 
 @pytest.hookimpl(trylast=True)

@@ -30,11 +30,14 @@ from archiver.compiling.building import build, settings_for
 from archiver.compiling.cache import compile_key, keep, taken_out
 from archiver.compiling.surroundings import quiet, threads
 from config.cpu_targets import CpuTarget
+from config.errors import InputError
 from config.machine import end_with_parent, free_memory, usable_cores
 from config.progress import Progress
 from config.record import Artifact
 from config.spec import Spec
 
+# How many artifacts are compiled at once; without it as many as there are cores and memory for.
+JOBS = "MARINA_JOBS"
 # What torch and Inductor take, and how often the weights are held while they are folded and written.
 _PROCESS_BYTES, _WEIGHTS_HELD = 1_500_000_000, 4
 
@@ -96,14 +99,23 @@ def compile_all(tasks: Sequence[Task], folder: Path, progress: Progress, title: 
 
 
 def _at_once(tasks: Sequence[Task]) -> int:
-    """How many of them there are cores and memory for; one on a GPU, where kernels are timed while they are chosen."""
+    """How many artifacts to compile at the same time: `$MARINA_JOBS`, or as many as there are cores and memory for. On
+    a GPU one, because kernels are timed while they are chosen."""
     # The same for each of them, but for what depends on the length.
     program = tasks[-1].program
     held = [value for value in (*program.state_dict.values(), *program.constants.values()) if torch.is_tensor(value)]
     if any(value.is_cuda for value in held):
         return 1
+    if jobs := os.environ.get(JOBS):
+        return min(len(tasks), _number(jobs))
     by_memory = free_memory() // (_PROCESS_BYTES + _WEIGHTS_HELD * sum(value.nbytes for value in held))
     return max(1, min(len(tasks), usable_cores(), by_memory))
+
+
+def _number(jobs: str) -> int:
+    if not jobs.isdecimal() or int(jobs) < 1:
+        raise InputError(f"`{JOBS}`: got `{jobs}`, allowed: a whole number from 1", hint=f"unset {JOBS}")
+    return int(jobs)
 
 
 def _beside(tasks: Sequence[Task], folder: Path, at_once: int, finished: Finished) -> list[Task]:

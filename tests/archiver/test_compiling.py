@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import compiler
 import psutil
 import pytest
 import torch
@@ -21,6 +22,7 @@ from tools import needs
 
 from archiver.compiling import Task, compile_all, pace, side_by_side, task_for
 from archiver.compiling.surroundings import instructions_tried_once
+from config.errors import InputError
 from config.progress import Progress
 
 
@@ -38,6 +40,7 @@ class Model(torch.nn.Module):
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
     """Three programs that nothing has compiled yet, on a machine with room for two at once."""
     monkeypatch.setenv("MARINA_CACHE", str(cache_of_nothing_compiled(tmp_path / "cache")))
+    monkeypatch.delenv(side_by_side.JOBS)
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
     monkeypatch.setattr(side_by_side, "free_memory", lambda: 64_000_000_000)
     spec = digits_spec()
@@ -65,6 +68,7 @@ def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_tak
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("g++", package="g++")
+    monkeypatch.setenv(compiler.ANEW, "yes")
     tasks = tasks[:2]
     beside, said = compiled(tasks, tmp_path / "beside")
     assert sorted(beside) == ["model-b1.pt2", "model-b2.pt2"]
@@ -141,6 +145,26 @@ def test_no_more_are_compiled_at_once_than_there_are_cores_and_memory_for(
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
     monkeypatch.setattr(side_by_side, "free_memory", lambda: free)
     assert side_by_side._at_once(tasks) == at_once
+
+
+def test_a_user_says_how_many_are_compiled_at_once(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "free_memory", lambda: 0)
+    counts = []
+    for jobs in ("1", "2", "8", ""):
+        monkeypatch.setenv(side_by_side.JOBS, jobs)
+        counts.append(side_by_side._at_once(tasks))
+    assert counts == [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "two", "1.5"])
+def test_a_number_of_jobs_that_is_none_is_refused(
+    jobs: str, tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(side_by_side.JOBS, jobs)
+    with pytest.raises(InputError) as raised:
+        side_by_side._at_once(tasks)
+    text = f"`MARINA_JOBS`: got `{jobs}`, allowed: a whole number from 1\n\nhint: unset MARINA_JOBS"
+    assert str(raised.value) == text
 
 
 def test_an_estimate_comes_from_the_times_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

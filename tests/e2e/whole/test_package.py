@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import compiler
 import numpy as np
 import pytest
 import torch
@@ -125,7 +126,7 @@ def test_two_builds_are_the_same_to_the_byte(variant: str, packaged: Packaged, t
         text = text.replace("compile: aot", "compile: jit").replace("batch_sizes: [1, 8]", "batch_sizes: [8]")
     (example / "spec.yaml").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "marina", "package", str(example / "spec.yaml"), "--out", str(tmp_path / "build")]
-    empty = {"MARINA_CACHE": str(cache_of_nothing_compiled(tmp_path / "cache"))}
+    empty = {"MARINA_CACHE": str(cache_of_nothing_compiled(tmp_path / "cache")), compiler.ANEW: "yes"}
     subprocess.run([*command, "--quiet"], check=True, cwd=ROOT, env=os.environ | empty)
     second = read_package(tmp_path / "build/digits")
     differing = {name for name, sha in first.record.files.items() if second.record.files.get(name) != sha}
