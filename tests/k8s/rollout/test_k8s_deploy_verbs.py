@@ -16,7 +16,7 @@ import marina
 from config.errors import ClusterError
 from config.render import render_model_config
 from k8s.cluster import connect
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.rollout.apply import in_apply_order
 from k8s.rollout.release import verify_blockers
 
@@ -206,7 +206,7 @@ def test_a_revision_that_fails_ends_with_1_and_says_why(
 
 def test_errors_of_verify_are_reported_before_any_change(cluster: Rig) -> None:
     plan = planned(evidence=EVIDENCE, image=IMAGE)
-    files = render(plan)
+    files = render_objects(plan)
     assert verify_blockers(files, plan) == ()
     files["40-deployment.yaml"][0]["spec"]["progressDeadlineSeconds"] = 1
     findings = verify_blockers(files, plan)
