@@ -1,6 +1,7 @@
-"""Importing torchvision beside a torch that its C++ operators were not built for.
+"""Makes torchvision importable beside a torch that its C++ operators were not built for.
 
-`make setup` has every Python of the environment load this module: it imports next to nothing before torchvision is.
+`make setup` has every Python process of the environment load this module, so it imports almost nothing until
+torchvision is imported.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# Kept alive: the schemas vanish with the library object that defined them.
+# References that keep the library objects alive: their schemas vanish with them.
 _defined: list[object] = []
 
 
 def prepare_torchvision() -> None:
-    """The same for whatever imports torchvision on its own: `transformers` does with every image model, and so with its
-    lists of models. Nothing happens where the binaries load, or where there is no torchvision."""
+    """Defines the missing schemas before someone else imports torchvision: `transformers` does so with every image
+    model, and thereby with its lists of models. Does nothing if the binaries load or torchvision is not installed."""
     module_spec = importlib.util.find_spec("torchvision")
     if module_spec is None or module_spec.origin is None or "torchvision" in sys.modules or _defined:
         return
@@ -33,7 +34,7 @@ def prepare_torchvision() -> None:
         try:
             torch.ops.load_library(binary)  # type: ignore[no-untyped-call]
         except OSError:
-            # Those that it registers shape functions for whether or not they are there.
+            # torchvision registers shape functions for these operators whether or not they exist.
             registered = Path(module_spec.origin).with_name("_meta_registrations.py").read_text(encoding="utf-8")
             for operator in re.findall(r'register_fake\("torchvision::(\w+)"\)', registered):
                 _define(operator)
@@ -48,11 +49,11 @@ def _define(operator: str) -> None:
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision, with the schemas of detection operators defined when its binaries do not load.
+    """Imports torchvision, and defines the schemas of its detection operators if its binaries do not load.
 
-    A CUDA build of torchvision beside a CPU build of torch cannot load them, and its import fails where it only
-    registers shape functions for them. Models and weights need none, so a schema without a kernel is enough: calling
-    such an operator still fails, and says so.
+    A CUDA build of torchvision cannot load its binaries beside a CPU build of torch, and then its import fails at the
+    shape functions that it registers for their operators. Models and weights need no such operator, so a schema without
+    a kernel is enough: calling one still fails with an error that says so.
     """
     import re
 
@@ -75,8 +76,8 @@ def import_torchvision() -> ModuleType:
 
 
 class Finder:
-    """Finds nothing, and is asked first: what `make setup` has Python load at its start, so that whoever imports
-    torchvision finds the schemas defined. Costs nothing until then."""
+    """An import hook that finds nothing, but defines the schemas when torchvision is first imported. `make setup` has
+    Python install it at its start; it costs nothing until then."""
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
         if name == "torchvision":
@@ -86,5 +87,5 @@ class Finder:
 
 
 def install() -> None:
-    """Once a process."""
+    """Installs the import hook; call it once per process."""
     sys.meta_path.insert(0, Finder())

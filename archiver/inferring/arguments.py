@@ -64,14 +64,14 @@ def is_state(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenInput:
     """An input as `--input` names it."""
 
     name: str
     tensor: Tensor
 
 
-def parse_given(text: str) -> Given:
+def parse_input_option(text: str) -> GivenInput:
     """`NAME:DTYPE:SHAPE`, the shape as the spec has it; InputError otherwise."""
     name, _, rest = text.partition(":")
     kind, _, shape = rest.partition(":")
@@ -82,7 +82,7 @@ def parse_given(text: str) -> Given:
             fields = {"dtype": kind, "shape": sides}
         if not name.isidentifier() or ":" not in rest:
             raise ValueError(text)
-        return Given(name, Tensor.model_validate_json(json.dumps(fields)))
+        return GivenInput(name, Tensor.model_validate_json(json.dumps(fields)))
     except ValidationError as err:
         first = err.errors()[0]
         allowed = f"allowed: {listed(get_args(Dtype))}" if first["loc"][0] == "dtype" else f"allowed: {FORM}"
@@ -91,7 +91,7 @@ def parse_given(text: str) -> Given:
         raise InputError(f"`--input`: got `{text}`, allowed: {FORM}") from err
 
 
-def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
+def forward_arguments(network: nn.Module, given: Sequence[GivenInput]) -> list[Argument]:
     """The arguments that inputs are given for, in their order; InputError where one is not a tensor."""
     parameters = list(inspect.signature(network.forward).parameters.values())
     arguments: list[Argument] = []

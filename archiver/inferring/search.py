@@ -10,14 +10,14 @@ from itertools import islice
 import torch
 from torch import nn
 
-from archiver.inferring.arguments import Argument, Given, arguments_of, is_state
-from archiver.inferring.forms import refused_form
-from archiver.inferring.found import Found, Input
-from archiver.inferring.guesses import guesses
-from archiver.inferring.layers import KNOWN, inputs_of, reads_sequences, sounds, states_of
-from archiver.inferring.lengths import counted, with_lengths
-from archiver.inferring.trial import Ran, equal, run
-from archiver.rows import RowsMixed, check_alike, check_apart
+from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state
+from archiver.inferring.guess_notes import describe_guesses
+from archiver.inferring.inferred import InferredInputs, Input
+from archiver.inferring.layer_inputs import KNOWN, has_sequence_layers, layer_inputs, recurrent_states, sounds
+from archiver.inferring.refusals import unservable_arguments
+from archiver.inferring.trial import TrialResult, equal, run
+from archiver.inferring.varying_lengths import limit_length_arguments, mark_varying_lengths
+from archiver.rows import RowsMixed, check_repeatable, check_rows_apart
 from config.errors import InputError, SourceError, listed
 from handlers.networks import TensorGraph
 
@@ -32,9 +32,9 @@ _ROWS, _ROWS_OF_STATES = 2, 5
 Guess = tuple[Input, ...]
 
 
-def find_inputs(network: nn.Module, given: Sequence[Given]) -> Found:
+def find_inputs(network: nn.Module, given: Sequence[GivenInput]) -> InferredInputs:
     """The inputs of `forward` by name; InputError names the flag to say it with where they cannot be found."""
-    search = _Search(network, arguments_of(network, given), given)
+    search = _Search(network, forward_arguments(network, given), given)
     network.eval()
     for rows in (search.rows, 1):
         guess = search.best(rows)
@@ -44,9 +44,9 @@ def find_inputs(network: nn.Module, given: Sequence[Given]) -> Found:
 
 
 class _Search:
-    def __init__(self, network: nn.Module, arguments: list[Argument], given: Sequence[Given]) -> None:
+    def __init__(self, network: nn.Module, arguments: list[Argument], given: Sequence[GivenInput]) -> None:
         self._network, self._arguments, self._names = network, arguments, [argument.name for argument in arguments]
-        self._sequences = reads_sequences(network)
+        self._sequences = has_sequence_layers(network)
         self._choices = [list(self._generic(argument)) for argument in arguments]
         self._settled = [argument.is_mask or argument.is_length or self._keeps(argument) for argument in arguments]
         self.rows = _ROWS_OF_STATES if any(map(self._keeps, arguments)) else _ROWS
@@ -82,7 +82,7 @@ class _Search:
             else:
                 return works
 
-    def finished(self, guess: Guess, rows: int) -> Found:
+    def finished(self, guess: Guess, rows: int) -> InferredInputs:
         """With the columns and limits that were found, the lengths that vary, and what a user should know."""
         guess, notes = self._within_limits(guess, rows)
         guess = self._only_used_columns(guess, rows)
@@ -95,9 +95,9 @@ class _Search:
         settled = {at for at, value in self._by_name.items() if value.tensor.varying or value.tensor.mask_of}
         named = dict(zip(self._names, guess, strict=True))
         if counts := [self._names[at] for at, argument in enumerate(self._arguments) if self._counts(at, argument)]:
-            inputs, more = counted(self._network, named, counts)
+            inputs, more = limit_length_arguments(self._network, named, counts)
         else:
-            inputs, more = with_lengths(self._network, named, fixed=bool(settled))
+            inputs, more = mark_varying_lengths(self._network, named, fixed=bool(settled))
         for at, value in self._by_name.items():
             if value.tensor.mask_of:
                 inputs[value.name] = replace(guess[at], mask_of=value.tensor.mask_of)
@@ -105,8 +105,8 @@ class _Search:
                 inputs[value.name] = replace(guess[at], varies=True)
         unsaid = {name for at, name in enumerate(self._names) if not self._settled[at] and at not in self._widened}
         mine = {name for at, name in enumerate(self._names) if at not in self._by_name}
-        more += guesses(self._network, inputs, mine, unsaid)
-        return Found(inputs, ran.shapes, None if apart else 1, ran.names, tuple(notes + more))
+        more += describe_guesses(self._network, inputs, mine, unsaid)
+        return InferredInputs(inputs, ran.shapes, None if apart else 1, ran.names, tuple(notes + more))
 
     def _counts(self, at: int, argument: Argument) -> bool:
         """Whether it says how much of a sequence is there, and nobody has said how much that may be."""
@@ -117,7 +117,7 @@ class _Search:
             text = f"`--input`: missing for {listed(self._names)}: no layer shows what `forward` takes"
             return InputError(text, hint=self._asked(self._names))
         guess, error = self._first
-        if refused := refused_form(self._network, self._names):
+        if refused := unservable_arguments(self._network, self._names):
             return refused
         if self._answered:
             hint = "a module around it that returns tensors, each with a row for each row of its inputs"
@@ -148,7 +148,7 @@ class _Search:
             yield Input((), argument.dtype or "int64", least=1, most=1)
         else:
             if self._keeps(argument):
-                yield from states_of(self._network)
+                yield from recurrent_states(self._network)
             if argument.is_sound:
                 yield from sounds()
             kinds: set[type] = set()
@@ -161,11 +161,11 @@ class _Search:
 
     def _keeps(self, argument: Argument) -> bool:
         """Whether it may be a state of a recurrent layer."""
-        return is_state(argument.name) and any(states_of(self._network))
+        return is_state(argument.name) and any(recurrent_states(self._network))
 
     def _of_layer(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
-        for wanted in inputs_of(layer, self._network, sequence=self._sequences or argument.is_sequence):
+        for wanted in layer_inputs(layer, self._network, sequence=self._sequences or argument.is_sequence):
             dtype = argument.dtype or ("float64" if doubles and wanted.dtype == "float32" else wanted.dtype)
             yield replace(wanted, dtype=dtype)
 
@@ -178,7 +178,7 @@ class _Search:
                 length = next((tensor.shape[tensor.sequence] for tensor in guess if tensor.sequence is not None), 1)
                 yield tuple(replace(tensor, shape=(length,)) if tensor.shape == (-1,) else tensor for tensor in guess)
 
-    def _run(self, guess: Guess, rows: int) -> Ran:
+    def _run(self, guess: Guess, rows: int) -> TrialResult:
         self._tried += 1
         left_s = max(0.1, self._until - time.monotonic())
         follow = self._tried <= _FOLLOWED or not all(self._settled)
@@ -194,7 +194,7 @@ class _Search:
         generator = torch.Generator().manual_seed(0)
         return [tensor.values(rows, generator) for tensor in guess]
 
-    def _learns(self, guess: Guess, ran: Ran) -> bool:
+    def _learns(self, guess: Guess, ran: TrialResult) -> bool:
         """Whether the run says more about an argument than was known."""
         for touch in ran.touches:
             if not self._settled[touch.argument]:
@@ -229,7 +229,7 @@ class _Search:
         self._choices[at].insert(0, Input((width,), self._arguments[at].dtype or "float32"))
         return True
 
-    def _apart(self, guess: Guess, ran: Ran) -> bool:
+    def _apart(self, guess: Guess, ran: TrialResult) -> bool:
         """Whether each row is answered as it is alone."""
         values = self._values(guess, self.rows)
         alone = [run(self._network, [value[at : at + 1] for value in values]) for at in range(2)]
@@ -242,9 +242,9 @@ class _Search:
     def _why_not_apart(self, guess: Guess, rows: int) -> str:
         """The line that mixes rows; SourceError for what is random, or fails on one row."""
         graph, values = TensorGraph(self._network, torch.float32), self._values(guess, rows)
-        check_alike("`--source`", graph, values, rows)
+        check_repeatable("`--source`", graph, values, rows)
         try:
-            check_apart("`--source`", graph, values, rows)
+            check_rows_apart("`--source`", graph, values, rows)
         except RowsMixed as err:
             if rows > 1 and run(self._network, [value[:1] for value in values]).outputs is None:
                 raise
@@ -307,7 +307,7 @@ def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield from ((first, *rest) for rest in _summing_to(total - first, sizes[1:]))
 
 
-def _matched(names: list[str], given: Sequence[Given]) -> dict[int, Given]:
+def _matched(names: list[str], given: Sequence[GivenInput]) -> dict[int, GivenInput]:
     """Which argument each `--input` is for: by its name, or by its place where all are given."""
     if all(value.name in names for value in given):
         return {names.index(value.name): value for value in given}
@@ -317,7 +317,7 @@ def _matched(names: list[str], given: Sequence[Given]) -> dict[int, Given]:
     raise InputError(f"`--input`: got `{strange}`, allowed: {listed(names)}, the arguments of `forward`")
 
 
-def _as_input(given: Given) -> Input:
+def _as_input(given: GivenInput) -> Input:
     tensor = given.tensor
     if tensor.mask_of is not None:
         named = "dtype" in tensor.model_fields_set

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from archiver.inferring.layers import KNOWN, width_of
+from archiver.inferring.layer_inputs import KNOWN, layer_width
 from handlers.networks import keyword_only, without_dataclasses
 
 _LONGEST_S = 20.0
@@ -26,7 +26,7 @@ _SAME = {"_to_copy", "add", "clone", "div", "mul", "sub"}
 
 
 @dataclass(frozen=True)
-class Touch:
+class LayerArrival:
     """An input as it is when it reaches a layer."""
 
     argument: int
@@ -36,7 +36,7 @@ class Touch:
 
 
 @dataclass
-class Ran:
+class TrialResult:
     """What came of a run."""
 
     outputs: tuple[torch.Tensor, ...] | None = None
@@ -44,7 +44,7 @@ class Ran:
     """Whether there was an answer, if not one that can be served."""
     names: tuple[str, ...] | None = None
     error: str = ""
-    touches: list[Touch] = field(default_factory=list)
+    touches: list[LayerArrival] = field(default_factory=list)
     second: set[str] = field(default_factory=set)
     """Layers that take the batch as their second dimension and got it as their first."""
     widths: list[tuple[int, int]] = field(default_factory=list)
@@ -57,10 +57,10 @@ class Ran:
 
 def run(
     network: nn.Module, values: Sequence[torch.Tensor], *, longest_s: float = _LONGEST_S, follow: bool = False
-) -> Ran:
+) -> TrialResult:
     """The outputs, where each has a row for each row of the inputs and holds numbers; what went wrong otherwise. To
     follow the inputs takes the shortcuts away that some layers have."""
-    ran = Ran()
+    ran = TrialResult()
     if follow:
         # Following imports it, and nothing may end that half-way.
         importlib.import_module("torch._dynamo")
@@ -132,7 +132,7 @@ def _ended_after(longest_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def _followed(network: nn.Module, ran: Ran, values: Sequence[torch.Tensor]) -> Iterator[None]:
+def _followed(network: nn.Module, ran: TrialResult, values: Sequence[torch.Tensor]) -> Iterator[None]:
     follow, rows = _Follow(values), len(values[0])
     names = {layer: name for name, layer in network.named_modules()}
 
@@ -140,9 +140,9 @@ def _followed(network: nn.Module, ran: Ran, values: Sequence[torch.Tensor]) -> I
         value = next((argued for argued in (*args, *kwargs.values()) if isinstance(argued, torch.Tensor)), None)
         if value is None:
             return
-        argument, width = follow.argument_of(value), width_of(layer)
+        argument, width = follow.argument_of(value), layer_width(layer)
         if argument is not None:
-            ran.touches.append(Touch(argument, layer, tuple(value.shape), int(value.storage_offset())))
+            ran.touches.append(LayerArrival(argument, layer, tuple(value.shape), int(value.storage_offset())))
         if not getattr(layer, "batch_first", True) and value.ndim == 3 and len(value) == rows:
             ran.second.add(names[layer])
         if width is not None and value.ndim and value.shape[-1] != width:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from archiver.inspecting.files import find_effects
+from archiver.inspecting.side_effects import find_side_effects
 
 _NATIVE = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ\x90")
 _NATIVE_NAMES = re.compile(r"\.(so(\.\d+)*|dll|dylib|pyd|exe|pyc|pyo|jar|class|sh)$", re.IGNORECASE)
@@ -24,7 +24,7 @@ _SYSTEM_CALLS = re.compile(
 def find_code(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
     """What a person has to read before the file is loaded, where it is not Python; `is_recorded`: the record of the
     archive names it as one that the server loads."""
-    yield from find_effects(name, data)
+    yield from find_side_effects(name, data)
     if data.startswith(_NATIVE) or _NATIVE_NAMES.search(name):
         yield from _of_native(name, data, is_recorded=is_recorded)
     elif data.startswith(b"#!"):

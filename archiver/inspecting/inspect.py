@@ -15,8 +15,8 @@ from typing import Any
 
 from archiver.archive import MANIFEST
 from archiver.inspecting.code import find_code, hides_module, is_foreign_python
-from archiver.inspecting.containers import READ_ERRORS, Budget, TooMuch, unpacked, zip_member
-from archiver.inspecting.layout import find_oddities
+from archiver.inspecting.layout import find_layout_oddities
+from archiver.inspecting.nested import READ_ERRORS, Budget, TooMuch, unpacked, zip_member
 from archiver.inspecting.pickles import Pickle, find_pickles
 from archiver.inspecting.programs import find_program
 from archiver.inspecting.python import Source, judge
@@ -43,7 +43,7 @@ def inspect(mar: Path) -> Report:
             manifest = _read_manifest(mar, archive, budget)
             record = read_record(mar) if RECORD in names else None
             seen = _Seen(record, archive, budget)
-            seen.damage += [*find_oddities(mar, archive), *_of_manifest(manifest, names)]
+            seen.damage += [*find_layout_oddities(mar, archive), *_of_manifest(manifest, names)]
             seen.examine()
     except FileNotFoundError as err:
         raise ArchiveError(f"{mar}: no such file", hint="marina package SPEC") from err

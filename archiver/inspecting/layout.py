@@ -21,7 +21,7 @@ _UNICODE_NAME = 0x7075
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
-def find_oddities(mar: Path, archive: zipfile.ZipFile) -> Iterator[str]:
+def find_layout_oddities(mar: Path, archive: zipfile.ZipFile) -> Iterator[str]:
     """What an archive of an honest packer does not have."""
     members = archive.infolist()
     for name, count in Counter(info.filename for info in members).items():

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from archiver.inspecting.stack import BY_EXTENSION, Stream, follow
+from archiver.inspecting.unpickler import BY_EXTENSION, Stream, follow
 
 # Loading one of these has an effect although nothing of it is called.
 _EFFECTS_OF_IMPORT = frozenset({"__main__", "antigravity", "idlelib", "this", "turtledemo", "test", "webbrowser"})

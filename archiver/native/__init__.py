@@ -1,4 +1,4 @@
-"""What is compiled of our own C++: the decoder that `text.engine: aot` runs."""
+"""Our own C++: the decoder that `text.engine: aot` runs."""
 
 from archiver.native.decoder import compile_decoder
 

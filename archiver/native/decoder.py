@@ -1,4 +1,4 @@
-"""The library of a compiled decoder: the same for every model, made for one kind of processor."""
+"""Compiles the decoder's shared library, which is the same for every model but specific to a CPU target."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from archiver.compiling import keep, processor, taken_out
-from archiver.instructions import compiler_flags
+from archiver.compiling import cpu_model, load_from_cache, store_in_cache
+from archiver.cpu_target import compiler_flags
 from archiver.toolchain import compiler_version, find_compiler
 from config.cpu_targets import CpuTarget
 from config.errors import ToolMissing
@@ -18,25 +18,25 @@ _FOLDER = Path(__file__).parent
 _SOURCE, _HEADERS = _FOLDER / "decoder.cpp", sorted(_FOLDER.glob("*.h"))
 _FLAGS = (
     *("-x", "c++", "-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared"),
-    # Errors of arithmetic are not asked for, so that all of it can be done in vectors.
+    # Nothing checks for arithmetic errors; without them the compiler can vectorise everything.
     *("-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"),
-    # The same bytes wherever it is made.
+    # Reproducible: the same bytes wherever it is compiled.
     *("-s", "-Wl,--build-id=none"),
 )
 
 
 def compile_decoder(target: CpuTarget, file: Path) -> None:
-    """Puts the library at `file`, from the cache where it was compiled before."""
+    """Writes the library to `file`, from the cache if it was compiled before."""
     compiler = find_compiler()
     flags, source = [*_FLAGS, *compiler_flags(target)], _SOURCE.read_bytes()
     read = hashlib.sha256(source + b"".join(header.read_bytes() for header in _HEADERS)).hexdigest()
-    made_by = [compiler_version(), flags, processor() if target == "native" else "", read]
+    made_by = [compiler_version(), flags, cpu_model() if target == "native" else "", read]
     key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
-    if taken_out(key, file):
+    if load_from_cache(key, file):
         return
     with tempfile.TemporaryDirectory(prefix="marina-compile-", dir=file.parent) as scratch:
         made = Path(scratch, file.name)
-        # Read from its input: no path of this machine gets into it.
+        # The compiler reads the source from stdin, so that no path of this machine gets into the library.
         command = [compiler, *flags, "-I", str(_FOLDER), "-", "-o", str(made)]
         done = subprocess.run(command, input=source, capture_output=True)
         if done.returncode != 0:
@@ -44,4 +44,4 @@ def compile_decoder(target: CpuTarget, file: Path) -> None:
             text = f"`{compiler}` cannot compile the decoder: {' '.join(reason) or 'no message'}"
             raise ToolMissing(text, hint="g++ 11 or newer, or use `compile: eager`")
         made.replace(file)
-    keep(key, file)
+    store_in_cache(key, file)

@@ -49,9 +49,9 @@ def find_start(name: str, options: argparse.Namespace) -> Start:
         raise InputError(f"`--task`: got `{options.task}`, allowed: with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name)
-    from archiver.inferring import find_inputs, inputs_of_program, parse_given
+    from archiver.inferring import find_inputs, find_program_inputs, parse_input_option
 
-    given = [parse_given(text) for text in options.input or ()]
+    given = [parse_input_option(text) for text in options.input or ()]
     weights = seen_from(name, options.weights) if options.weights else (None, None)
     probe = Start(here, "tensor", weights=weights[1], inputs=_X)
     loaded = _loaded(probe)
@@ -59,7 +59,7 @@ def find_start(name: str, options: argparse.Namespace) -> Start:
         from archiver.sources import read_program
 
         program = read_program(_spec_of(probe), Path(here))
-        signature = inputs_of_program(program, given, loaded.only_batch)
+        signature = find_program_inputs(program, given, loaded.only_batch)
     else:
         signature = find_inputs(loaded.network, given)
     fields = {key: tensor.field() for key, tensor in signature.inputs.items()}
@@ -119,7 +119,7 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
             continue
         try:
             if mode == "aot":
-                compiling.trace(read, graph, batched, loaded)
+                compiling.export_graph(read, graph, batched, loaded)
         except SourceError as err:
             unexported = unexported or err
             continue
@@ -134,11 +134,11 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
 
 def _mixing(spec: Any, graph: Any, rows: Any) -> SourceError | None:
     """What lets the rows of a batch into each other, if anything does."""
-    from archiver.package import check_rows
+    from archiver.package import check_row_answers
     from archiver.rows import RowsMixed
 
     try:
-        check_rows(spec, graph, rows)
+        check_row_answers(spec, graph, rows)
     except RowsMixed as err:
         return err
     return None
@@ -151,7 +151,7 @@ def _row_ms(graph: Any, rows: Any) -> float:
     from archiver import compiling
 
     times = []
-    with torch.no_grad(), compiling.threads(1):
+    with torch.no_grad(), compiling.torch_threads(1):
         for _ in range(3):
             began = time.perf_counter()
             graph(*rows)

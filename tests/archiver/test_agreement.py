@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from archiver.agreement import answers, compare_classes, compare_tensors, worst
-from archiver.inputs import batches
+from archiver.agreement import compare_classes, compare_tensors, run_in_batches, worst_agreement
+from archiver.calibration import batches
 
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
 CLASSES = torch.tensor([[3, 1], [2, 0], [1, 4], [0, 2]])
@@ -54,7 +54,7 @@ def test_rows_of_zeros_are_equal() -> None:
 def test_the_record_keeps_the_worst_artifact() -> None:
     same = compare_tensors((torch.ones(1, 2),), (torch.ones(1, 2),), 0.1)
     other = compare_tensors((torch.ones(1, 2),), (torch.zeros(1, 2),), 0.1)
-    agreed = worst([same, other], inputs="generated", count=1, measure="tolerance")
+    agreed = worst_agreement([same, other], inputs="generated", count=1, measure="tolerance")
     assert (agreed.agreement, agreed.max_abs_difference, agreed.cosine) == (0, 1, 0)
 
 
@@ -62,4 +62,4 @@ def test_the_record_keeps_the_worst_artifact() -> None:
 def test_every_row_is_answered_once_whatever_the_batch(size: int) -> None:
     rows = torch.arange(7.0).reshape(7, 1)
     assert all(len(cut[0]) == size for cut, _ in batches((rows,), size))
-    assert torch.equal(answers(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)
+    assert torch.equal(run_in_batches(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)

@@ -10,7 +10,7 @@ from specs import digits_spec
 from tools import needs
 
 from archiver.compiling import cache as compile_cache
-from archiver.compiling.cache import cache_folder, compile_key, keep, taken_out
+from archiver.compiling.cache import cache_folder, compile_key, load_from_cache, store_in_cache
 from archiver.package import package
 from config.progress import Progress
 
@@ -84,18 +84,18 @@ def test_another_number_of_threads_has_another_key() -> None:
 @pytest.mark.usefixtures("cache")
 def test_an_artifact_that_was_kept_is_taken_out_whole(tmp_path: Path) -> None:
     (made := tmp_path / "made.pt2").write_bytes(b"artifact")
-    keep("k", made)
-    assert taken_out("k", tmp_path / "again.pt2")
+    store_in_cache("k", made)
+    assert load_from_cache("k", tmp_path / "again.pt2")
     assert (tmp_path / "again.pt2").read_bytes() == b"artifact"
-    assert not taken_out("other", tmp_path / "other.pt2")
+    assert not load_from_cache("other", tmp_path / "other.pt2")
 
 
 @pytest.mark.parametrize("damaged", ["k.pt2", "k.sha256"])
 def test_a_damaged_entry_is_not_taken_out(damaged: str, cache: Path, tmp_path: Path) -> None:
     (made := tmp_path / "made.pt2").write_bytes(b"artifact")
-    keep("k", made)
+    store_in_cache("k", made)
     (cache / damaged).write_bytes(b"\xff")
-    assert not taken_out("k", tmp_path / "again.pt2")
+    assert not load_from_cache("k", tmp_path / "again.pt2")
     assert not (tmp_path / "again.pt2").exists()
 
 
@@ -105,9 +105,9 @@ def test_what_was_not_used_for_the_longest_time_goes_first(
     monkeypatch.setattr(compile_cache, "_MOST_BYTES", 20)
     (made := tmp_path / "made.pt2").write_bytes(b"artifact")
     for name, age in (("old", 300), ("used", 200)):
-        keep(name, made)
+        store_in_cache(name, made)
         os.utime(cache / f"{name}.pt2", (1_000_000_000 - age, 1_000_000_000 - age))
-    keep("new", made)
+    store_in_cache("new", made)
     assert sorted(file.name for file in cache.iterdir()) == ["new.pt2", "new.sha256", "used.pt2", "used.sha256"]
 
 
@@ -117,8 +117,8 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
         monkeypatch.setenv("MARINA_CACHE", value)
         assert cache_folder() is None
         (made := tmp_path / "made.pt2").write_bytes(b"artifact")
-        keep("k", made)
-        assert not taken_out("k", tmp_path / "again.pt2")
+        store_in_cache("k", made)
+        assert not load_from_cache("k", tmp_path / "again.pt2")
 
 
 @pytest.mark.slow

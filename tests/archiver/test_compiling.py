@@ -19,8 +19,8 @@ from packages import cache_of_nothing_compiled
 from specs import digits_spec
 from tools import needs
 
-from archiver.compiling import Task, compile_all, pace, side_by_side, task_for
-from archiver.compiling.surroundings import instructions_tried_once
+from archiver.compiling import Task, compile_all, parallel, task_for, time_estimate
+from archiver.compiling.environment import cached_instruction_checks
 from config.progress import Progress
 
 
@@ -38,8 +38,8 @@ class Model(torch.nn.Module):
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
     """Three programs that nothing has compiled yet, on a machine with room for two at once."""
     monkeypatch.setenv("MARINA_CACHE", str(cache_of_nothing_compiled(tmp_path / "cache")))
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
-    monkeypatch.setattr(side_by_side, "free_memory", lambda: 64_000_000_000)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "free_memory", lambda: 64_000_000_000)
     spec = digits_spec()
     programs = {batch: torch.export.export(Model(), (torch.zeros(batch, 4),)) for batch in (1, 2, 3)}
     return [task_for(spec, program, batch, None) for batch, program in programs.items()]
@@ -56,7 +56,7 @@ def compilers() -> list[psutil.Process]:
     started = []
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it ended meanwhile
-            started += [child] if "archiver.compiling.apart" in child.cmdline() else []
+            started += [child] if "archiver.compiling.child_process" in child.cmdline() else []
     return started
 
 
@@ -79,7 +79,7 @@ def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_tak
     assert "all taken from the cache" in said
 
     monkeypatch.setenv("MARINA_CACHE", "off")
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 1)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
     here, said = compiled(tasks[:1], tmp_path / "here")
     assert here == {"model-b1.pt2": beside["model-b1.pt2"]}
     assert "at once" not in said
@@ -89,7 +89,7 @@ def test_what_a_compiler_that_dies_leaves_is_compiled_here(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "false")
-    monkeypatch.setattr(side_by_side, "build", lambda *order: order[-1].write_bytes(b"here"))
+    monkeypatch.setattr(parallel, "compile_artifact", lambda *order: order[-1].write_bytes(b"here"))
     made, _ = compiled(tasks, tmp_path / "made")
     assert made == {f"model-b{batch}.pt2": b"here" for batch in (1, 2, 3)}
 
@@ -121,7 +121,7 @@ def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pyte
     tried: list[str] = []
     monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
     monkeypatch.setattr(VecISA, "check_build", answer)
-    with instructions_tried_once():
+    with cached_instruction_checks():
         assert [VecAVX2().check_build(code) for code in ("works", "works", "fails", "fails")] == [
             True,
             True,
@@ -138,19 +138,19 @@ def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pyte
 def test_no_more_are_compiled_at_once_than_there_are_cores_and_memory_for(
     tasks: list[Task], monkeypatch: pytest.MonkeyPatch, cores: int, free: int, at_once: int
 ) -> None:
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
-    monkeypatch.setattr(side_by_side, "free_memory", lambda: free)
-    assert side_by_side._at_once(tasks) == at_once
+    monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
+    monkeypatch.setattr(parallel, "free_memory", lambda: free)
+    assert parallel._at_once(tasks) == at_once
 
 
 def test_an_estimate_comes_from_the_times_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
-    assert pace.estimate([100, 100], 2) == "15 s"
-    pace.note([100, 100], 2, 100.0)
-    assert pace.estimate([100, 100], 2) == "2 min"
-    pace.note([100, 100], 2, 20.0)
-    assert pace.estimate([100, 100], 2) == "60 s"
-    assert pace.estimate([100, 300], 2) == "3 min"
-    assert pace.estimate([100], 1) == "15 s"
+    assert time_estimate.describe_estimate([100, 100], 2) == "15 s"
+    time_estimate.record_time([100, 100], 2, 100.0)
+    assert time_estimate.describe_estimate([100, 100], 2) == "2 min"
+    time_estimate.record_time([100, 100], 2, 20.0)
+    assert time_estimate.describe_estimate([100, 100], 2) == "60 s"
+    assert time_estimate.describe_estimate([100, 300], 2) == "3 min"
+    assert time_estimate.describe_estimate([100], 1) == "15 s"
     (tmp_path / "pace.json").write_text("[", encoding="utf-8")
-    assert pace.estimate([100, 100], 2) == "15 s"
+    assert time_estimate.describe_estimate([100, 100], 2) == "15 s"

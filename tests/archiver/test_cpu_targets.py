@@ -13,7 +13,7 @@ import torch
 from specs import ROOT, Packaged, digits_spec
 from tools import needs
 
-from archiver.instructions import check_machine, targeting
+from archiver.cpu_target import check_cpu_target, targeting
 from config.cpu_targets import FLAGS, node_labels
 from config.errors import SourceError
 from handlers.machine import cpu_flags, differences
@@ -99,9 +99,9 @@ def test_a_package_for_v3_answers_alike_where_torch_and_onednn_see_avx2_only(
 def test_what_this_machine_cannot_run_is_not_compiled_on_it(tmp_path: Path) -> None:
     spec = digits_spec({"model.cpu_target": "amx"})
     with pytest.raises(SourceError, match=r"got `amx`, but this machine .* lacks `amx_bf16`, `amx_int8`, `amx_tile`"):
-        check_machine(spec, cpuinfo(tmp_path, tuple(set(FLAGS["amx"]) - {"amx_bf16", "amx_int8", "amx_tile"})))
-    check_machine(spec, cpuinfo(tmp_path, FLAGS["amx"]))
-    check_machine(digits_spec(), cpuinfo(tmp_path, ()))
+        check_cpu_target(spec, cpuinfo(tmp_path, tuple(set(FLAGS["amx"]) - {"amx_bf16", "amx_int8", "amx_tile"})))
+    check_cpu_target(spec, cpuinfo(tmp_path, FLAGS["amx"]))
+    check_cpu_target(digits_spec(), cpuinfo(tmp_path, ()))
 
 
 def test_the_ceiling_of_a_target_ends_with_its_compilation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from specs import make_spec
 from torch import nn
 
 from archiver.package import package
-from archiver.rows import check_alike, check_apart
+from archiver.rows import check_repeatable, check_rows_apart
 from config.errors import SourceError
 from config.progress import Progress
 from handlers.networks import TensorGraph
@@ -33,11 +33,11 @@ class Net(nn.Module):
         return x
 """
 LINE = 16
-IN_BATCH = "the answer to an input depends on those that come in the same batch"
+IN_BATCH = "the answer to an input depends on the other inputs of its batch"
 DRAWN = "draws a random number, so the same input is answered differently every time"
-ONE_BY_ONE = "batch_sizes: [1], or a model that computes each row by itself"
-DROPS = "evaluation mode: `F.dropout(x, p, self.training)`, and no layer that stays in training"
-AVERAGES = "evaluation mode, with the averages of the training and not those of the batch; or `batch_sizes: [1]`"
+ONE_BY_ONE = "use `batch_sizes: [1]`, or a model that computes each row independently"
+DROPS = "use evaluation mode: `F.dropout(x, p, self.training)`, and no layer that stays in training mode"
+AVERAGES = "use evaluation mode, which normalises by the averages of the training; or `batch_sizes: [1]`"
 MIXED = {
     "softmax over the batch": ("x = x.softmax(0)", ONE_BY_ONE),
     "mean over the batch": ("x = x - x.mean(0)", ONE_BY_ONE),
@@ -53,7 +53,7 @@ RANDOM = {
     "dropout that stays in training": ("x = self.drop.train()(x)", DROPS),
     "noise": (
         "x = x + torch.rand(3)",
-        "what is random as an input of `forward`, or `min_agreement: 0`, which serves it as it is",
+        "pass the random values as an input of `forward`, or set `min_agreement: 0` to serve the model as it is",
     ),
 }
 TABLE: dict[str, Any] = {
@@ -105,26 +105,28 @@ def test_a_batch_of_one_size_is_filled_up_and_so_no_way_out(tmp_path: Path) -> N
 
 def test_a_model_that_answers_a_row_alone_in_another_way_is_refused_for_batches(tmp_path: Path) -> None:
     message, hint = refused(tmp_path, "x = -x if len(x) == 1 else x", {"model.compile": "eager"})
-    assert "`model.batch_sizes`: got [1, 4], but the model answers an input differently beside others" in message
-    assert hint == "batch_sizes: [1], or a model whose decisions are made row by row"
+    assert (
+        "`model.batch_sizes`: got [1, 4], but the model answers an input differently in a batch than alone" in message
+    )
+    assert hint == "use `batch_sizes: [1]`, or a model that decides for each row separately"
 
 
 def test_of_a_program_the_operator_is_named() -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.Softmax(0))
     program = torch.export.export(network, (torch.rand(4, 4),)).module()
-    with pytest.raises(SourceError, match="in the same batch, by its operator `aten::_softmax`"):
-        check_apart("here", TensorGraph(program, torch.float32), [torch.rand(4, 4)], 4)
+    with pytest.raises(SourceError, match="inputs of its batch, by its operator `aten::_softmax`"):
+        check_rows_apart("here", TensorGraph(program, torch.float32), [torch.rand(4, 4)], 4)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
 def test_what_computes_each_row_by_itself_passes(batch: int) -> None:
     network = graph(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout())
-    check_alike("here", network, [torch.rand(16, 4)], batch)
-    check_apart("here", network, [torch.rand(16, 4)], batch)
+    check_repeatable("here", network, [torch.rand(16, 4)], batch)
+    check_rows_apart("here", network, [torch.rand(16, 4)], batch)
 
 
 def test_the_check_leaves_the_random_numbers_as_they_were() -> None:
     before = torch.get_rng_state()
     with pytest.raises(SourceError):
-        check_alike("here", graph(nn.Dropout()).train(), [torch.ones(16, 4)], 4)
+        check_repeatable("here", graph(nn.Dropout()).train(), [torch.ones(16, 4)], 4)
     assert torch.equal(torch.get_rng_state(), before)

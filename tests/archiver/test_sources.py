@@ -173,7 +173,7 @@ def test_of_several_wrappers_a_usual_one_is_taken_and_the_others_named(folder: P
     torch.save({"state_dict": {**behind("model."), **average}}, folder / "last.ckpt")
     loaded = load(folder, {"model.weights": "./last.ckpt"})
     assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
-    assert loaded.notes == ("`last.ckpt` also holds weights behind `ema.`; those behind `model.` are taken",)
+    assert loaded.notes == ("`last.ckpt` also holds weights with the prefix `ema.`; `model.` is used",)
 
 
 def test_a_part_of_another_network_is_not_taken_for_the_whole(folder: Path) -> None:
@@ -191,7 +191,7 @@ def test_of_several_state_dicts_the_one_under_a_usual_key_is_taken_and_the_other
     torch.save({"model": STATE, "ema": average}, folder / "checkpoint.pt")
     loaded = load(folder, {"model.weights": "./checkpoint.pt"})
     assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
-    assert loaded.notes == ("`checkpoint.pt` also holds weights under `ema`; those under `model` are taken",)
+    assert loaded.notes == ("`checkpoint.pt` also holds weights under `ema`; those under `model` are used",)
 
 
 def test_a_file_that_is_no_program_says_how_one_is_made(folder: Path) -> None:

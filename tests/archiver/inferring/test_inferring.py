@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from archiver.inferring import find_inputs, parse_given
+from archiver.inferring import find_inputs, parse_input_option
 from config.errors import InputError, SourceError
 
 
@@ -163,7 +163,7 @@ def test_what_is_only_a_guess_is_told(network: nn.Module, notes: tuple[str, ...]
 
 def test_what_was_given_is_no_guess() -> None:
     network = Net(lambda self, x: self.c(x).mean((2, 3)), c=nn.Conv2d(3, 4, 3))
-    assert find_inputs(network, [parse_given("x:float32:3,64,64")]).notes == ()
+    assert find_inputs(network, [parse_input_option("x:float32:3,64,64")]).notes == ()
 
 
 def test_an_argument_that_says_how_much_of_a_sequence_counts_may_say_all_of_it() -> None:
@@ -195,7 +195,7 @@ def test_a_dictionary_is_answered_with_the_module_that_takes_its_values() -> Non
     made: dict[str, Any] = {"Dictionary": Dictionary}
     assert caught.value.hint is not None
     exec(caught.value.hint, made)
-    values = [parse_given(text) for text in ("x:float32:3", "y:float32:2", "scale:float32:2")]
+    values = [parse_input_option(text) for text in ("x:float32:3", "y:float32:2", "scale:float32:2")]
     inferred = find_inputs(made["Rows"](), values)
     assert (list(inferred.inputs), inferred.outputs) == (["x", "y", "scale"], ((2,),))
 
@@ -223,7 +223,7 @@ def test_a_loop_that_never_ends_is_ended() -> None:
             x = x + 0
         return self.f(x)
 
-    inferred = find_inputs(Net(stuck, f=nn.Linear(4, 2)), [parse_given("x:float32:9,4")])
+    inferred = find_inputs(Net(stuck, f=nn.Linear(4, 2)), [parse_input_option("x:float32:9,4")])
     assert inferred.inputs["x"].shape == (9, 4)
 
 
@@ -261,7 +261,7 @@ def test_what_cannot_be_found_is_asked_for(network: nn.Module, message: str) -> 
 
 def test_states_with_a_row_each_are_found() -> None:
     network = Net(steps, r=nn.LSTM(6, 8, num_layers=2, batch_first=True))
-    inferred = find_inputs(network, [parse_given("x:float32:4,6")])
+    inferred = find_inputs(network, [parse_input_option("x:float32:4,6")])
     assert {name: each.shape for name, each in inferred.inputs.items()} == {"x": (4, 6), "h": (2, 8), "c": (2, 8)}
     assert (inferred.only_batch, inferred.names) == (None, ("y", "h", "c"))
 
@@ -275,7 +275,7 @@ def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows(
         def forward(self, x: Any, state: Any) -> Any:
             return self.r(x, state)
 
-    given = [parse_given("x:float32:4,7")]
+    given = [parse_input_option("x:float32:4,7")]
     with pytest.raises(SourceError) as caught:
         find_inputs(Steps(), given)
     made: dict[str, Any] = {"Steps": Steps}
@@ -288,7 +288,7 @@ def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows(
 def test_states_as_layers_keep_them_are_refused_with_what_to_do() -> None:
     network = Net(lambda self, x, h, c: self.r(x, (h, c))[0][:, -1], r=nn.LSTM(7, 4, 2, batch_first=True))
     with pytest.raises(SourceError, match="takes states of `r`, 2 x batch x 4, but requests are rows"):
-        find_inputs(network, [parse_given("x:float32:4,7")])
+        find_inputs(network, [parse_input_option("x:float32:4,7")])
 
 
 def test_an_argument_that_is_no_tensor_is_named() -> None:
@@ -302,12 +302,12 @@ def test_an_argument_that_is_no_tensor_is_named() -> None:
 @pytest.mark.parametrize("text", ["x", "x:float32", "x:float32:{max}", "x y:float32:3", "x:float32:0"])
 def test_an_input_in_no_form_names_the_form(text: str) -> None:
     with pytest.raises(InputError, match=r"allowed: NAME:DTYPE:SHAPE such as `ids:int64:128`"):
-        parse_given(text)
+        parse_input_option(text)
 
 
 def test_an_input_that_is_given_is_tried_and_no_other() -> None:
     network = Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2))
-    inferred = find_inputs(network, [parse_given("a:float32:4")])
+    inferred = find_inputs(network, [parse_input_option("a:float32:4")])
     assert {name: each.shape for name, each in inferred.inputs.items()} == {"a": (4,), "b": (5,)}
     with pytest.raises(InputError, match="got `c`, allowed: `a`, `b`, the arguments of `forward`"):
-        find_inputs(network, [parse_given("c:float32:4")])
+        find_inputs(network, [parse_input_option("c:float32:4")])

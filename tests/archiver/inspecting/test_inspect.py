@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from archiver.archive import MANIFEST
-from archiver.inspecting.containers import Budget, unpacked
 from archiver.inspecting.inspect import inspect
+from archiver.inspecting.nested import Budget, unpacked
 from archiver.inspecting.pickles import find_pickles
 from config.errors import ArchiveError
 from config.record import RECORD

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch._weights_only_unpickler
 
-from archiver.inspecting.allowed import ALLOWED
-from archiver.inspecting.stack import follow
+from archiver.inspecting.allowed_imports import ALLOWED
+from archiver.inspecting.unpickler import follow
 
 # Every opcode that moves or uses values, with arguments that often fit together.
 _PIECES = [

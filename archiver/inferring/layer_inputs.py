@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from archiver.inferring.found import Input
+from archiver.inferring.inferred import Input
 
 _SIDES = (224, 32, 28, 64, 96, 128, 48, 16, 256, 299, 384, 160, 192, 112, 84, 512, 8)
 _LENGTHS = (128, 64, 32, 16, 8, 256, 512, 4)
@@ -19,12 +19,12 @@ KNOWN = (
 _OF_SEQUENCES = (nn.Conv1d, nn.MultiheadAttention, nn.RNNBase, nn.EmbeddingBag)
 
 
-def reads_sequences(network: nn.Module) -> bool:
+def has_sequence_layers(network: nn.Module) -> bool:
     """Whether a layer of it goes along a sequence."""
     return any(isinstance(layer, _OF_SEQUENCES) for layer in network.modules())
 
 
-def states_of(network: nn.Module) -> Iterator[Input]:
+def recurrent_states(network: nn.Module) -> Iterator[Input]:
     """What recurrent layers keep, a row for each row of the inputs."""
     for layer in network.modules():
         if isinstance(layer, nn.RNNBase):
@@ -39,12 +39,12 @@ def sounds() -> Iterator[Input]:
         yield Input(shape, sequence=len(shape) - 1)
 
 
-def width_of(layer: nn.Module) -> int | None:
+def layer_width(layer: nn.Module) -> int | None:
     """The size of the last dimension that a layer takes."""
     return layer.in_features if isinstance(layer, nn.Linear) else None
 
 
-def inputs_of(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterator[Input]:
+def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterator[Input]:
     """What a layer that an input reaches first may be given."""
     match layer:
         case nn.Embedding() | nn.EmbeddingBag():

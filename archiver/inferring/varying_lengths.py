@@ -8,13 +8,15 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from archiver.inferring.found import Input
+from archiver.inferring.inferred import Input
 from archiver.inferring.trial import equal, run
 
 _SHORTEST = 4
 
 
-def with_lengths(network: nn.Module, inputs: dict[str, Input], *, fixed: bool) -> tuple[dict[str, Input], list[str]]:
+def mark_varying_lengths(
+    network: nn.Module, inputs: dict[str, Input], *, fixed: bool
+) -> tuple[dict[str, Input], list[str]]:
     """The inputs, those that vary marked, and what to tell of those that do not; `fixed` where a user has said it."""
     names, guess = list(inputs), list(inputs.values())
     sequences = [at for at, tensor in enumerate(guess) if tensor.sequence is not None]
@@ -42,7 +44,9 @@ def with_lengths(network: nn.Module, inputs: dict[str, Input], *, fixed: bool) -
     return dict(zip(names, guess, strict=True)), [note]
 
 
-def counted(network: nn.Module, inputs: dict[str, Input], counts: Sequence[str]) -> tuple[dict[str, Input], list[str]]:
+def limit_length_arguments(
+    network: nn.Module, inputs: dict[str, Input], counts: Sequence[str]
+) -> tuple[dict[str, Input], list[str]]:
     """The inputs, those that say how much of a sequence counts limited to its length, and what to tell of it."""
     sequence = next((name for name, tensor in inputs.items() if tensor.sequence is not None), None)
     if sequence is None:

@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from archiver.inferring.arguments import Given
-from archiver.inferring.found import Found, Input
-from archiver.inferring.lengths import with_lengths
+from archiver.inferring.arguments import GivenInput
+from archiver.inferring.inferred import InferredInputs, Input
 from archiver.inferring.trial import run
+from archiver.inferring.varying_lengths import mark_varying_lengths
 from config.errors import InputError, listed
 
 _LONGEST = 512
 
 
-def inputs_of_program(program: ExportedProgram, given: Sequence[Given], only_batch: int | None) -> Found:
+def find_program_inputs(
+    program: ExportedProgram, given: Sequence[GivenInput], only_batch: int | None
+) -> InferredInputs:
     """Its inputs with the dimensions that stayed dynamic; one of an input may."""
     names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
@@ -39,12 +41,12 @@ def inputs_of_program(program: ExportedProgram, given: Sequence[Given], only_bat
     network = program.module()
     # The mask of an input is as long as that, and varies with it.
     tried = {name: replace(tensor, sequence=None) if "mask" in name else tensor for name, tensor in inputs.items()}
-    inputs, more = with_lengths(
+    inputs, more = mark_varying_lengths(
         network, tried, fixed=bool(given) or not any(tensor.varies for tensor in tried.values())
     )
     generator = torch.Generator().manual_seed(0)
     ran = run(network, [tensor.values(only_batch or 2, generator) for tensor in inputs.values()])
-    return Found(inputs, ran.shapes, only_batch, ran.names, (*notes, *more))
+    return InferredInputs(inputs, ran.shapes, only_batch, ran.names, (*notes, *more))
 
 
 def _input(

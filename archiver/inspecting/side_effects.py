@@ -29,7 +29,7 @@ _SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".prope
 _START_LINE = re.compile(rb"^import[ \t]", re.MULTILINE)
 
 
-def find_effects(name: str, data: bytes) -> Iterator[str]:
+def find_side_effects(name: str, data: bytes) -> Iterator[str]:
     """One text for each."""
     lower = name.lower()
     if _PROGRAMS.search(name):

@@ -51,7 +51,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Found:
+class InferredInputs:
     """What a model takes and gives."""
 
     inputs: dict[str, Input]

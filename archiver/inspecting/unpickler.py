@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from archiver.inspecting.allowed import ALLOWED, imported
+from archiver.inspecting.allowed_imports import ALLOWED, imported
 from archiver.inspecting.opcodes import read_opcodes
 
 _DATA_OPCODES = (

@@ -10,7 +10,7 @@ from archiver.inferring.arguments import is_state
 from config.errors import SourceError
 
 
-def refused_form(network: nn.Module, names: Sequence[str]) -> SourceError | None:
+def unservable_arguments(network: nn.Module, names: Sequence[str]) -> SourceError | None:
     """States as recurrent layers keep them, and bags of words that lie one after the other."""
     layers = dict(network.named_modules())
     states = [name for name in names if is_state(name)]

@@ -12,8 +12,9 @@ from packages import standin_python
 from safetensors.torch import load_file, save_file
 from specs import TALES, tales_spec
 
-from archiver.package import check_agreement, package
-from archiver.writing import compare_text, doubts, known_texts, stage_text
+from archiver.agreement import check_agreement
+from archiver.language_model import calibration_texts, compare_text, end_token_warnings, stage_language_model
+from archiver.package import package
 from config.errors import AgreementError, SourceError
 from config.progress import Progress
 from config.record import Artifact, Draft
@@ -32,7 +33,7 @@ SPEC = tales_spec({"model.precision": "int8", "model.compile": "aot", "text": TE
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Draft, Path]:
     folder = tmp_path_factory.mktemp("compiled")
-    return stage_text(SPEC, folder), folder
+    return stage_language_model(SPEC, folder), folder
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def spoil(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor
 
 @pytest.mark.slow
 def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
-    draft = stage_text(tales_spec({"model.precision": "bf16", "text": TEXT}), tmp_path)
+    draft = stage_language_model(tales_spec({"model.precision": "bf16", "text": TEXT}), tmp_path)
     assert {file.name for file in (tmp_path / "model").iterdir()} == {
         "chat_template.jinja",
         "config.json",
@@ -65,7 +66,7 @@ def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
     }
     assert draft.text is not None
     assert (draft.text.ends, draft.text.waiting, draft.batch_sizes) == ((0,), 16, ())
-    assert list(doubts(draft, tmp_path)) == []
+    assert list(end_token_warnings(draft, tmp_path)) == []
     agreed = compare_text(draft, tmp_path, MODEL)
     assert agreed.count > 500
     assert agreed.agreement > 0.95
@@ -78,7 +79,7 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(compiled: tuple[
     assert draft.artifacts == (Artifact(file="model/decoder.so", batch=16),)
     assert draft.text is not None
     assert draft.text.engine == "aot"
-    agreed = compare_text(draft, folder, MODEL, known_texts(SPEC))
+    agreed = compare_text(draft, folder, MODEL, calibration_texts(SPEC))
     assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
     # docs/02-text.md states it, and guessing among 512 tokens would have 512.
@@ -90,7 +91,7 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(compiled: tuple[
 @pytest.mark.slow
 def test_the_tales_agree_in_4_bits(tmp_path: Path) -> None:
     spec = tales_spec({"model.precision": "int4", "model.compile": "aot", "text": TEXT, "model.min_agreement": 0.95})
-    agreed = compare_text(stage_text(spec, tmp_path), tmp_path, MODEL, known_texts(spec))
+    agreed = compare_text(stage_language_model(spec, tmp_path), tmp_path, MODEL, calibration_texts(spec))
     assert agreed.agreement > 0.95
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
     check_agreement(spec, agreed)
@@ -107,7 +108,7 @@ def test_a_decoder_that_answers_otherwise_beside_others_is_refused(compiled: tup
         return step(self, tokens, slots, positions, wanted) * (1 + 1e-6 * len(tokens))
 
     monkeypatch.setattr(CompiledDecoder, "step", leaning)
-    with pytest.raises(AgreementError, match="writes another text alone than beside others"):
+    with pytest.raises(AgreementError, match="writes a different text alone than in a batch"):
         compare_text(draft, folder, MODEL)
 
 
@@ -146,7 +147,7 @@ def test_a_wrong_configuration_agrees_with_itself_and_does_not_know_its_texts(
 ) -> None:
     wrong = staged / "model"
     change_config(wrong, **change)
-    agreed = compare_text(compiled[0], staged, wrong, known_texts(SPEC))
+    agreed = compare_text(compiled[0], staged, wrong, calibration_texts(SPEC))
     assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
     with pytest.raises(
@@ -162,7 +163,7 @@ def test_weights_that_are_no_numbers_are_refused(compiled: tuple[Draft, Path], s
     assert draft.text is not None
     draft = draft.model_copy(update={"precision": "bf16", "text": draft.text.model_copy(update={"engine": engine})})
     spoil(staged / "model", "model.norm.weight", lambda norm: norm * float("nan"))
-    with pytest.raises(AgreementError, match="the model's scores are not numbers"):
+    with pytest.raises(AgreementError, match="the model's scores are not finite numbers"):
         compare_text(draft, staged, staged / "model")
 
 
@@ -200,16 +201,21 @@ def test_an_end_that_no_answer_comes_to_is_refused(
         (folder / "generation_config.json").write_text(json.dumps(generation))
     (tmp_path / "staged").mkdir()
     with pytest.raises(SourceError, match=message):
-        stage_text(tales_spec({"model.source": f"hf:{folder}", "model.compile": "eager"}), tmp_path / "staged")
+        stage_language_model(
+            tales_spec({"model.source": f"hf:{folder}", "model.compile": "eager"}), tmp_path / "staged"
+        )
 
 
 @pytest.mark.parametrize(
     ("ends", "doubt"),
     [
-        (None, "no `eos_token_id` in `config.json` or `generation_config.json`: every answer is as long as it may be"),
+        (
+            None,
+            "no `eos_token_id` in `config.json` or `generation_config.json`: every answer will have its maximum length",
+        ),
         (
             [7, 5],
-            "`eos_token_id` is `5`, `7`, and the `eos_token` of the tokenizer is `0`: answers may go on after it",
+            "`eos_token_id` is `5`, `7`, but the `eos_token` of the tokenizer is `0`: answers may go on after it",
         ),
         ([7, 0], ""),
     ],
@@ -218,8 +224,8 @@ def test_an_end_that_may_be_meant_otherwise_is_said(ends: object, doubt: str, tm
     folder = shutil.copytree(MODEL, tmp_path / "other")
     change_config(folder, eos_token_id=ends)
     (tmp_path / "staged").mkdir()
-    draft = stage_text(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
-    assert "".join(doubts(draft, tmp_path / "staged")) == doubt
+    draft = stage_language_model(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
+    assert "".join(end_token_warnings(draft, tmp_path / "staged")) == doubt
 
 
 @pytest.mark.parametrize("written", [None, " \n\n", b"\xff"])
@@ -227,11 +233,11 @@ def test_texts_that_a_model_should_know_can_be_read(written: str | bytes | None,
     if written is not None:
         (tmp_path / "a.txt").write_bytes(written.encode() if isinstance(written, str) else written)
     with pytest.raises(SourceError, match=r"`model.calibration`: (nothing to read in|`.*/a.txt`: cannot be read)"):
-        known_texts(tales_spec({"model.calibration": str(tmp_path)}))
+        calibration_texts(tales_spec({"model.calibration": str(tmp_path)}))
 
 
 def test_an_engine_that_computes_nothing_packs_no_weights(tmp_path: Path) -> None:
-    draft = stage_text(tales_spec({"text": {"engine": "fake"}}), tmp_path)
+    draft = stage_language_model(tales_spec({"text": {"engine": "fake"}}), tmp_path)
     assert not (tmp_path / "model" / "model.safetensors").exists()
     assert compare_text(draft, tmp_path, MODEL).count == 0
 
@@ -250,13 +256,13 @@ def test_a_folder_that_would_not_serve_is_refused(name: str, text: str, message:
     (broken / name).write_text(text)
     staged.mkdir()
     with pytest.raises(SourceError, match=message):
-        stage_text(tales_spec({"model.source": f"hf:{broken}"}), staged)
+        stage_language_model(tales_spec({"model.source": f"hf:{broken}"}), staged)
 
 
 def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> None:
     mounted = {"python": "/nowhere/python", "weights": "/models/tales"}
     changes = {"model.precision": "bf16", "serving.device": "cuda", "kubernetes.resources.gpu": 1}
-    draft = stage_text(
+    draft = stage_language_model(
         tales_spec(changes | {"text": {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": mounted}}), tmp_path
     )
     assert draft.key.device == "cuda"
@@ -272,7 +278,7 @@ def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> N
 
 def test_vllm_that_can_be_run_is_held_against_fp32(tmp_path: Path) -> None:
     text = {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": {"python": standin_python()}}
-    draft = stage_text(tales_spec({"text": text}), tmp_path)
+    draft = stage_language_model(tales_spec({"text": text}), tmp_path)
     agreed = compare_text(draft, tmp_path, MODEL)
     # What stands in for vLLM says the prompt again, which the tales do not.
     assert agreed.count > 500
@@ -281,6 +287,6 @@ def test_vllm_that_can_be_run_is_held_against_fp32(tmp_path: Path) -> None:
     unknown = tmp_path / "model" / "config.json"
     unknown.write_text(unknown.read_text().replace("LlamaForCausalLM", "MixtralForCausalLM"))
     assert (
-        "not judged: nothing to compare with, `architectures`: got `Mix"
+        "not judged: nothing to compare with: `architectures`: got `Mix"
         in compare_text(draft, tmp_path, unknown.parent).text
     )

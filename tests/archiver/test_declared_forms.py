@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from specs import FILE_SOURCE, make_spec
 
-from archiver.own import declared
+from archiver.own_handler import declared_forms
 from archiver.package import package
 from config.errors import SourceError
 from config.progress import Progress
@@ -64,7 +64,7 @@ def written(folder: Path, takes: str = TAKES, gives: str = GIVES) -> Spec:
 )
 def test_a_form_that_does_not_hold_is_refused(takes: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as raised:
-        declared(written(tmp_path, takes=takes))
+        declared_forms(written(tmp_path, takes=takes))
     assert str(raised.value).startswith(f"{tmp_path / 'spec.yaml'}: `Sums.takes`: {said}")
 
 

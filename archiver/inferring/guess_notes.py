@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from archiver.inferring.found import Input
+from archiver.inferring.inferred import Input
 from archiver.inferring.trial import run
 
 _OTHER_SIDE = 32
 
 
-def guesses(network: nn.Module, inputs: dict[str, Input], mine: Set[str], unsaid: Set[str]) -> list[str]:
+def describe_guesses(network: nn.Module, inputs: dict[str, Input], mine: Set[str], unsaid: Set[str]) -> list[str]:
     """A sentence for each; `mine` are the inputs of which a user has said nothing, `unsaid` those that reached no
     layer."""
     notes = []
