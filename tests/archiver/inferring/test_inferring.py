@@ -122,7 +122,7 @@ def test_inputs_are_found(network: nn.Module, wanted: dict[str, Any]) -> None:
 def test_a_length_that_padding_would_change_stays_fixed_and_is_told() -> None:
     network = Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1))
     fixed, guess = find_inputs(network, []).notes
-    assert fixed.startswith("`x`: every request must hold exactly 128: the model answers otherwise when padded")
+    assert fixed.startswith("`x`: every request must have exactly 128: padding changes the model's answers")
     assert guess == "`x`: 128 is a guess, the model takes longer ones as well"
 
 
@@ -148,8 +148,8 @@ GUESSES: list[Any] = [
     pytest.param(
         Net(lambda self, t, v: self.f(torch.stack([t % 60, v, v * v], -1)), f=nn.Linear(3, 2)),
         (
-            "`t`: float32 [3] is a guess that works, no layer says it; `--input t:…` says another",
-            "`v`: float32 [3] is a guess that works, no layer says it; `--input v:…` says another",
+            "`t`: float32 [3] works but is a guess, as no layer shows it; to change: `--input t:…`",
+            "`v`: float32 [3] works but is a guess, as no layer shows it; to change: `--input v:…`",
         ),
         id="no layer",
     ),
@@ -176,7 +176,9 @@ def test_an_argument_that_says_how_much_of_a_sequence_counts_may_say_all_of_it()
         "ids": ids(128, 8),
         "lengths": {"shape": [], "dtype": "int64", "min": 1, "max": 128},
     }
-    assert "`lengths`: 1 to 128, how much of `ids` counts; every request fills `ids` up to 128 itself" in inferred.notes
+    assert (
+        "`lengths`: 1 to 128, how much of `ids` is used; every request must itself pad `ids` to 128" in inferred.notes
+    )
 
 
 class Dictionary(nn.Module):
@@ -208,7 +210,7 @@ def test_a_form_that_was_not_found_is_asked_for_as_it_was_tried() -> None:
         find_inputs(Net(forward, f=nn.Linear(5, 2)), [])
     assert caught.value.hint is not None
     assert re.fullmatch(
-        r"--input nodes:float32:\S+ --input adjacency:float32:\S+, with their own sizes", caught.value.hint
+        r"--input nodes:float32:\S+ --input adjacency:float32:\S+, with the real sizes", caught.value.hint
     )
     assert "3,224,224" not in caught.value.hint
 
@@ -230,12 +232,12 @@ def test_a_loop_that_never_ends_is_ended() -> None:
 ASKED: list[Any] = [
     pytest.param(
         Net(lambda self, x: self.f(x).mean(), f=nn.Linear(3, 2)),
-        "`--source`: an output is () for 2 rows, allowed: tensors with a row each",
+        "`--source`: an output is () for 2 rows, allowed: tensors with one row per input row",
         id="one number for all",
     ),
     pytest.param(
         Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2)),
-        "`--input`: missing for `a`, `b`: together they go into a layer of 9, which does not say how wide each is",
+        "`--input`: missing for `a`, `b`: together they enter a layer of width 9, which does not show how wide each is",
         id="two in one",
     ),
     pytest.param(nn.Identity(), "`--input`: missing for `input`: no layer shows what `forward` takes", id="no layer"),
@@ -246,7 +248,7 @@ ASKED: list[Any] = [
     ),
     pytest.param(
         Net(lambda self, text, offsets: self.e(text, offsets), e=nn.EmbeddingBag(9, 4)),
-        "`--source`: `forward` takes the words of all texts one after the other, but requests are rows",
+        "`--source`: `forward` takes the concatenated words of all texts, but requests are rows",
         id="bags in one row",
     ),
 ]
