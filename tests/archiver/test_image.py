@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from specs import ROOT, Packaged, digits_spec
 
-from archiver.containers.build import _ARGUMENTS, Options, _without_tag, image, reference
-from archiver.containers.builders import Build, Builder, find_builder
+from archiver.containers.build import _ARGUMENTS, ImageOptions, _without_tag, build_image, image_reference
+from archiver.containers.builders import Builder, BuildRequest, find_builder
 from config.errors import InputError, ToolMissing
 from config.progress import Progress
 from config.render import Ports
 from config.sections import Kubernetes
 from k8s.manifests import model_volume
 
-BUILD = Build(
+BUILD = BuildRequest(
     context=Path("/repository"),
     dockerfile=Path("/repository/docker/Dockerfile"),
     target="cpu",
@@ -48,7 +48,7 @@ def program(folder: Path, name: str, script: str) -> None:
 
 def refusal(folder: Path, **options: Any) -> InputError:
     with pytest.raises(InputError) as refused:
-        image(digits_spec(), folder, Options(**options), progress=Progress(quiet=True))
+        build_image(digits_spec(), folder, ImageOptions(**options), progress=Progress(quiet=True))
     return refused.value
 
 
@@ -174,7 +174,7 @@ def test_a_package_that_was_changed_is_no_package(packaged: Packaged, tmp_path: 
 )
 def test_what_compiles_where_it_serves_gets_no_image(packaged: Packaged, variant: str, field: str, hint: str) -> None:
     refused = refusal(packaged(variant)[0])
-    assert f"`{field}` is `jit`, which compiles where it serves, and images hold no compiler" in refused.message
+    assert f"`{field}` is `jit`, which compiles while serving, but images contain no compiler" in refused.message
     assert refused.hint == hint
 
 
@@ -250,10 +250,10 @@ def test_an_argument_that_may_be_given_is_one_of_the_dockerfile() -> None:
 
 def test_an_image_for_another_device_has_a_tag_of_its_own() -> None:
     spec = digits_spec()
-    assert reference(spec, "cpu", Options()) == ("registry.local/marina/digits", "1.0")
-    assert reference(spec, "cuda", Options()) == ("registry.local/marina/digits", "1.0-cuda")
-    assert reference(spec, "cuda", Options(tag="7")) == ("registry.local/marina/digits", "7")
-    assert reference(spec, "loadtest", Options())[0] == "registry.local/marina/marina-loadtest"
+    assert image_reference(spec, "cpu", ImageOptions()) == ("registry.local/marina/digits", "1.0")
+    assert image_reference(spec, "cuda", ImageOptions()) == ("registry.local/marina/digits", "1.0-cuda")
+    assert image_reference(spec, "cuda", ImageOptions(tag="7")) == ("registry.local/marina/digits", "7")
+    assert image_reference(spec, "loadtest", ImageOptions())[0] == "registry.local/marina/marina-loadtest"
 
 
 # An image whose builder never ends, and what it would have been built with.
