@@ -134,10 +134,10 @@ def _checked_package(spec: Spec, folder: Path, target: Target) -> Package:
     if made_for != target:
         text = f"`--target`: got `{target}`, but the package is for `{made_for}`"
         raise InputError(text, hint=f"--target {made_for}, or --model-at-runtime")
-    if record.compile == "jit" or record.on_mismatch == "jit":
-        name = "model.compile" if record.compile == "jit" else "model.on_mismatch"
-        why = f"`{name}` is `jit`, which compiles while serving, but images contain no compiler"
-        raise InputError(f"{folder / 'package.json'}: {why}", hint="compile: aot" if record.compile == "jit" else "on_mismatch: fail")
+    for field, value, instead in (("compile", record.compile, "aot"), ("on_mismatch", record.on_mismatch, "fail")):
+        if value == "jit":
+            why = f"`model.{field}` is `jit`, which compiles while serving, but images contain no compiler"
+            raise InputError(f"{folder / 'package.json'}: {why}", hint=f"{field}: {instead}")
     mar = folder / package.mar
     if not mar.is_file() or file_sha256(mar) != package.sha256:
         raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} describes", hint=again)
