@@ -1,4 +1,4 @@
-"""Looks into files within files: archives, compressed files and arrays, by their real size and only so deep."""
+"""Looks into files within files: archives and compressed files, within limits on depth and on the unpacked size."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import IO, Any
 
 from config.mar import READ_ERRORS as MAR_ERRORS
 
-# Compressed forms that Python has no reader for: their content cannot be followed.
-_CLOSED = {
+# Compressed formats that Python cannot read, so their content cannot be inspected.
+_UNREADABLE = {
     b"\x04\x22\x4d\x18": "lz4",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"7z\xbc\xaf\x27\x1c": "7z",
@@ -32,48 +32,53 @@ _COMPRESSED: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x5d\x00\x00": lzma.LZMAFile,
 }
 _DEEPEST = 5
-# A tenth of a compressed file, at most, is anything else.
-_MOST_BEHIND = 10
+# Data counts as headerless zlib only if less than this fraction of it, one tenth, follows the compressed part.
+_TRAILING_FRACTION = 10
 _MOST_MEMBERS = 50_000
 _PIECE = 2**20
-# Java, torch and the archiver store models as they are; what grows beyond this is made to fill a memory.
+# Java, torch and the archiver hardly compress models; an archive that grows beyond this is meant to exhaust the memory.
 _GROWTH, _SPARE = 4, 256 * 2**20
+_GROWS = "grows to many times its size when it is unpacked"
 READ_ERRORS = (*MAR_ERRORS, tarfile.TarError)
 
 
 class TooMuch(Exception):
-    """More than is looked at."""
+    """The archive exceeds what is inspected."""
 
 
 @dataclass
-class Budget:
-    """What may be read of one archive in all, with everything inside of it."""
+class ReadBudget:
+    """The bytes and the files that may still be read from one archive, including everything nested in it."""
 
     left: int
     members: int = _MOST_MEMBERS
 
     @classmethod
-    def of(cls, size: int) -> Budget:
-        """What an archive of this size may hold."""
+    def of(cls, size: int) -> ReadBudget:
+        """The budget for an archive of this many bytes."""
         return cls(size * _GROWTH + _SPARE)
 
     def read(self, stream: IO[bytes]) -> bytes:
-        """A member whole, by what it really holds: what it claims is nobody's promise."""
+        """Reads a whole member. Its real size counts, since the size in its header need not be true."""
         self.members -= 1
         if self.members < 0:
-            raise TooMuch(f"more than {_MOST_MEMBERS:,} files in files")
+            raise TooMuch(f"contains more than {_MOST_MEMBERS:,} nested files")
         pieces: list[bytes] = []
         while piece := stream.read(_PIECE):
-            self.left -= len(piece)
-            if self.left < 0:
-                raise TooMuch("grows to many times its size when it is read")
+            self.take(len(piece))
             pieces.append(piece)
         return b"".join(pieces)
 
+    def take(self, size: int) -> None:
+        """Counts bytes that were read or unpacked."""
+        self.left -= size
+        if self.left < 0:
+            raise TooMuch(_GROWS)
+
 
 @dataclass
-class Inside:
-    """One file within a file; `trouble` says why its bytes cannot be had."""
+class NestedFile:
+    """A file within a file; `trouble` says why its bytes cannot be read, if they cannot."""
 
     name: str
     data: bytes
@@ -81,23 +86,23 @@ class Inside:
     depth: int = field(default=0, repr=False)
 
 
-def unpacked(name: str, data: bytes, budget: Budget, depth: int = 0) -> Iterator[Inside]:
-    """The file itself and everything inside of it."""
-    yield Inside(name, data, depth=depth)
-    for closed, kind in _CLOSED.items():
-        if data.startswith(closed):
-            yield Inside(name, b"", f"cannot be followed: compressed as {kind}")
+def walk_nested(name: str, data: bytes, budget: ReadBudget, depth: int = 0) -> Iterator[NestedFile]:
+    """The file itself and every file nested in it."""
+    yield NestedFile(name, data, depth=depth)
+    for beginning, kind in _UNREADABLE.items():
+        if data.startswith(beginning):
+            yield NestedFile(name, b"", f"cannot be inspected: compressed as {kind}")
     for inner in _members(name, data, budget):
         if inner.trouble:
             yield inner
         elif depth + 1 > _DEEPEST:
-            yield Inside(inner.name, b"", f"cannot be followed: more than {_DEEPEST} archives in each other")
+            yield NestedFile(inner.name, b"", f"cannot be inspected: archives are nested more than {_DEEPEST} deep")
             return
         else:
-            yield from unpacked(inner.name, inner.data, budget, depth + 1)
+            yield from walk_nested(inner.name, inner.data, budget, depth + 1)
 
 
-def _members(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
+def _members(name: str, data: bytes, budget: ReadBudget) -> Iterator[NestedFile]:
     if data[:4] in (b"PK\x03\x04", b"PK\x05\x06") or _ends_as_zip(data):
         yield from _of_zip(name, data, budget)
     if data[257:262] == b"ustar" or (name.lower().endswith((".tar", ".pt", ".pth")) and _is_tar(data)):
@@ -106,7 +111,7 @@ def _members(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
 
 
 def _ends_as_zip(data: bytes) -> bool:
-    """A zip file is found by its end: anything may stand before it."""
+    """Whether the data is a zip file by its end, as readers find it; anything may precede it."""
     return b"PK\x05\x06" in data[-66_000:] and zipfile.is_zipfile(io.BytesIO(data))
 
 
@@ -117,82 +122,80 @@ def _is_tar(data: bytes) -> bool:
         return False
 
 
-def _of_zip(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
+def _of_zip(name: str, data: bytes, budget: ReadBudget) -> Iterator[NestedFile]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for info in archive.infolist():
                 if not info.is_dir() or info.file_size:
                     yield zip_member(archive, info, budget, f"{name}:{info.filename}")
     except READ_ERRORS as err:
-        yield Inside(name, b"", f"not a readable archive: {err}")
+        yield NestedFile(name, b"", f"not a readable archive: {err}")
 
 
-def zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget, name: str) -> Inside:
-    """One member, or why it cannot be read."""
+def zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: ReadBudget, name: str) -> NestedFile:
+    """One member of a zip file, or why it cannot be read."""
     if info.flag_bits & 0x1:
-        return Inside(name, b"", "encrypted")
+        return NestedFile(name, b"", "encrypted")
     try:
         with archive.open(info) as stream:
             data = budget.read(stream)
     except READ_ERRORS as err:
-        return Inside(name, b"", f"cannot be read: {err or type(err).__name__}")
-    is_whole = len(data) == info.file_size
-    return Inside(name, data, "" if is_whole else f"{len(data):,} bytes long, not {info.file_size:,} as it says")
+        return NestedFile(name, b"", f"cannot be read: {err or type(err).__name__}")
+    wrong_size = f"{len(data):,} bytes long, but its header says {info.file_size:,}"
+    return NestedFile(name, data, "" if len(data) == info.file_size else wrong_size)
 
 
-def _of_tar(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
+def _of_tar(name: str, data: bytes, budget: ReadBudget) -> Iterator[NestedFile]:
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             for member in archive:
                 if member.issym() or member.islnk():
-                    yield Inside(f"{name}:{member.name}", b"", f"is a link to `{member.linkname}`")
+                    yield NestedFile(f"{name}:{member.name}", b"", f"is a link to `{member.linkname}`")
                 elif stream := archive.extractfile(member):
-                    yield Inside(f"{name}:{member.name}", budget.read(stream))
+                    yield NestedFile(f"{name}:{member.name}", budget.read(stream))
     except READ_ERRORS as err:
-        yield Inside(name, b"", f"not a readable archive: {err}")
+        yield NestedFile(name, b"", f"not a readable archive: {err}")
 
 
-def _decompressed(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
+def _decompressed(name: str, data: bytes, budget: ReadBudget) -> Iterator[NestedFile]:
     if _is_zlib(data):
         content, _ = _inflated(data, zlib.MAX_WBITS, budget)
         if content:
-            yield Inside(f"{name}:content", content)
+            yield NestedFile(f"{name}:content", content)
         return
     content, rest = _inflated(data, -zlib.MAX_WBITS, budget)
-    # It has no first bytes of its own: what is read as such by chance ends soon.
-    if content and rest < len(data) // _MOST_BEHIND:
-        yield Inside(f"{name}:content", content)
+    # Without a header anything may look like zlib, but what does so by chance ends soon.
+    if content and rest < len(data) // _TRAILING_FRACTION:
+        yield NestedFile(f"{name}:content", content)
     for beginning, reader in _COMPRESSED.items():
         if data.startswith(beginning):
             try:
                 with reader(io.BytesIO(data)) as opened:
-                    yield Inside(f"{name}:content", budget.read(opened))
+                    yield NestedFile(f"{name}:content", budget.read(opened))
             except READ_ERRORS as err:
-                yield Inside(name, b"", f"cannot be followed: {err}")
+                yield NestedFile(name, b"", f"cannot be inspected: {err}")
 
 
 def _is_zlib(data: bytes) -> bool:
-    """Whether these two bytes can begin it, with any window."""
+    """Whether the first two bytes are a zlib header, for any window size."""
     return len(data) > 2 and data[0] & 0x8F == 8 and not data[1] & 0x20 and (data[0] << 8 | data[1]) % 31 == 0
 
 
-def _inflated(data: bytes, window: int, budget: Budget) -> tuple[bytes, int]:
-    """What is compressed in zlib's form, as far as it goes, and how many bytes follow it; `window`: negative where no
-    header stands before it."""
-    engine, content, behind = zlib.decompressobj(window), bytearray(), len(data)
+def _inflated(data: bytes, window: int, budget: ReadBudget) -> tuple[bytes, int]:
+    """The data decompressed by zlib, as far as that works, and the number of bytes after the compressed part. A
+    negative `window` means that there is no header."""
+    engine, content, trailing = zlib.decompressobj(window), bytearray(), len(data)
     try:
-        while behind and not engine.eof:
-            at = len(data) - behind
+        while trailing and not engine.eof:
+            at = len(data) - trailing
             rest = data[at : at + _PIECE]
-            behind -= len(rest)
+            trailing -= len(rest)
             while rest and not engine.eof:
                 piece = engine.decompress(rest, _PIECE)
                 rest = engine.unconsumed_tail
-                budget.left -= len(piece)
-                if budget.left < 0:
-                    raise TooMuch("grows to many times its size when it is read")
+                budget.take(len(piece))
                 content += piece
-        behind += len(engine.unused_data)
+        trailing += len(engine.unused_data)
     except zlib.error:
-        behind = len(data)
-    return bytes(content), behind
+        trailing = len(data)
+    return bytes(content), trailing

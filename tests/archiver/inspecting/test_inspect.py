@@ -9,7 +9,7 @@ import torch
 
 from archiver.archive import MANIFEST
 from archiver.inspecting.inspect import inspect
-from archiver.inspecting.nested import Budget, unpacked
+from archiver.inspecting.nested import ReadBudget, walk_nested
 from archiver.inspecting.pickles import find_pickles
 from config.errors import ArchiveError
 from config.record import RECORD
@@ -77,11 +77,11 @@ def test_a_pickle_in_an_archive_in_an_archive_is_found() -> None:
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as target:
         target.writestr("deep.bin", pickle.dumps(Bomb()))
-    budget = Budget.of(0)
+    budget = ReadBudget.of(0)
     pickles = [
         pickle
-        for each in unpacked("outer.zip", inner.getvalue(), budget)
-        for pickle in find_pickles(each.name, each.data)
+        for file in walk_nested("outer.zip", inner.getvalue(), budget)
+        for pickle in find_pickles(file.name, file.data)
     ]
     assert "outer.zip:deep.bin" in [pickle.file for pickle in pickles if pickle.runs_code]
 

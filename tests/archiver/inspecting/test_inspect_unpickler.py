@@ -1,4 +1,4 @@
-"""The stack that `inspect` follows pickles on, held against Python's own unpickler."""
+"""`inspect`'s simulated unpickler, compared with Python's own unpickler."""
 
 import io
 import pickle
@@ -8,7 +8,7 @@ import pytest
 import torch._weights_only_unpickler
 
 from archiver.inspecting.allowed_imports import ALLOWED
-from archiver.inspecting.unpickler import follow
+from archiver.inspecting.unpickler import trace_pickle
 
 # Every opcode that moves or uses values, with arguments that often fit together.
 _PIECES = [
@@ -66,11 +66,11 @@ def test_what_python_imports_and_uses_is_seen(seed: int) -> None:
         first = b"".join(chosen.choices(_FIRST, k=chosen.randrange(3, 12)))
         data = first + b"".join(chosen.choices(_PIECES, k=chosen.randrange(2, 10))) + b"."
         imported, used, complete = loaded(data)
-        stream = follow(data, 0)
-        seen = stream.calls or stream.doubts
-        assert not imported or stream.imports or seen, data
-        assert not used or seen or any(value.allowed for value in stream.imports), data
-        assert not complete or stream.complete, data
+        trace = trace_pickle(data, 0)
+        seen = trace.calls or trace.doubts
+        assert not imported or trace.imports or seen, data
+        assert not used or seen or any(value.allowed for value in trace.imports), data
+        assert not complete or trace.complete, data
         used_somewhere += used
     assert used_somewhere > 50
 
