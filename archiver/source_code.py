@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from archiver.archive import RESERVED_MODULES
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Code
@@ -19,8 +19,6 @@ from config.spec import Spec
 from handlers.networks import SOURCE_FOLDER, top_folder
 
 WEIGHTS = "weights.safetensors"
-# A file of such a name would be imported instead of a module that a worker needs.
-_TAKEN = sys.stdlib_module_names | {"PIL", "handlers", "marina_entry", "numpy", "torch", "ts"}
 
 
 def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
@@ -28,7 +26,7 @@ def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
     text, _, factory = spec.model.source.partition(":")
     file = spec.path(text)
     for relative, path in local_modules(file).items():
-        if (top := Path(relative).parts[0].removesuffix(".py")) in _TAKEN:
+        if (top := Path(relative).parts[0].removesuffix(".py")) in RESERVED_MODULES:
             raise SourceError(
                 f"{spec.file}: `model.source`: `{path}` would hide the module `{top}` in the worker",
                 hint="rename the file",

@@ -18,6 +18,7 @@ import torch
 from torch.export import ExportedProgram
 
 from archiver.toolchain import compiler_version
+from config.record import file_sha256
 from handlers.machine import machine_key
 
 VARIABLE = "MARINA_CACHE"
@@ -45,7 +46,7 @@ def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str
     digest = hashlib.sha256()
     here = Path(__file__).parent
     made_by = {
-        "ours": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _COMPILING_MODULES],
+        "ours": [file_sha256(here / name) for name in _COMPILING_MODULES],
         "machine": machine_key(torch.device("cuda", 0) if _on_cuda(program) else torch.device("cpu")),
         "processor": cpu_model(),
         "compiler": compiler_version(),
@@ -72,7 +73,7 @@ def load_from_cache(key: str, file: Path) -> bool:
     kept, proof = folder / f"{key}.pt2", folder / f"{key}.sha256"
     try:
         shutil.copyfile(kept, file)
-        if _sha256(file) == proof.read_text(encoding="ascii").strip():
+        if file_sha256(file) == proof.read_text(encoding="ascii").strip():
             os.utime(kept)  # _make_room deletes the least recently used first
             return True
     except (OSError, UnicodeDecodeError):
@@ -87,7 +88,7 @@ def store_in_cache(key: str, file: Path) -> None:
     if folder is None:
         return
     try:
-        write_atomically(folder / f"{key}.sha256", (_sha256(file) + "\n").encode())
+        write_atomically(folder / f"{key}.sha256", (file_sha256(file) + "\n").encode())
         write_atomically(folder / f"{key}.pt2", file.read_bytes())
         _make_room(folder)
     except OSError:
@@ -109,11 +110,6 @@ def write_atomically(target: Path, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as fresh:
         fresh.write(content)
     os.replace(fresh.name, target)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _graph_code(program: ExportedProgram) -> list[str]:

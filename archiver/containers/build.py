@@ -59,8 +59,8 @@ class ImageOptions:
 
 
 @dataclass(frozen=True)
-class ImageRecord:
-    """The record of an image, `image.json`."""
+class BuiltImage:
+    """An image that was built, as `image.json` records it."""
 
     ref: str
     tag: str
@@ -79,7 +79,7 @@ class ImageRecord:
         return {"schema": SCHEMA, **plain, "layers": layers, "bytes": self.layout.bytes}
 
 
-def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Progress) -> ImageRecord:
+def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Progress) -> BuiltImage:
     """Builds the image of the package in `folder` (`build/<name>`), and writes its record and bill of materials
     there."""
     target: Target = options.target or spec.image_target
@@ -106,7 +106,7 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
         with progress.step(f"build {target} with {builder.name}"):
             _run(builder.build(request), log)
     layout = _measure(builder, request.reference, folder, stem, progress, log)
-    record = ImageRecord(
+    record = BuiltImage(
         ref=ref,
         tag=tag,
         digest=_push(builder, request.reference, folder, progress, log) if options.push else None,

@@ -32,15 +32,17 @@ _ARITHMETIC = (
 )
 _PLAIN = re.compile(r"[\w.+:-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_OPERATORS_TEXT = (
-    "abs add and_ eq floordiv ge getitem gt invert le lshift lt mod mul ne neg not_ or_ pos pow rshift sub truediv xor"
+_OPERATORS = (
+    "abs|add|and_|eq|floordiv|ge|getitem|gt|invert|le|lshift|lt|mod|mul|ne|neg|not_|or_|pos|pow|rshift|sub|truediv|xor"
 )
-_HIGHER_TEXT = (
-    "associative_scan auto_functionalized auto_functionalized_v2 cond flex_attention invoke_subgraph map map_impl scan "
-    "while_loop wrap_with_autocast wrap_with_set_grad_enabled"
+_HIGHER_ORDER = (
+    "associative_scan|auto_functionalized|auto_functionalized_v2|cond|flex_attention|invoke_subgraph|map|map_impl|scan|"
+    "while_loop|wrap_with_autocast|wrap_with_set_grad_enabled"
 )
 _TARGET = re.compile(
-    rf"torch\.ops\.(?!higher_order\.)\w+\.\w+(\.\w+)?|torch\.ops\.higher_order\.({'|'.join(_HIGHER_TEXT.split())})|torch\.(sym|_sym)_\w+|math\.\w+|_operator\.({'|'.join(_OPERATORS_TEXT.split())})",
+    r"torch\.ops\.(?!higher_order\.)\w+\.\w+(\.\w+)?"
+    rf"|torch\.ops\.higher_order\.({_HIGHER_ORDER})"
+    rf"|torch\.(sym|_sym)_\w+|math\.\w+|_operator\.({_OPERATORS})",
     re.ASCII,
 )
 # An operator that opens any file that it is given.

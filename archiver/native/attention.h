@@ -4,7 +4,7 @@
 
 namespace {
 
-// A few queries of one sequence and one head of its keys.
+// The attention of R queries of one sequence to one head of its keys.
 template <int R, class C> struct Attention {
     const float* query[R];
     float* out[R];
@@ -41,7 +41,7 @@ template <int R, class C> struct Attention {
         }
     }
 
-    // Scores become their exponentials, 0 past the end; what all of them are to be multiplied by.
+    // Replaces the scores by their exponentials, 0 past the end, and returns the factor that normalises them.
     static float weigh(float* scores, int64_t length, int64_t room, int64_t size) {
         std::fill(scores + length, scores + room, -INFINITY);
         F most = load<F>(scores);

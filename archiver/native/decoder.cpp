@@ -1,8 +1,8 @@
-// A decoder of Llama's kind for CPUs: what `model.compile: aot` compiles for the text handler.
+// A Llama-style decoder for CPUs, which `model.compile: aot` compiles for the text handler.
 //
-// Rows are tokens: one of each sequence that writes, or many of one that is read, in any mixture. Every row is computed
-// by the same operations in the same order whatever is beside it, so an answer is the same to the bit alone, in a full
-// batch, and in whatever pieces its prompt is read.
+// Rows are tokens: one of each sequence that is being written, or many of a prompt that is being read, in any mixture.
+// Every row is computed by the same operations in the same order whatever the other rows are. So an answer is the same
+// to the bit alone, in a full batch, and in whatever pieces its prompt is read.
 #include "attention.h"
 #include "matrices.h"
 
@@ -44,9 +44,9 @@ struct Rows {
     int64_t count;
 };
 
-constexpr int QUERIES = 6;  // computed together: so many that meet the same keys
+constexpr int QUERIES = 6;  // queries on the same keys that are computed together
 
-// Tasks of the attention: queries of one sequence and one head of keys, as many as are computed together.
+// A task of the attention: up to QUERIES queries of one sequence and one head of keys.
 struct Task {
     int64_t row, query, count, head;
 };
@@ -170,7 +170,7 @@ struct Step {
         multiply<T>(layer.down, gated, rows.count, hidden.data(), hidden_wide, nullptr, true);
     }
 
-    // Weights of the layers are T, those of the embedding and the head E, keys and values C.
+    // T is the type of the layers' weights, E that of the embedding and the head, C that of keys and values.
     template <class T, class E, class C>
     void run(const int64_t* tokens, const int64_t* wanted, int64_t count, float* logits) {
         Inputs last(count, model.hidden, model.kind == INT4 ? int64_t(INT8) : model.kind);
@@ -190,7 +190,7 @@ struct Step {
 
 }  // namespace
 
-// Writes the scores after each of the `wanted` rows, in the order of the rows, `outputs` padded to whole panels.
+// Writes the logits after each of the `wanted` rows, in the order of the rows, with `outputs` padded to whole panels.
 extern "C" void decoder_step(const Model* model, const int64_t* tokens, const int32_t* slots, const int32_t* positions,
                              int64_t count, const int64_t* wanted, int64_t wanted_count, float* logits) {
     Step step(*model, {slots, positions, count});

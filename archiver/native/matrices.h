@@ -1,12 +1,12 @@
 // Products of rows and matrices.
 //
-// A matrix lies in panels of 16 outputs: [outputs / 16][inputs][16] in float, in pairs of inputs as bfloat16,
-// [outputs / 16][inputs / 2][16][2], and in fours as int8, [outputs / 16][inputs / 4][16][4]. Weights of int8 have 128
-// added, because processors multiply bytes without a sign by bytes with one.
+// A matrix is stored in panels of 16 outputs: as float [outputs / 16][inputs][16], as bfloat16 in pairs of inputs
+// [outputs / 16][inputs / 2][16][2], and as int8 in groups of four [outputs / 16][inputs / 4][16][4]. 128 is added to
+// int8 weights, because processors multiply unsigned bytes by signed ones.
 //
-// int4 lies in blocks of 64 inputs, [outputs / 16][inputs / 64], each with a scale for 32 inputs, [2][16] as bfloat16,
-// before its weights, [8][16][4]: a byte has one of the first 32 inputs in its lower half and one of the others in its
-// upper half, and 8 is added to each.
+// int4 is stored in blocks of 64 inputs, [outputs / 16][inputs / 64]. A block has two bfloat16 scales per output, one
+// for each 32 inputs, [2][16], and then its weights, [8][16][4]. A byte has one of the first 32 inputs in its lower
+// half and one of the others in its upper half, and 8 is added to each.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -15,19 +15,19 @@
 
 namespace {
 
-constexpr int GROUP = 64, FINE = 32;  // inputs that share a scale as bytes: for weights of int8, and of int4
-constexpr int BLOCK = 96;             // rows that stay in the nearer cache while the panels pass
+constexpr int GROUP = 64, FINE = 32;  // quantised inputs that share a scale: with int8 weights, and with int4
+constexpr int BLOCK = 96;             // rows that stay in the inner cache while the panels pass through
 #if defined(__AVX512BF16__)
-constexpr bool NARROWS = true;  // what meets weights in bfloat16 becomes such itself
+constexpr bool NARROWS = true;  // inputs of bfloat16 weights are converted to bfloat16, too
 #else
 constexpr bool NARROWS = false;
 #endif
 constexpr float LARGEST = 127.0f;
-constexpr int OFFSET = 128, FINE_OFFSET = 8;  // what was added to weights
+constexpr int OFFSET = 128, FINE_OFFSET = 8;  // was added to int8 and to int4 weights
 
 struct Matrix {
     const void* weights;
-    const float* scales;  // of every output, where weights are int8
+    const float* scales;  // one per output, for int8 weights
     int64_t outputs, inputs;
 };
 enum { FLOAT, BFLOAT, INT8, INT4 };
@@ -38,13 +38,13 @@ struct Nibbles {
     uint8_t weights[FINE / 4][PANEL][4];
 };
 
-// Rows on their way into a matrix: as they are, as bfloat16, or as whole numbers with a scale for each group.
+// The rows to multiply: as floats, as bfloat16, or as int8 with a scale for each group.
 struct Inputs {
     int64_t wide, shared, groups, offset;
     std::vector<float> plain, scales;
     std::vector<uint16_t> narrowed;
     std::vector<int8_t> whole;
-    std::vector<int32_t> excess;  // what the offset of the weights adds to a group's sum, to be taken off
+    std::vector<int32_t> excess;  // minus what the offset of the weights adds to a group's sum
 
     Inputs(int64_t rows, int64_t inputs, int64_t kind)
         : wide(up(inputs, GROUP)), shared(kind == INT4 ? FINE : GROUP), groups(wide / shared),
@@ -74,7 +74,7 @@ struct Inputs {
         scales[at * groups + group] = top / LARGEST;
         I sum{};
         for (int lane = 0; lane < shared; lane += LANES) {
-            // So large a number has no room for fractions: the sum is rounded to the nearest whole one.
+            // 1.5 * 2^23 leaves no bits for a fraction, so adding it rounds to the nearest integer.
             I rounded = (I)(load<F>(from + lane) * factor + 12582912.0f) - 0x4b400000;
             sum += rounded;
             store(&whole[at * wide + group * shared + lane], __builtin_convertvector(rounded, B));
@@ -83,7 +83,7 @@ struct Inputs {
         for (int lane = 0; lane < LANES; lane++) all += sum[lane];
         excess[at * groups + group] = -offset * all;
     }
-    // Where the sums of a group of some rows begin, and what makes them floats.
+    // Initialises the sums of a group for R rows; `scale` later converts them to floats.
     template <int R, int C> void begin(int64_t row, int64_t group, I (&sums)[R][C]) const {
         for (int at = 0; at < R; at++)
             for (I& part : sums[at]) part = I{} + excess[(row + at) * groups + group];
@@ -91,11 +91,11 @@ struct Inputs {
     float scale(int64_t row, int64_t group) const { return scales[row * groups + group]; }
 };
 
-// Panels that lie one after the other.
+// Consecutive panels of a matrix.
 template <class T> struct Panels {
     const T* first;
     int64_t stride;
-    // What is multiplied by the inputs from `index` on, so many of which are `together`.
+    // The weights of the inputs from `index` on, which are stored in groups of `together`.
     const T* part(int at, int64_t index, int together) const {
         return first + at / PARTS * stride + index * PANEL + at % PARTS * LANES * together;
     }
@@ -138,8 +138,8 @@ template <int R, int P> void tile(Panels<uint16_t> panels, const Inputs& in, int
 #endif
 }
 
-// Of whole numbers it is no part of its caller, so that a group's sums have the registers and `sum` is in memory. What
-// is multiplied next, the same place of the next panels, is fetched meanwhile.
+// The integer versions are not inlined, so that a group's sums get the registers and `sum` stays in memory. Meanwhile
+// the weights that are multiplied next, in the same place of the next panels, are prefetched.
 template <int R, int P>
 __attribute__((noinline)) void tile(Panels<uint8_t> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
     const int8_t* from = &in.whole[row * in.wide];
@@ -192,7 +192,7 @@ __attribute__((noinline)) void tile(Panels<Nibbles> panels, const Inputs& in, in
     }
 }
 
-// As many panels as the registers hold sums of, for so many rows.
+// The number of panels whose sums fit into the registers for this many rows.
 constexpr int together(int64_t rows) { return LANES == 16 ? (rows <= 2 ? 4 : 2) : (rows == 1 ? 2 : 1); }
 
 struct Product {
@@ -230,8 +230,8 @@ struct Product {
     }
 };
 
-// Called by all threads: each takes panels. Outputs are padded to whole panels, `stride` apart; `add` adds to what is
-// there.
+// Called by all threads, each of which takes panels. Outputs are padded to whole panels, with rows `stride` apart;
+// `add` adds to the previous content of `out`.
 template <class T>
 void multiply(const Matrix& matrix, const Inputs& in, int64_t rows, float* out, int64_t stride,
               const float* bias = nullptr, bool add = false) {
@@ -242,7 +242,7 @@ void multiply(const Matrix& matrix, const Inputs& in, int64_t rows, float* out, 
 #pragma omp for schedule(dynamic, 1)
         for (int64_t panel = 0; panel < panels; panel += unit)
             for (int64_t row = block, count; row < end; row += count) {
-                // As even as can be: sixteen rows are eight and eight.
+                // Split as evenly as possible: sixteen rows become eight and eight.
                 count = up(end - row, ROWS) / ROWS;
                 count = up(end - row, count) / count;
                 product.rows_of<T>(panel, std::min(panels, panel + unit), row, count);

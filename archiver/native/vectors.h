@@ -1,4 +1,4 @@
-// Vectors of what the processor has: sixteen numbers with AVX-512, eight otherwise.
+// Vectors of the processor's size: sixteen numbers with AVX-512, eight otherwise.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ void narrow(float value, uint16_t* at) {
     *at = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-// The sums of the products of two neighbours.
+// The sums of the products of each two neighbours.
 inline I pairs(S left, S right) {
 #if defined(__AVX512BW__)
     return (I)_mm512_madd_epi16((__m512i)left, (__m512i)right);
@@ -62,7 +62,7 @@ inline I pairs(S left, S right) {
 #endif
 }
 
-// Adds the products of four weights and four inputs to each sum: the same whole number on every processor.
+// Adds the products of four weights and four inputs to each sum; the integer result is the same on every processor.
 I dot(I sum, I weights, I inputs) {
 #if defined(__AVX512VNNI__)
     return (I)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)inputs);
@@ -85,7 +85,8 @@ float largest(F value) {
     return most;
 }
 
-// e to the power of each, to the last place or two: 2 to the whole part by the exponent, to the rest by a polynomial.
+// e to the power of each value, correct to the last place or two: the exponent bits give 2 to the integer part, a
+// polynomial the rest.
 F power(F value) {
     F times = larger(value * 1.44269504f, splat(-126.0f));
     times = times < 126.0f ? times : splat(126.0f);

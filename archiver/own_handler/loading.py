@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from archiver.archive import ENTRY
+from archiver.archive import RESERVED_MODULES
 from archiver.sources import import_file
 from config.errors import SourceError, listed, nearest
 from config.spec import Spec
@@ -17,8 +15,7 @@ def load_own_handler(spec: Spec) -> type[Handler]:
     text, _, name = spec.model.handler.partition(":")
     file = spec.path(text)
     module = file.stem
-    # The archive's folder comes first on a worker's path, so a file of such a name would hide the real module.
-    if module in sys.stdlib_module_names or module in ("handlers", "ts", "torch", "numpy", ENTRY.removesuffix(".py")):
+    if module in RESERVED_MODULES:
         raise SourceError(
             f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
         )
