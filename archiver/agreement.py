@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -55,17 +56,21 @@ def compare_tensors(expected: Rows, got: Rows, tolerance: float) -> Similarity:
     return Similarity(float(agree.double().mean()), largest, cosine)
 
 
-def worst_agreement(measured: list[Similarity], *, inputs: str, count: int, measure: str) -> Agreement:
+def worst_agreement(
+    measured: list[Similarity],
+    *,
+    inputs: Literal["calibration", "generated"],
+    count: int,
+    measure: Literal["top-1", "tolerance"],
+) -> Agreement:
     """The agreement to record for several artifacts: the worst value of each figure."""
-    return Agreement.model_validate(
-        {
-            "inputs": inputs,
-            "count": count,
-            "measure": measure,
-            "agreement": min(compared.agreement for compared in measured),
-            "max_abs_difference": round(max(compared.max_abs_difference for compared in measured), 6),
-            "cosine": round(min(compared.cosine for compared in measured), 6),
-        }
+    return Agreement(
+        inputs=inputs,
+        count=count,
+        measure=measure,
+        agreement=min(compared.agreement for compared in measured),
+        max_abs_difference=round(max(compared.max_abs_difference for compared in measured), 6),
+        cosine=round(min(compared.cosine for compared in measured), 6),
     )
 
 

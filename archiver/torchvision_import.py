@@ -1,11 +1,16 @@
 """Makes torchvision importable beside a torch that its C++ operators were not built for.
 
+A CUDA build of torchvision cannot load its binaries beside a CPU build of torch, and then its import fails at the shape
+functions that it registers for their operators. Models and weights need no such operator, so a schema without a kernel
+is enough: calling one still fails with an error that says so.
+
 `make setup` has every Python process of the environment load this module, so it imports almost nothing until
 torchvision is imported.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 
@@ -20,8 +25,9 @@ _defined: list[object] = []
 
 
 def prepare_torchvision() -> None:
-    """Defines the missing schemas before someone else imports torchvision: `transformers` does so with every image
-    model, and thereby with its lists of models. Does nothing if the binaries load or torchvision is not installed."""
+    """Defines the missing schemas before torchvision is imported, by us or by someone else: `transformers` does so with
+    every image model, and thereby with its lists of models. Does nothing if the binaries load or torchvision is not
+    installed."""
     module_spec = importlib.util.find_spec("torchvision")
     if module_spec is None or module_spec.origin is None or "torchvision" in sys.modules or _defined:
         return
@@ -30,49 +36,29 @@ def prepare_torchvision() -> None:
 
     import torch
 
-    for binary in Path(module_spec.origin).parent.glob("_C*.so"):
-        try:
+    folder = Path(module_spec.origin).parent
+    try:
+        for binary in folder.glob("_C*.so"):
             torch.ops.load_library(binary)  # type: ignore[no-untyped-call]
-        except OSError:
-            # torchvision registers shape functions for these operators whether or not they exist.
-            registered = Path(module_spec.origin).with_name("_meta_registrations.py").read_text(encoding="utf-8")
-            for operator in re.findall(r'register_fake\("torchvision::(\w+)"\)', registered):
-                _define(operator)
-
-
-def _define(operator: str) -> None:
-    import torch
-
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    _defined.append(library)
+    except OSError:
+        # torchvision registers shape functions for these operators whether or not they exist.
+        registered = (folder / "_meta_registrations.py").read_text(encoding="utf-8")
+        for operator in re.findall(r'register_fake\("torchvision::(\w+)"\)', registered):
+            library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+            _defined.append(library)
 
 
 def import_torchvision() -> ModuleType:
-    """Imports torchvision, and defines the schemas of its detection operators if its binaries do not load.
-
-    A CUDA build of torchvision cannot load its binaries beside a CPU build of torch, and then its import fails at the
-    shape functions that it registers for their operators. Models and weights need no such operator, so a schema without
-    a kernel is enough: calling one still fails with an error that says so.
-    """
-    import re
-
+    """Imports torchvision, whether or not its binaries load; SourceError if it cannot be imported even so."""
     from config.errors import SourceError
 
-    hint = "make setup, or without the repository pip install 'marina[serve,package]'"
-    for _ in range(8):
-        try:
-            return importlib.import_module("torchvision")
-        except ImportError as err:
-            raise SourceError(f"torchvision cannot be imported: {err}", hint=hint) from err
-        except RuntimeError as err:
-            missing = re.search(r"operator torchvision::(\w+) does not exist", str(err))
-            if missing is None:
-                raise
-            _define(missing[1])
-            for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-                del sys.modules[name]
-    raise SourceError("torchvision does not fit the installed torch", hint=hint)
+    prepare_torchvision()
+    try:
+        return importlib.import_module("torchvision")
+    except (ImportError, RuntimeError) as err:
+        hint = "make setup, or without the repository pip install 'marina[serve,package]'"
+        raise SourceError(f"torchvision cannot be imported: {err}", hint=hint) from err
 
 
 class Finder:

@@ -93,8 +93,8 @@ def _is_read(name: str) -> bool:
 def _stable_name(name: str) -> str:
     """The name of a file without the path hashes that torch puts there: it names the folder after the archive's file,
     and the library after its source."""
-    folder, rest = name.split("/", 1)
-    return re.sub(r"^(data/aotinductor/\w+)/[^/.]+\.", r"\1/model.", rest).join(("model/", "")) if folder else name
+    _, path = name.split("/", 1)
+    return "model/" + re.sub(r"^(data/aotinductor/\w+)/[^/.]+\.", r"\1/model.", path)
 
 
 def _stable_data(name: str, data: bytes) -> bytes:

@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 from config.mar import READ_ERRORS as MAR_ERRORS
@@ -83,12 +83,11 @@ class NestedFile:
     name: str
     data: bytes
     trouble: str = ""
-    depth: int = field(default=0, repr=False)
 
 
 def walk_nested(name: str, data: bytes, budget: ReadBudget, depth: int = 0) -> Iterator[NestedFile]:
     """The file itself and every file nested in it."""
-    yield NestedFile(name, data, depth=depth)
+    yield NestedFile(name, data)
     for beginning, kind in _UNREADABLE.items():
         if data.startswith(beginning):
             yield NestedFile(name, b"", f"cannot be inspected: compressed as {kind}")
