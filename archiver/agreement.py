@@ -105,7 +105,7 @@ def _check_perplexity(spec: Spec, agreed: Agreement) -> None:
         return
     allowed = spec.writing.max_perplexity
     if agreed.perplexity > (agreed.guessing if allowed is None else allowed):
-        most = f"{agreed.guessing}, which is guessing" if allowed is None else f"{allowed:g}"
+        most = f"{agreed.guessing}, the perplexity of guessing" if allowed is None else f"{allowed:g}"
         raise AgreementError(
             f"{spec.file}: `text.max_perplexity`: the texts of `model.calibration` have a perplexity of "
             f"{agreed.perplexity:.4g} for the model in fp32, allowed: {most}; no MAR was written",
@@ -119,8 +119,8 @@ def perplexity_warning(spec: Spec, agreed: Agreement) -> str | None:
     if spec.model.calibration is not None or agreed.perplexity is None or agreed.perplexity < (agreed.guessing or 0):
         return None
     return (
-        f"the model reads plain English no better than by guessing, perplexity {agreed.perplexity:.4g} with "
-        f"{agreed.guessing} tokens: its configuration or its weights may be wrong"
+        f"the model predicts plain English no better than by guessing (perplexity {agreed.perplexity:.4g} with "
+        f"{agreed.guessing} tokens): its configuration or its weights may be wrong"
     )
 
 

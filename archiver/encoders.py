@@ -80,7 +80,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     outputs = getattr(network.config, "num_labels", 0)
     if task == "rerank" and outputs != 1:
         raise SourceError(
-            f"{spec.file}: `model.task`: got `rerank`, but `{spec.model.source}` gives {outputs} numbers for a pair, "
+            f"{spec.file}: `model.task`: got `rerank`, but `{spec.model.source}` returns {outputs} numbers per pair, "
             "allowed: 1",
             hint="task: classify",
         )

@@ -236,7 +236,7 @@ def _incomparable(folder: Path) -> str | None:
     # Most weights have two bytes in the file, and four in fp32.
     needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
     if needed > (free := free_memory()):
-        return f"in fp32 it takes {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free on this machine"
+        return f"in fp32 it takes {needed / 1e9:.0f} GB, but only {free / 1e9:.0f} GB are free on this machine"
     return None
 
 

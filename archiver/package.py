@@ -229,7 +229,7 @@ def _rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = Non
         hint = None
         if spec.model.compile == "eager" and last[0].startswith("ModuleNotFoundError"):
             hint = "put its code beside the model's file, or use another `compile`, which needs no source in a pod"
-        text = f"{spec.file}: the packaged model does not start as a worker would start it: {last[0]}"
+        text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
         raise SourceError(text, hint=hint)
 
 

@@ -138,7 +138,7 @@ def _from_file(spec: Spec, source: str) -> Source:
     if missing := required_arguments(factory):
         called = f"{factory_name}({', '.join(f'{name}=…' for name in missing)})"
         raise SourceError(
-            f"{spec.file}: `model.source`: `{source}` needs {listed(missing)}, allowed: what can be called without",
+            f"{spec.file}: `model.source`: `{source}` needs {listed(missing)}, allowed: no required arguments",
             hint=f"in {text}: `def build(): return {called}`, then `source: {text}:build`",
         )
     network = _call_factory(spec, lambda: factory if isinstance(factory, nn.Module) else factory())

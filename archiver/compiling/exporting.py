@@ -38,7 +38,7 @@ def export_graph(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...],
         )
     shapes = _dynamic_batch_and_length(spec, inputs, source)
     if shapes is not None and isinstance(graph, (TensorGraph, EncoderGraph)):
-        shapes = (shapes,)  # it takes its inputs as *inputs, one tuple
+        shapes = (shapes,)  # its `forward` takes `*inputs`, which count as one tuple
     try:
         # When torch cannot export something it also prints the graph, with names that mean nothing to a user.
         with torch.no_grad(), quiet(), redirect_stderr(io.StringIO()):

@@ -87,7 +87,7 @@ class Builder:
             return f'in /etc/docker/daemon.json: {{"insecure-registries": ["{registry}"]}}, then restart Docker'
         return (
             f'in /etc/containers/registries.conf: [[registry]] location = "{registry}", insecure = true; '
-            f"what `{self.name} push --tls-verify=false` does once, this does for `marina image` as well"
+            f"`{self.name} push --tls-verify=false` does the same for a single push, without `marina image`"
         )
 
     def pushed_digest(self, reference: str, digest: Path) -> str:

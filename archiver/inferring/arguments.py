@@ -19,7 +19,7 @@ from config.errors import InputError, listed
 from config.sections import Dtype, Tensor
 
 FORM = "NAME:DTYPE:SHAPE such as `ids:int64:128` or `ids:int64:{max: 512}`, or NAME:mask_of:INPUT"
-# Optional arguments that are filled in even so, because a model for varying lengths needs them.
+# Optional arguments that get an input nevertheless, because a model for varying lengths needs its mask.
 _MASKS = ("attention_mask", "mask")
 _DTYPES = {
     "BoolTensor": "bool",

@@ -1,4 +1,4 @@
-"""Refuses arguments that cannot have one row per request, with a hint how to wrap the model so that they can."""
+"""Refuses arguments that cannot have one row per request, with a hint on how to wrap the model so that they can."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _name_oddities(info: zipfile.ZipInfo) -> Iterator[str]:
     if name.startswith(("/", "\\")) or ".." in parts or _DRIVE.match(name):
         yield f"{name}: would be unpacked outside the model's folder"
     elif {"", "."} & set(parts[:-1] if name.endswith("/") else parts):
-        yield f"{name}: would be unpacked over a member of another name"
+        yield f"{name}: would overwrite a member of another name"
     if stat.S_ISLNK(info.external_attr >> 16):
         yield f"{name}: a symbolic link"
     elif stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):

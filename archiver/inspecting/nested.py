@@ -32,7 +32,7 @@ _COMPRESSED: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x5d\x00\x00": lzma.LZMAFile,
 }
 _DEEPEST = 5
-# Data counts as headerless zlib only if less than this fraction of it, one tenth, follows the compressed part.
+# Data without a zlib header counts as zlib only if less than a tenth of it follows the compressed part.
 _TRAILING_FRACTION = 10
 _MOST_MEMBERS = 50_000
 _PIECE = 2**20

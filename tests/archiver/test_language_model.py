@@ -178,7 +178,7 @@ def test_a_model_that_reads_no_better_than_by_guessing_is_said_to_where_nobody_s
     packaged = package(tales_spec(changes), tmp_path / "out", progress=Progress())
     perplexity = packaged.record.agreement.perplexity
     assert perplexity > 512
-    said = f"the model reads plain English no better than by guessing, perplexity {perplexity:.4g} with 512 tokens"
+    said = f"the model predicts plain English no better than by guessing (perplexity {perplexity:.4g} with 512 tokens)"
     assert said in capfd.readouterr().err
 
 
