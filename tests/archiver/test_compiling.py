@@ -1,4 +1,4 @@
-"""Programs compiled side by side: the same bytes as one after another, and nothing left of what is broken off."""
+"""Programs compiled in parallel: the same bytes as one by one, and nothing left of an interrupted compilation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
 
 
 def compiled(tasks: list[Task], folder: Path) -> tuple[dict[str, bytes], str]:
-    """What was put there, and what was said."""
+    """The content of the compiled files, and the progress output."""
     folder.mkdir()
     compile_all(tasks, folder, Progress(stream=(said := io.StringIO())), "compile")
     return {file.name: file.read_bytes() for file in folder.iterdir()}, said.getvalue()
@@ -55,13 +55,13 @@ def compiled(tasks: list[Task], folder: Path) -> tuple[dict[str, bytes], str]:
 def compilers() -> list[psutil.Process]:
     started = []
     for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # it ended meanwhile
+        with suppress(psutil.Error):  # it has ended meanwhile
             started += [child] if "archiver.compiling.child_process" in child.cmdline() else []
     return started
 
 
 @pytest.mark.slow
-def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_takes(
+def test_parallel_compilation_gives_the_same_bytes_and_records_its_time(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("g++", package="g++")
@@ -85,7 +85,7 @@ def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_tak
     assert "at once" not in said
 
 
-def test_what_a_compiler_that_dies_leaves_is_compiled_here(
+def test_the_tasks_of_a_compiler_that_dies_are_compiled_here(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "false")
@@ -95,9 +95,9 @@ def test_what_a_compiler_that_dies_leaves_is_compiled_here(
 
 
 @pytest.mark.slow
-def test_broken_off_it_leaves_no_process(tasks: list[Task], tmp_path: Path) -> None:
+def test_an_interrupted_compilation_leaves_no_process(tasks: list[Task], tmp_path: Path) -> None:
     def break_off() -> None:
-        # Not while they are started: at work.
+        # Only once they are compiling, not while they start.
         while sum(compiler.cpu_times().user > 0.2 for compiler in compilers()) < 2:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
@@ -111,7 +111,7 @@ def test_broken_off_it_leaves_no_process(tasks: list[Task], tmp_path: Path) -> N
     assert not os.path.exists(tmp_path / "cache" / "pace.json")
 
 
-def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instruction_check_that_succeeds_runs_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.cpu_vec_isa import VecAVX2, VecISA
 
     def answer(_: VecISA, code: str) -> bool:
@@ -135,7 +135,7 @@ def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pyte
     ("cores", "free", "at_once"),
     [(8, 64_000_000_000, 3), (2, 64_000_000_000, 2), (8, 4_000_000_000, 2), (8, 100_000_000, 1)],
 )
-def test_no_more_are_compiled_at_once_than_there_are_cores_and_memory_for(
+def test_cores_and_memory_limit_how_many_are_compiled_at_once(
     tasks: list[Task], monkeypatch: pytest.MonkeyPatch, cores: int, free: int, at_once: int
 ) -> None:
     monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
@@ -143,7 +143,7 @@ def test_no_more_are_compiled_at_once_than_there_are_cores_and_memory_for(
     assert parallel._at_once(tasks) == at_once
 
 
-def test_an_estimate_comes_from_the_times_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_comes_from_earlier_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
     assert time_estimate.describe_estimate([100, 100], 2) == "15 s"
     time_estimate.record_time([100, 100], 2, 100.0)

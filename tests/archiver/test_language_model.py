@@ -1,4 +1,4 @@
-"""A language model into a package: what of its folder is packed, and how its answers are held against fp32."""
+"""Packaging of language models: which files are packed, and how the answers are compared with fp32."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from config.record import Artifact, Draft
 from handlers.generation.engines import network
 from handlers.generation.engines.compiled import CompiledDecoder
 
-# The network is too small for two threads to have something to do.
+# The network is too small to keep two threads busy.
 torch.set_num_threads(1)
 MODEL = TALES.parent / "model"
 
@@ -38,7 +38,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Draft, Path]:
 
 @pytest.fixture
 def staged(compiled: tuple[Draft, Path], tmp_path: Path) -> Path:
-    """Of its own, to be spoiled."""
+    """A copy of the staged folder that a test may spoil."""
     copy: Path = shutil.copytree(compiled[1], tmp_path / "staged")
     return copy
 
@@ -49,13 +49,13 @@ def change_config(folder: Path, **changes: object) -> None:
 
 
 def spoil(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """One tensor of a folder becomes another."""
+    """Changes one tensor of a folder."""
     weights = load_file(folder / "model.safetensors")
     save_file(weights | {name: change(weights[name]).contiguous()}, folder / "model.safetensors")
 
 
 @pytest.mark.slow
-def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
+def test_the_tales_are_packed_completely_and_agree_with_fp32(tmp_path: Path) -> None:
     draft = stage_language_model(tales_spec({"model.precision": "bf16", "text": TEXT}), tmp_path)
     assert {file.name for file in (tmp_path / "model").iterdir()} == {
         "chat_template.jinja",
@@ -82,7 +82,7 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(compiled: tuple[
     agreed = compare_text(draft, folder, MODEL, calibration_texts(SPEC))
     assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
-    # docs/02-text.md states it, and guessing among 512 tokens would have 512.
+    # docs/02-text.md quotes this figure; guessing among 512 tokens would have a perplexity of 512.
     assert (agreed.perplexity, agreed.guessing) == (pytest.approx(1.35, abs=0.01), 512)
     assert agreed.text.endswith("generated inputs), perplexity 1.35")
     check_agreement(SPEC, agreed)
@@ -100,7 +100,7 @@ def test_the_tales_agree_in_4_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_decoder_that_answers_otherwise_beside_others_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
+def test_a_decoder_that_answers_differently_in_a_batch_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
     step = CompiledDecoder.step
 
@@ -132,7 +132,7 @@ def test_a_package_whose_weights_are_spoiled_is_refused(
 
 
 @pytest.mark.slow
-def test_an_engine_that_turns_positions_otherwise_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
+def test_an_engine_with_other_rotary_positions_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
     other = lambda shape, context: network.turns(replace(shape, rope_theta=2 * shape.rope_theta), context)  # noqa: E731
     monkeypatch.setattr("handlers.generation.engines.compiled.turns", other)
@@ -142,7 +142,7 @@ def test_an_engine_that_turns_positions_otherwise_is_refused(compiled: tuple[Dra
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [{"rope_theta": 1000.0}, {"num_attention_heads": 8, "num_key_value_heads": 4}])
-def test_a_wrong_configuration_agrees_with_itself_and_does_not_know_its_texts(
+def test_a_wrong_configuration_agrees_with_itself_but_does_not_know_its_texts(
     compiled: tuple[Draft, Path], staged: Path, change: dict[str, object]
 ) -> None:
     wrong = staged / "model"
@@ -158,7 +158,7 @@ def test_a_wrong_configuration_agrees_with_itself_and_does_not_know_its_texts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "aot"])
-def test_weights_that_are_no_numbers_are_refused(compiled: tuple[Draft, Path], staged: Path, engine: str) -> None:
+def test_weights_that_are_not_finite_are_refused(compiled: tuple[Draft, Path], staged: Path, engine: str) -> None:
     draft = compiled[0]
     assert draft.text is not None
     draft = draft.model_copy(update={"precision": "bf16", "text": draft.text.model_copy(update={"engine": engine})})
@@ -168,7 +168,7 @@ def test_weights_that_are_no_numbers_are_refused(compiled: tuple[Draft, Path], s
 
 
 @pytest.mark.slow
-def test_a_model_that_reads_no_better_than_by_guessing_is_said_to_where_nobody_says_what_it_knows(
+def test_a_model_no_better_than_guessing_gets_a_warning_without_calibration(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wrong = shutil.copytree(MODEL, tmp_path / "model")
@@ -192,7 +192,7 @@ def test_a_model_that_reads_no_better_than_by_guessing_is_said_to_where_nobody_s
         (0, [], "`generation_config.json` is not a JSON object"),
     ],
 )
-def test_an_end_that_no_answer_comes_to_is_refused(
+def test_an_end_token_that_is_not_a_token_is_refused(
     config: object, generation: object, message: str, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(MODEL, tmp_path / "broken")
@@ -220,7 +220,7 @@ def test_an_end_that_no_answer_comes_to_is_refused(
         ([7, 0], ""),
     ],
 )
-def test_an_end_that_may_be_meant_otherwise_is_said(ends: object, doubt: str, tmp_path: Path) -> None:
+def test_end_tokens_that_look_like_a_mistake_get_a_warning(ends: object, doubt: str, tmp_path: Path) -> None:
     folder = shutil.copytree(MODEL, tmp_path / "other")
     change_config(folder, eos_token_id=ends)
     (tmp_path / "staged").mkdir()
@@ -229,7 +229,7 @@ def test_an_end_that_may_be_meant_otherwise_is_said(ends: object, doubt: str, tm
 
 
 @pytest.mark.parametrize("written", [None, " \n\n", b"\xff"])
-def test_texts_that_a_model_should_know_can_be_read(written: str | bytes | None, tmp_path: Path) -> None:
+def test_calibration_texts_must_be_readable(written: str | bytes | None, tmp_path: Path) -> None:
     if written is not None:
         (tmp_path / "a.txt").write_bytes(written.encode() if isinstance(written, str) else written)
     with pytest.raises(SourceError, match=r"`model.calibration`: (nothing to read in|`.*/a.txt`: cannot be read)"):
@@ -250,7 +250,7 @@ def test_an_engine_that_computes_nothing_packs_no_weights(tmp_path: Path) -> Non
         ("tokenizer.json", "{}", "`tokenizer.json` cannot be read"),
     ],
 )
-def test_a_folder_that_would_not_serve_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_served_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
     broken, staged = tmp_path / "broken", tmp_path / "staged"
     shutil.copytree(MODEL, broken)
     (broken / name).write_text(text)
@@ -259,7 +259,7 @@ def test_a_folder_that_would_not_serve_is_refused(name: str, text: str, message:
         stage_language_model(tales_spec({"model.source": f"hf:{broken}"}), staged)
 
 
-def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> None:
+def test_a_model_that_vllm_cannot_run_here_is_packed_but_not_judged(tmp_path: Path) -> None:
     mounted = {"python": "/nowhere/python", "weights": "/models/tales"}
     changes = {"model.precision": "bf16", "serving.device": "cuda", "kubernetes.resources.gpu": 1}
     draft = stage_language_model(
@@ -276,11 +276,11 @@ def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> N
     assert agreed.text == "not judged: no vLLM on this machine, no `/nowhere/python`"
 
 
-def test_vllm_that_can_be_run_is_held_against_fp32(tmp_path: Path) -> None:
+def test_a_model_that_vllm_can_run_is_compared_with_fp32(tmp_path: Path) -> None:
     text = {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": {"python": standin_python()}}
     draft = stage_language_model(tales_spec({"text": text}), tmp_path)
     agreed = compare_text(draft, tmp_path, MODEL)
-    # What stands in for vLLM says the prompt again, which the tales do not.
+    # The stand-in for vLLM repeats the prompt, which the real model does not.
     assert agreed.count > 500
     assert agreed.agreement is not None
     assert agreed.agreement < 0.5

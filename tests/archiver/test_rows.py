@@ -1,4 +1,4 @@
-"""Models whose answer depends on chance, on what came before or on the rest of the batch get no MAR, by their line."""
+"""Models whose answers depend on chance, on earlier requests or on the rest of the batch are refused with the line."""
 
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def refused(folder: Path, code: str, changes: dict[str, Any] | None = None) -> t
 
 @pytest.mark.parametrize("compiled", ["aot", "eager"])
 @pytest.mark.parametrize("kind", MIXED)
-def test_a_model_that_mixes_the_rows_of_a_batch_is_refused_by_its_line(
+def test_a_model_that_mixes_the_rows_of_a_batch_is_refused_with_its_line(
     kind: str, compiled: str, tmp_path: Path
 ) -> None:
     code, hint = MIXED[kind]
@@ -88,22 +88,24 @@ def test_a_model_that_mixes_the_rows_of_a_batch_is_refused_by_its_line(
 
 @pytest.mark.parametrize("batch_sizes", [[1], [1, 4]])
 @pytest.mark.parametrize("kind", RANDOM)
-def test_a_model_that_draws_numbers_is_refused_by_its_line(kind: str, batch_sizes: list[int], tmp_path: Path) -> None:
+def test_a_model_that_draws_random_numbers_is_refused_with_its_line(
+    kind: str, batch_sizes: list[int], tmp_path: Path
+) -> None:
     code, hint = RANDOM[kind]
     said = refused(tmp_path, code, {"model.batch_sizes": batch_sizes})
     assert said == (f"{tmp_path}/model.py:{LINE}: `{code}`: {DRAWN}", hint)
 
 
-def test_a_model_that_keeps_something_between_requests_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_model_that_keeps_state_between_requests_is_refused_with_its_name(tmp_path: Path) -> None:
     message, _ = refused(tmp_path, "self.calls += 1; x = x * self.calls", {"model.batch_sizes": [1]})
     assert message.endswith("the same input differently the second time: `calls` changes with every request")
 
 
-def test_a_batch_of_one_size_is_filled_up_and_so_no_way_out(tmp_path: Path) -> None:
+def test_a_single_batch_size_does_not_help_because_batches_are_filled_up(tmp_path: Path) -> None:
     assert IN_BATCH in refused(tmp_path, "x = x.softmax(0)", {"model.batch_sizes": [4]})[0]
 
 
-def test_a_model_that_answers_a_row_alone_in_another_way_is_refused_for_batches(tmp_path: Path) -> None:
+def test_a_model_that_answers_a_single_row_differently_is_refused_for_batches(tmp_path: Path) -> None:
     message, hint = refused(tmp_path, "x = -x if len(x) == 1 else x", {"model.compile": "eager"})
     assert (
         "`model.batch_sizes`: got [1, 4], but the model answers an input differently in a batch than alone" in message
@@ -111,7 +113,7 @@ def test_a_model_that_answers_a_row_alone_in_another_way_is_refused_for_batches(
     assert hint == "use `batch_sizes: [1]`, or a model that decides for each row separately"
 
 
-def test_of_a_program_the_operator_is_named() -> None:
+def test_the_operator_of_a_program_is_named() -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.Softmax(0))
     program = torch.export.export(network, (torch.rand(4, 4),)).module()
     with pytest.raises(SourceError, match="inputs of its batch, by its operator `aten::_softmax`"):
@@ -119,7 +121,7 @@ def test_of_a_program_the_operator_is_named() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
-def test_what_computes_each_row_by_itself_passes(batch: int) -> None:
+def test_a_model_that_computes_each_row_independently_passes(batch: int) -> None:
     network = graph(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout())
     check_repeatable("here", network, [torch.rand(16, 4)], batch)
     check_rows_apart("here", network, [torch.rand(16, 4)], batch)

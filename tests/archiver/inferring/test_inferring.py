@@ -1,4 +1,4 @@
-"""What a network takes is found by trying it; what cannot be found is asked for by the flag that says it."""
+"""The inputs of a network are found by trying; if they cannot be found, the error names the option to give them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.errors import InputError, SourceError
 
 
 class Net(nn.Module):
-    """Layers by name, and what is done with them."""
+    """A network of named layers, and a function that computes with them."""
 
     def __init__(self, forward: Any, **layers: nn.Module) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def test_inputs_are_found(network: nn.Module, wanted: dict[str, Any]) -> None:
     assert inferred.only_batch is None
 
 
-def test_a_length_that_padding_would_change_stays_fixed_and_is_told() -> None:
+def test_the_length_stays_fixed_with_a_note_if_padding_changes_the_answers() -> None:
     network = Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1))
     fixed, guess = find_inputs(network, []).notes
     assert fixed.startswith("`x`: every request must have exactly 128: padding changes the model's answers")
@@ -157,16 +157,16 @@ GUESSES: list[Any] = [
 
 
 @pytest.mark.parametrize(("network", "notes"), GUESSES)
-def test_what_is_only_a_guess_is_told(network: nn.Module, notes: tuple[str, ...]) -> None:
+def test_guesses_get_a_note(network: nn.Module, notes: tuple[str, ...]) -> None:
     assert find_inputs(network, []).notes == notes
 
 
-def test_what_was_given_is_no_guess() -> None:
+def test_given_inputs_get_no_note() -> None:
     network = Net(lambda self, x: self.c(x).mean((2, 3)), c=nn.Conv2d(3, 4, 3))
     assert find_inputs(network, [parse_input_option("x:float32:3,64,64")]).notes == ()
 
 
-def test_an_argument_that_says_how_much_of_a_sequence_counts_may_say_all_of_it() -> None:
+def test_an_argument_for_the_used_length_may_be_the_whole_length() -> None:
     def forward(self: Any, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         counts = torch.arange(ids.shape[1]) < lengths[:, None]
         return (self.e(ids) * counts[..., None]).sum(1) / lengths[:, None]
@@ -190,7 +190,7 @@ class Dictionary(nn.Module):
         return self.f(batch["x"]) * scale + batch["y"]
 
 
-def test_a_dictionary_is_answered_with_the_module_that_takes_its_values() -> None:
+def test_a_dictionary_is_refused_with_a_wrapper_that_takes_its_values() -> None:
     with pytest.raises(InputError) as caught:
         find_inputs(Dictionary(), [])
     assert caught.value.message == "`--source`: `forward` takes `batch`, a dictionary of `x`, `y`, allowed: tensors"
@@ -202,7 +202,7 @@ def test_a_dictionary_is_answered_with_the_module_that_takes_its_values() -> Non
     assert (list(inferred.inputs), inferred.outputs) == (["x", "y", "scale"], ((2,),))
 
 
-def test_a_form_that_was_not_found_is_asked_for_as_it_was_tried() -> None:
+def test_inputs_that_were_not_found_are_asked_for_with_the_shapes_tried() -> None:
     def forward(self: Any, nodes: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
         return torch.bmm(adjacency, self.f(nodes))
 
@@ -219,7 +219,7 @@ def test_a_model_that_looks_at_the_whole_batch_gets_one_row_at_a_time() -> None:
     assert find_inputs(Net(lambda self, x: self.f(x) / x.norm(), f=nn.Linear(4, 2)), []).only_batch == 1
 
 
-def test_a_loop_that_never_ends_is_ended() -> None:
+def test_an_endless_loop_is_interrupted() -> None:
     def stuck(self: Any, x: torch.Tensor) -> torch.Tensor:
         while x.ndim == 2:
             x = x + 0
@@ -255,20 +255,20 @@ ASKED: list[Any] = [
 
 
 @pytest.mark.parametrize(("network", "message"), ASKED)
-def test_what_cannot_be_found_is_asked_for(network: nn.Module, message: str) -> None:
+def test_inputs_that_cannot_be_found_are_asked_for(network: nn.Module, message: str) -> None:
     with pytest.raises((InputError, SourceError)) as caught:
         find_inputs(network, [])
     assert caught.value.message == message
 
 
-def test_states_with_a_row_each_are_found() -> None:
+def test_states_with_one_row_per_input_row_are_found() -> None:
     network = Net(steps, r=nn.LSTM(6, 8, num_layers=2, batch_first=True))
     inferred = find_inputs(network, [parse_input_option("x:float32:4,6")])
     assert {name: each.shape for name, each in inferred.inputs.items()} == {"x": (4, 6), "h": (2, 8), "c": (2, 8)}
     assert (inferred.only_batch, inferred.names) == (None, ("y", "h", "c"))
 
 
-def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows() -> None:
+def test_states_in_a_tuple_are_refused_with_a_wrapper_that_takes_them_as_rows() -> None:
     class Steps(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -287,13 +287,13 @@ def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows(
     assert (inputs["h"].shape, inputs["c"].shape) == ((1, 4), (1, 4))
 
 
-def test_states_as_layers_keep_them_are_refused_with_what_to_do() -> None:
+def test_states_with_the_batch_second_are_refused_with_a_wrapper() -> None:
     network = Net(lambda self, x, h, c: self.r(x, (h, c))[0][:, -1], r=nn.LSTM(7, 4, 2, batch_first=True))
     with pytest.raises(SourceError, match="takes states of `r`, 2 x batch x 4, but requests are rows"):
         find_inputs(network, [parse_input_option("x:float32:4,7")])
 
 
-def test_an_argument_that_is_no_tensor_is_named() -> None:
+def test_an_argument_that_is_not_a_tensor_is_named() -> None:
     def forward(self: Any, x: torch.Tensor, times: int) -> torch.Tensor:
         return self.f(x) * times
 
@@ -302,12 +302,12 @@ def test_an_argument_that_is_no_tensor_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "x:float32", "x:float32:{max}", "x y:float32:3", "x:float32:0"])
-def test_an_input_in_no_form_names_the_form(text: str) -> None:
+def test_a_malformed_input_option_gets_the_right_form(text: str) -> None:
     with pytest.raises(InputError, match=r"allowed: NAME:DTYPE:SHAPE such as `ids:int64:128`"):
         parse_input_option(text)
 
 
-def test_an_input_that_is_given_is_tried_and_no_other() -> None:
+def test_only_the_given_input_is_tried() -> None:
     network = Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2))
     inferred = find_inputs(network, [parse_input_option("a:float32:4")])
     assert {name: each.shape for name, each in inferred.inputs.items()} == {"a": (4,), "b": (5,)}
