@@ -87,8 +87,10 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     vocabulary = int(network.config.vocab_size)
     length = (spec.encoding.max_tokens,)
     kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
+    pad = folder.config.get("pad_token_id")
+    pad = pad if isinstance(pad, int) else 0
     ports = [
-        Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=_pad_id(folder)),
+        Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=pad),
         Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1, varies=0, pad=0),
     ]
     if kinds > 1:
@@ -143,12 +145,6 @@ def _padded(values: np.ndarray, port: Port) -> np.ndarray:
     row = np.full(port.shape, port.pad or 0, values.dtype)
     row[: len(values)] = values
     return row
-
-
-def _pad_id(folder: Folder) -> int:
-    """The token that texts are padded with."""
-    pad = folder.config.get("pad_token_id")
-    return pad if isinstance(pad, int) else 0
 
 
 def _read(spec: Spec) -> Folder:

@@ -78,10 +78,8 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
         )
     choices = models.get_model_weights(name)
     weights = spec.model.weights or "random"
-    chosen = None
-    if weights in choices.__members__:
-        chosen = choices[weights]
-    elif weights != "random" and not weights.endswith((".ckpt", ".pt", ".pth", ".safetensors")):
+    chosen = choices.__members__.get(weights)
+    if chosen is None and weights != "random" and not weights.endswith((".ckpt", ".pt", ".pth", ".safetensors")):
         raise SourceError(
             f"{spec.file}: `model.weights`: got `{weights}`, allowed: {listed(choices.__members__)}, `random` or a file"
         )
@@ -89,9 +87,9 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
     network = _call_factory(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
     if chosen is None and weights != "random":
         notes = load_weights(f"{spec.file}: `model.weights`", spec.model.source, network, spec.path(weights))
-    preset = (chosen or choices["DEFAULT"]).transforms()
-    labels = (chosen or choices["DEFAULT"]).meta.get("categories") if spec.model.labels == "imagenet" else None
-    return _make_source(spec, network, spec.model.image or _preset_image(preset), labels, notes=notes)
+    entry = chosen or choices["DEFAULT"]
+    labels = entry.meta.get("categories") if spec.model.labels == "imagenet" else None
+    return _make_source(spec, network, spec.model.image or _preset_image(entry.transforms()), labels, notes=notes)
 
 
 def _downloaded(spec: Spec, weights: object) -> object:

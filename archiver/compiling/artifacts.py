@@ -81,13 +81,11 @@ def prune_cache(cache: Path) -> None:
 def normalise_package(raw: Path, file: Path) -> None:
     """Copies a `.pt2` that torch wrote, without what a worker does not read and without what differs between runs."""
     with zipfile.ZipFile(raw) as source, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as target:
-        kept = {_stable_name(name): source.read(name) for name in source.namelist() if _is_read(name)}
+        # A worker reads neither the C++ source nor the metadata of kernels.
+        names = [name for name in source.namelist() if not name.endswith((".cpp", ".kernel_metadata.json"))]
+        kept = {_stable_name(name): source.read(name) for name in names}
         for name in sorted(kept):
             target.writestr(zipfile.ZipInfo(name, _ARCHIVE_TIME), _stable_data(name, kept[name]))
-
-
-def _is_read(name: str) -> bool:
-    return not name.endswith((".cpp", ".kernel_metadata.json"))
 
 
 def _stable_name(name: str) -> str:

@@ -44,10 +44,11 @@ def cache_folder() -> Path | None:
 def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str:
     """A hash of the graph, its weights, its inputs, the compiler, its settings, and the machine."""
     digest = hashlib.sha256()
-    here = Path(__file__).parent
+    here, inputs = Path(__file__).parent, _tensors(program.example_inputs)
+    on_cuda = any(value.is_cuda for value in inputs)
     made_by = {
         "ours": [file_sha256(here / name) for name in _COMPILING_MODULES],
-        "machine": machine_key(torch.device("cuda", 0) if _on_cuda(program) else torch.device("cpu")),
+        "machine": machine_key(torch.device("cuda", 0) if on_cuda else torch.device("cpu")),
         "processor": cpu_model(),
         "compiler": compiler_version(),
         "threads": torch.get_num_threads(),
@@ -55,7 +56,7 @@ def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str
         "graph": _graph_code(program),
         "signature": str(program.graph_signature),
         "ranges": str(program.range_constraints),
-        "inputs": [_layout_of(value) for value in _tensors(program.example_inputs)],
+        "inputs": [_layout_of(value) for value in inputs],
     }
     digest.update(json.dumps(made_by, sort_keys=True, default=str).encode())
     for name, value in sorted({**program.state_dict, **program.constants}.items()):
@@ -116,10 +117,6 @@ def _graph_code(program: ExportedProgram) -> list[str]:
     """The lines of its code with every shape, without the comments that name the source file and line of each."""
     text = program.graph_module.print_readable(print_output=False, include_stride=True, include_device=True)
     return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-
-
-def _on_cuda(program: ExportedProgram) -> bool:
-    return any(value.is_cuda for value in _tensors(program.example_inputs))
 
 
 def _tensors(inputs: object) -> list[torch.Tensor]:

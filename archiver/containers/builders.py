@@ -125,15 +125,11 @@ def _docker() -> Builder:
     return Builder("docker", f"buildx {version[1] if len(version) > 1 else ''}".strip())
 
 
-def _podman() -> Builder:
-    return Builder("podman", _output_of("podman", "version", "--format", "{{.Client.Version}}"))
-
-
-def _buildah() -> Builder:
-    return Builder("buildah", _output_of("buildah", "--version").split()[2])
-
-
-_PROBES: dict[str, Callable[[], Builder]] = {"docker": _docker, "podman": _podman, "buildah": _buildah}
+_PROBES: dict[str, Callable[[], Builder]] = {
+    "docker": _docker,
+    "podman": lambda: Builder("podman", _output_of("podman", "version", "--format", "{{.Client.Version}}")),
+    "buildah": lambda: Builder("buildah", _output_of("buildah", "--version").split()[2]),
+}
 
 
 def _output_of(*command: str) -> str:

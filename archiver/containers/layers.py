@@ -88,18 +88,16 @@ def _manifest(archive: tarfile.TarFile, file: Path) -> tuple[dict[str, Any], str
         index = json.load(_member(archive, "index.json"))
         digest = index["manifests"][0]["digest"]
         manifest = json.loads(_blob(archive, digest).read())
-        # This may be an index: of images for several platforms, or of an image and its attestation.
+        # This may be an index: of images for several platforms, or of an image and its attestation, whose platform is
+        # `unknown`.
         if "manifests" in manifest:
-            digest = next(item["digest"] for item in manifest["manifests"] if _runs(item))
+            platforms = {item["digest"]: item.get("platform", {}).get("os") for item in manifest["manifests"]}
+            digest = next(digest for digest, system in platforms.items() if system not in (None, "unknown"))
             manifest = json.loads(_blob(archive, digest).read())
         return manifest, manifest["config"]["digest"]
     except (KeyError, IndexError, StopIteration, ValueError) as err:
         hint = "Docker writes one from version 25 on"
         raise InputError(f"{file}: not an OCI image layout: {err!r}", hint=hint) from err
-
-
-def _runs(entry: dict[str, Any]) -> bool:
-    return entry.get("platform", {}).get("os") not in (None, "unknown")
 
 
 def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
