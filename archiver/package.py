@@ -56,8 +56,8 @@ class StagedPackage:
     """A staged package: its record so far, and the comparison with eager fp32 that is still to run."""
 
     draft: Draft
-    comparison: str
-    """What the comparison does, as the progress output says it."""
+    compare_title: str
+    """The name of that step in the progress output."""
     compare: Callable[[], Agreement]
 
 
@@ -79,7 +79,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
                 _rehearse(spec, folder)
                 _check_sample_answer(spec, staged.draft, folder)
         # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
-        with progress.step(staged.comparison), compiling.quiet(), compiling.torch_threads(spec.threads):
+        with progress.step(staged.compare_title), compiling.quiet(), compiling.torch_threads(spec.threads):
             agreed = staged.compare()
         compiling.prune_cache(folder / CACHE)
         agreement.check_agreement(spec, agreed)

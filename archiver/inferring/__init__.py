@@ -1,4 +1,4 @@
-"""Finds the inputs that a model takes: reads its `forward`, traces trial inputs to its layers, and tries shapes."""
+"""Finds the inputs that a model takes: reads its `forward`, tracks trial inputs to its layers, and tries shapes."""
 
 from archiver.inferring.arguments import parse_input_option
 from archiver.inferring.exported_program import find_program_inputs

@@ -24,8 +24,8 @@ from handlers.networks import TensorGraph
 _MOST_TRIALS, _LONGEST_S = 600, 60.0
 # After a guess that works but mixes rows, the search for a better one ends after this many trials or seconds.
 _MORE_TRIALS, _MORE_S = 40, 2.0
-# The first trials are traced even if it is known which layer each input reaches.
-_TRACED_TRIALS = 10
+# The inputs of the first trials are tracked even if it is known which layer each input reaches.
+_TRACKED_TRIALS = 10
 # With states, more rows than a recurrent layer has levels: the first dimension of its states is the level, which must
 # not be mistaken for rows.
 _ROWS, _ROWS_WITH_STATES = 2, 5
@@ -184,8 +184,8 @@ class _InputSearch:
         """Tries a guess, and remembers why it failed."""
         self._tried += 1
         left_s = max(0.1, self._deadline - time.monotonic())
-        trace = self._tried <= _TRACED_TRIALS or not all(self._settled)
-        result = try_inputs(self._network, self._values(guess, rows), longest_s=min(10, left_s), trace=trace)
+        track = self._tried <= _TRACKED_TRIALS or not all(self._settled)
+        result = try_inputs(self._network, self._values(guess, rows), longest_s=min(10, left_s), track=track)
         if result.answered and result.outputs is None:
             self._unservable_output = self._unservable_output or result.error
         if result.outputs is None and (self._failed is None or not self._failed_when_settled):
@@ -256,7 +256,7 @@ class _InputSearch:
         return ""
 
     def _refuse_batch_second(self, guess: Guess) -> None:
-        result = try_inputs(self._network, self._values(guess, 2), trace=True)
+        result = try_inputs(self._network, self._values(guess, 2), track=True)
         for name, layer in self._network.named_modules():
             if (
                 isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
@@ -268,7 +268,7 @@ class _InputSearch:
 
     def _drop_unused_columns(self, guess: Guess, rows: int) -> Guess:
         """Shortens inputs whose columns go to layers one by one, to the last column that is used."""
-        result = try_inputs(self._network, self._values(guess, rows), trace=True)
+        result = try_inputs(self._network, self._values(guess, rows), track=True)
         for at, tensor in enumerate(guess):
             arrivals = [arrival for arrival in result.arrivals if arrival.argument == at]
             if len(tensor.shape) == 1 and arrivals and all(len(arrival.shape) == 1 for arrival in arrivals):

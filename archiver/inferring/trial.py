@@ -1,4 +1,4 @@
-"""Runs a network on made-up inputs, and traces each of them to the layers that it reaches."""
+"""Runs a network on made-up inputs, and tracks each of them to the layers that it reaches."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class TrialResult:
 
 
 def try_inputs(
-    network: nn.Module, values: Sequence[torch.Tensor], *, longest_s: float = _LONGEST_S, trace: bool = False
+    network: nn.Module, values: Sequence[torch.Tensor], *, longest_s: float = _LONGEST_S, track: bool = False
 ) -> TrialResult:
-    """Runs the network on these values. With `trace`, the inputs are traced to its layers, which disables the fast path
-    that some layers have."""
+    """Runs the network on these values. With `track`, the inputs are tracked to its layers, which disables the fast
+    path that some layers have."""
     result = TrialResult()
-    if trace:
-        # Tracing imports it; imported here, the time limit cannot interrupt the import half-way.
+    if track:
+        # Tracking imports it; imported here, the time limit cannot interrupt the import half-way.
         importlib.import_module("torch._dynamo")
-    tracing = _traced(network, result, values) if trace else nullcontext()
+    tracking = _tracked(network, result, values) if track else nullcontext()
     try:
-        with torch.no_grad(), _silenced(), _time_limit(longest_s), tracing:
+        with torch.no_grad(), _silenced(), _time_limit(longest_s), tracking:
             named = keyword_only(network)
             ordered = len(values) - len(named)
             answer = network(*values[:ordered], **dict(zip(named, values[ordered:], strict=True)))
@@ -134,7 +134,7 @@ def _time_limit(longest_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def _traced(network: nn.Module, result: TrialResult, values: Sequence[torch.Tensor]) -> Iterator[None]:
+def _tracked(network: nn.Module, result: TrialResult, values: Sequence[torch.Tensor]) -> Iterator[None]:
     """Within this context, records in `result` what reaches the network's layers."""
     tracker, rows = _InputTracker(values), len(values[0])
     names = {layer: name for name, layer in network.named_modules()}

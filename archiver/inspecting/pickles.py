@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from archiver.inspecting.unpickler import BY_EXTENSION, PickleTrace, trace_pickle
+from archiver.inspecting.unpickler import BY_EXTENSION, PickleEffects, simulate_pickle
 
 # Importing one of these modules has an effect even if nothing in it is called.
 _EFFECTS_OF_IMPORT = frozenset({"__main__", "antigravity", "idlelib", "this", "turtledemo", "test", "webbrowser"})
-# Files with these names are loaded as pickles, so it must be possible to trace their content.
+# Files with these names are loaded as pickles, so it must be possible to analyse their content.
 _PICKLE_NAMES = (".ckpt", ".dill", ".joblib", ".pck", ".pickle", ".pkl", ".pt", ".pth", ".sav")
 # The header of protocol 2 and later, or an import in older protocols.
 _BEGINNING = re.compile(rb"\x80[\x02-\x05]|[(\]}]*c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\([^\n]{0,200}i[A-Za-z_][\w.]*\n")
@@ -34,65 +34,65 @@ class Pickle:
 
 def find_pickles(name: str, data: bytes, modules: frozenset[str] = frozenset()) -> Iterator[Pickle]:
     """The pickles in a file that are worth reporting; `modules` are those that the archive contains."""
-    reported, traced_to = False, 0
-    for trace in _consecutive_traces(data):
-        pickle = _judge(name, trace, modules)
-        # An incomplete trace only looked like a pickle, and may have skipped the beginning of a real one.
-        traced_to = trace.end if trace.complete else traced_to
+    reported, simulated_to = False, 0
+    for effects in _consecutive_pickles(data):
+        pickle = _judge(name, effects, modules)
+        # An incomplete one only looked like a pickle, and may have skipped the beginning of a real one.
+        simulated_to = effects.end if effects.complete else simulated_to
         if pickle is not None:
             reported = True
             yield pickle
     if name.lower().endswith(_PICKLE_NAMES) and data and not reported and not _is_nested_format(data):
-        yield Pickle(name, (), True, ("is named like a pickle, but cannot be traced as one",))
-    yield from _find_hidden(name, data, traced_to)
+        yield Pickle(name, (), True, ("is named like a pickle, but cannot be analysed as one",))
+    yield from _find_hidden(name, data, simulated_to)
 
 
-def _consecutive_traces(data: bytes) -> Iterator[PickleTrace]:
-    """The trace of the pickle at the beginning, and of each one that directly follows another."""
+def _consecutive_pickles(data: bytes) -> Iterator[PickleEffects]:
+    """The effects of the pickle at the beginning, and of each one that directly follows another."""
     at = 0
     while at < len(data):
-        trace = trace_pickle(data, at)
-        yield trace
-        if not trace.complete:
+        effects = simulate_pickle(data, at)
+        yield effects
+        if not effects.complete:
             return
-        at = trace.end
+        at = effects.end
 
 
-def _judge(name: str, trace: PickleTrace, modules: frozenset[str]) -> Pickle | None:
-    """The report on a trace; None if it is not a pickle, or only plain data in a file that need not be a pickle."""
-    refused = [value for value in trace.imports if not value.allowed]
+def _judge(name: str, effects: PickleEffects, modules: frozenset[str]) -> Pickle | None:
+    """The report on a pickle; None if it is not a pickle, or only plain data in a file that need not be a pickle."""
+    refused = [value for value in effects.imports if not value.allowed]
     # Plain numbers may look like an extension code. An unregistered code ends the loading, and registering one would
     # itself show as a call.
-    is_chance = not trace.complete and trace.protocol < 2
-    reasons = [call for call in trace.calls if not (is_chance and call == BY_EXTENSION)]
-    if trace.complete or any(value.module.partition(".")[0] in _EFFECTS_OF_IMPORT | modules for value in refused):
+    is_chance = not effects.complete and effects.protocol < 2
+    reasons = [call for call in effects.calls if not (is_chance and call == BY_EXTENSION)]
+    if effects.complete or any(value.module.partition(".")[0] in _EFFECTS_OF_IMPORT | modules for value in refused):
         reasons += [f"imports {value}" for value in refused]
-    if trace.complete:
-        reasons += trace.doubts
-    elif not reasons and (refused or trace.imports) and trace.protocol >= 2:
+    if effects.complete:
+        reasons += effects.doubts
+    elif not reasons and (refused or effects.imports) and effects.protocol >= 2:
         reasons.append("ends before it is complete")
-    is_pickle = trace.complete and (trace.imports or trace.protocol >= 2 or name.lower().endswith(_PICKLE_NAMES))
+    is_pickle = effects.complete and (effects.imports or effects.protocol >= 2 or name.lower().endswith(_PICKLE_NAMES))
     if not reasons and not is_pickle:
         return None
-    return Pickle(name, _import_names(trace), bool(reasons), tuple(dict.fromkeys(reasons)))
+    return Pickle(name, _import_names(effects), bool(reasons), tuple(dict.fromkeys(reasons)))
 
 
 def _find_hidden(name: str, data: bytes, start: int) -> Iterator[Pickle]:
     """Pickles that begin further inside the file, if they would run code."""
     left = _MOST_OPCODES_INSIDE
     for match in _BEGINNING.finditer(data, start):
-        trace = trace_pickle(data, match.start(), left)
-        left -= trace.opcodes
+        effects = simulate_pickle(data, match.start(), left)
+        left -= effects.opcodes
         if left < 0:
             yield Pickle(name, (), True, ("has too many places where a pickle could begin",))
             return
-        if trace.calls and not all(value.allowed for value in trace.imports):
-            reasons = tuple(dict.fromkeys(trace.calls))
-            yield Pickle(f"{name} at byte {match.start():,}", _import_names(trace), True, reasons)
+        if effects.calls and not all(value.allowed for value in effects.imports):
+            reasons = tuple(dict.fromkeys(effects.calls))
+            yield Pickle(f"{name} at byte {match.start():,}", _import_names(effects), True, reasons)
 
 
-def _import_names(trace: PickleTrace) -> tuple[str, ...]:
-    return tuple(sorted(set(map(str, trace.imports))))
+def _import_names(effects: PickleEffects) -> tuple[str, ...]:
+    return tuple(sorted(set(map(str, effects.imports))))
 
 
 def _is_nested_format(data: bytes) -> bool:

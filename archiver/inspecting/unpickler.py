@@ -60,8 +60,8 @@ class _Fails(Exception):
 
 
 @dataclass
-class PickleTrace:
-    """What one pickle does: where it ends, what it imports, and what in it runs code or cannot be traced."""
+class PickleEffects:
+    """What one pickle does: where it ends, what it imports, and what in it runs code or cannot be analysed."""
 
     end: int
     opcodes: int = 0
@@ -74,28 +74,28 @@ class PickleTrace:
     """What the usual unpicklers refuse, but a custom one may not."""
 
 
-def trace_pickle(data: bytes, at: int, most: int = MOST_OPCODES) -> PickleTrace:
-    """Traces what happens when the pickle at a position is loaded, for at most `most` opcodes."""
+def simulate_pickle(data: bytes, at: int, most: int = MOST_OPCODES) -> PickleEffects:
+    """Simulates what happens when the pickle at a position is loaded, for at most `most` opcodes."""
     machine = _Machine(at)
     for name, argument, end in read_opcodes(data, at):
-        machine.trace.opcodes += 1
-        if machine.trace.opcodes > most:
-            machine.trace.calls.append("has too many opcodes to be traced")
+        machine.effects.opcodes += 1
+        if machine.effects.opcodes > most:
+            machine.effects.calls.append("has too many opcodes to be analysed")
             break
         try:
             machine.step(name, argument)
         except _Fails:
             break
-        machine.trace.end = end
-        machine.trace.complete = name == "STOP"
-    return machine.trace
+        machine.effects.end = end
+        machine.effects.complete = name == "STOP"
+    return machine.effects
 
 
 class _Machine:
-    """The unpickler's stack and memo; `trace` collects what happens."""
+    """The unpickler's stack and memo; `effects` collects what happens."""
 
     def __init__(self, at: int) -> None:
-        self.trace = PickleTrace(at)
+        self.effects = PickleEffects(at)
         self._stack: list[Value] = []
         self._below: list[list[Value]] = []
         self._memo: dict[int, Value] = {}
@@ -128,7 +128,7 @@ class _Machine:
 
     def _control(self, name: str, argument: bytes) -> None:
         if name == "PROTO":
-            self.trace.protocol = argument[0]
+            self.effects.protocol = argument[0]
             if argument[0] > 5:
                 raise _Fails
         if name == "STOP":
@@ -142,7 +142,7 @@ class _Machine:
             self._from_mark()
             self._need(1)
         if isinstance(self._stack[-1], Global):
-            self.trace.calls.append(f"changes {self._stack[-1]}")
+            self.effects.calls.append(f"changes {self._stack[-1]}")
 
     def _move(self, name: str, argument: bytes) -> None:
         if name == "MARK":
@@ -177,7 +177,7 @@ class _Machine:
             if isinstance(module, str) and isinstance(attribute, str):
                 self._stack.append(self._import(module, attribute))
             else:
-                self.trace.calls.append("imports a name that is computed and cannot be traced")
+                self.effects.calls.append("imports a name that is computed and cannot be analysed")
                 self._stack.append(UNKNOWN)
         elif name == "INST":
             self._from_mark()
@@ -197,9 +197,9 @@ class _Machine:
             self._need(2)
             self._stack.pop()
             if isinstance(self._stack[-1], Global):
-                self.trace.calls.append(f"changes {self._stack[-1]}")
+                self.effects.calls.append(f"changes {self._stack[-1]}")
         elif name in _EXTENSIONS:
-            self.trace.calls.append(BY_EXTENSION)
+            self.effects.calls.append(BY_EXTENSION)
             self._stack.append(UNKNOWN)
         else:
             self._external(name)
@@ -211,22 +211,22 @@ class _Machine:
             key = self._stack.pop()
             # The only kind of reference that torch accepts: a tensor's storage.
             if not (isinstance(key, tuple) and key and key[0] == "storage"):
-                self.trace.doubts.append(_REFERS_OUTSIDE)
+                self.effects.doubts.append(_REFERS_OUTSIDE)
         elif name in ("PERSID", "NEXT_BUFFER"):
-            self.trace.doubts.append(_REFERS_OUTSIDE)
+            self.effects.doubts.append(_REFERS_OUTSIDE)
         elif name == "READONLY_BUFFER":
             self._need(1)
             return
         else:
             # An opcode of a newer Python.
-            self.trace.calls.append(f"has the opcode {name}, which Marina does not know")
+            self.effects.calls.append(f"has the opcode {name}, which Marina does not know")
         self._stack.append(UNKNOWN)
 
     def _import(self, module: str, name: str) -> Global:
-        value = Global(*resolve_import(module, name, self.trace.protocol))
+        value = Global(*resolve_import(module, name, self.effects.protocol))
         if not all(part.isidentifier() for part in value.module.split(".")):
             raise _Fails  # no module can have that name
-        self.trace.imports.append(value)
+        self.effects.imports.append(value)
         return value
 
     def _call(self, function: Value, *, always: bool) -> None:
@@ -234,9 +234,9 @@ class _Machine:
         if isinstance(function, (str, tuple)) or function is DATA:
             raise _Fails
         if isinstance(function, Opaque):
-            self.trace.calls.append("calls the result of an earlier call")
+            self.effects.calls.append("calls the result of an earlier call")
         elif always or not function.allowed:
-            self.trace.calls.append(f"calls {function}")
+            self.effects.calls.append(f"calls {function}")
         allowed = isinstance(function, Global) and function.allowed
         self._stack.append(MADE if allowed else UNKNOWN)
 

@@ -1,4 +1,4 @@
-"""Our own C++: the decoder that `text.engine: aot` runs."""
+"""Compiles Marina's own C++: the decoder that `text.engine: aot` runs."""
 
 from archiver.native.decoder import compile_decoder
 

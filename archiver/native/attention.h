@@ -1,10 +1,10 @@
-// Attention over keys in blocks of 16 positions, [blocks][head][16], and values in rows.
+// Attention over keys in blocks of 16 positions, [blocks][head size][16], and values in rows, one for each position.
 #pragma once
 #include "vectors.h"
 
 namespace {
 
-// The attention of R queries of one sequence to one head of its keys.
+// The attention of R queries of one sequence over one head of its keys and values, which have type C.
 template <int R, class C> struct Attention {
     const float* query[R];
     float* out[R];
@@ -41,7 +41,7 @@ template <int R, class C> struct Attention {
         }
     }
 
-    // Replaces the scores by their exponentials, 0 past the end, and returns the factor that normalises them.
+    // Replaces the scores by their exponentials, with 0 past the end. Returns the factor that makes their sum 1.
     static float weigh(float* scores, int64_t length, int64_t room, int64_t size) {
         std::fill(scores + length, scores + room, -INFINITY);
         F most = load<F>(scores);

@@ -1,8 +1,8 @@
-// A Llama-style decoder for CPUs, which `model.compile: aot` compiles for the text handler.
+// A decoder of Llama's kind for CPUs: what `model.compile: aot` compiles for the text handler.
 //
-// Rows are tokens: one of each sequence that is being written, or many of a prompt that is being read, in any mixture.
-// Every row is computed by the same operations in the same order whatever the other rows are. So an answer is the same
-// to the bit alone, in a full batch, and in whatever pieces its prompt is read.
+// A row is a token. A step has one row for each sequence that is writing, and many for a prompt that is being read, in
+// any mixture. Every row is computed by the same operations in the same order whatever is beside it, so an answer has
+// the same bits alone, in a full batch, and in whatever pieces its prompt is read.
 #include "attention.h"
 #include "matrices.h"
 
@@ -44,9 +44,9 @@ struct Rows {
     int64_t count;
 };
 
-constexpr int QUERIES = 6;  // queries on the same keys that are computed together
+constexpr int QUERIES = 6;  // how many queries with the same keys are computed together
 
-// A task of the attention: up to QUERIES queries of one sequence and one head of keys.
+// A part of the attention: up to QUERIES queries of one sequence and one head of keys.
 struct Task {
     int64_t row, query, count, head;
 };
@@ -150,7 +150,7 @@ struct Step {
         gated.quantise(row);
     }
 
-    // Called by all threads.
+    // Computes one layer. Called by all threads.
     template <class T, class C> void layer(const Layer& layer, float* scores) {
 #pragma omp for
         for (int64_t row = 0; row < rows.count; row++) norm_into(layer.before_attention, row, normed, row);
@@ -190,7 +190,7 @@ struct Step {
 
 }  // namespace
 
-// Writes the logits after each of the `wanted` rows, in the order of the rows, with `outputs` padded to whole panels.
+// Writes the scores after each of the `wanted` rows, in the order of `wanted`, each padded to whole panels.
 extern "C" void decoder_step(const Model* model, const int64_t* tokens, const int32_t* slots, const int32_t* positions,
                              int64_t count, const int64_t* wanted, int64_t wanted_count, float* logits) {
     Step step(*model, {slots, positions, count});

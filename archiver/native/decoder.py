@@ -1,4 +1,4 @@
-"""Compiles the decoder's shared library, which is the same for every model but specific to a CPU target."""
+"""Compiles the decoder's library: the same for every model, for one kind of processor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FOLDER = Path(__file__).parent
 _SOURCE, _HEADERS = _FOLDER / "decoder.cpp", sorted(_FOLDER.glob("*.h"))
 _FLAGS = (
     *("-x", "c++", "-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared"),
-    # Nothing checks for arithmetic errors; without them the compiler can vectorise everything.
+    # Nothing reads `errno` or traps of arithmetic; without them all of it can be vectorised.
     *("-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"),
-    # Reproducible: the same bytes wherever it is compiled.
+    # The library has the same bytes wherever it is compiled.
     *("-s", "-Wl,--build-id=none"),
 )
 
@@ -29,19 +29,19 @@ def compile_decoder(target: CpuTarget, file: Path) -> None:
     """Writes the library to `file`, from the cache if it was compiled before."""
     compiler = find_compiler()
     flags, source = [*_FLAGS, *compiler_flags(target)], _SOURCE.read_bytes()
-    read = hashlib.sha256(source + b"".join(header.read_bytes() for header in _HEADERS)).hexdigest()
-    made_by = [compiler_version(), flags, cpu_model() if target == "native" else "", read]
-    key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
+    digest = hashlib.sha256(source + b"".join(header.read_bytes() for header in _HEADERS)).hexdigest()
+    origin = [compiler_version(), flags, cpu_model() if target == "native" else "", digest]
+    key = hashlib.sha256(json.dumps(origin).encode()).hexdigest()
     if load_from_cache(key, file):
         return
     with tempfile.TemporaryDirectory(prefix="marina-compile-", dir=file.parent) as scratch:
-        made = Path(scratch, file.name)
-        # The compiler reads the source from stdin, so that no path of this machine gets into the library.
-        command = [compiler, *flags, "-I", str(_FOLDER), "-", "-o", str(made)]
+        compiled = Path(scratch, file.name)
+        # The compiler reads standard input, so that no path of this machine gets into the library.
+        command = [compiler, *flags, "-I", str(_FOLDER), "-", "-o", str(compiled)]
         done = subprocess.run(command, input=source, capture_output=True)
         if done.returncode != 0:
             reason = done.stderr.decode(errors="replace").strip().splitlines()[:1]
             text = f"`{compiler}` cannot compile the decoder: {' '.join(reason) or 'no message'}"
             raise ToolMissing(text, hint="g++ 11 or newer, or use `compile: eager`")
-        made.replace(file)
+        compiled.replace(file)
     store_in_cache(key, file)

@@ -1,12 +1,12 @@
 // Products of rows and matrices.
 //
-// A matrix is stored in panels of 16 outputs: as float [outputs / 16][inputs][16], as bfloat16 in pairs of inputs
-// [outputs / 16][inputs / 2][16][2], and as int8 in groups of four [outputs / 16][inputs / 4][16][4]. 128 is added to
-// int8 weights, because processors multiply unsigned bytes by signed ones.
+// A matrix is stored in panels of 16 outputs: as float [outputs / 16][inputs][16], as bfloat16 in pairs of inputs,
+// [outputs / 16][inputs / 2][16][2], and as int8 in groups of four, [outputs / 16][inputs / 4][16][4]. 128 is added to
+// weights in int8, because processors multiply unsigned bytes by signed ones.
 //
-// int4 is stored in blocks of 64 inputs, [outputs / 16][inputs / 64]. A block has two bfloat16 scales per output, one
-// for each 32 inputs, [2][16], and then its weights, [8][16][4]. A byte has one of the first 32 inputs in its lower
-// half and one of the others in its upper half, and 8 is added to each.
+// int4 is stored in blocks of 64 inputs, [outputs / 16][inputs / 64]. Each block has its scales, one for 32 inputs, as
+// bfloat16 [2][16], and then its weights, [8][16][4]: the lower half of a byte is the weight of one of the first 32
+// inputs, the upper half that of one of the other 32, and 8 is added to each.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -15,36 +15,36 @@
 
 namespace {
 
-constexpr int GROUP = 64, FINE = 32;  // quantised inputs that share a scale: with int8 weights, and with int4
-constexpr int BLOCK = 96;             // rows that stay in the inner cache while the panels pass through
+constexpr int GROUP = 64, FINE = 32;  // how many inputs share a scale: with weights in int8, and in int4
+constexpr int BLOCK = 96;             // rows that stay in the inner cache while the panels are read
 #if defined(__AVX512BF16__)
-constexpr bool NARROWS = true;  // inputs of bfloat16 weights are converted to bfloat16, too
+constexpr bool NARROWS = true;  // inputs of weights in bfloat16 are rounded to bfloat16, too
 #else
 constexpr bool NARROWS = false;
 #endif
 constexpr float LARGEST = 127.0f;
-constexpr int OFFSET = 128, FINE_OFFSET = 8;  // was added to int8 and to int4 weights
+constexpr int OFFSET = 128, FINE_OFFSET = 8;  // what was added to weights in int8, and in int4
 
 struct Matrix {
     const void* weights;
-    const float* scales;  // one per output, for int8 weights
+    const float* scales;  // one for each output, with weights in int8; otherwise null
     int64_t outputs, inputs;
 };
 enum { FLOAT, BFLOAT, INT8, INT4 };
 
-// The bytes of a block of GROUP inputs and PANEL outputs in int4.
+// A block of GROUP inputs and PANEL outputs in int4.
 struct Nibbles {
     uint16_t scales[GROUP / FINE][PANEL];
     uint8_t weights[FINE / 4][PANEL][4];
 };
 
-// The rows to multiply: as floats, as bfloat16, or as int8 with a scale for each group.
+// Rows that are multiplied by a matrix: as float, as bfloat16, or as whole numbers with a scale for each group.
 struct Inputs {
     int64_t wide, shared, groups, offset;
     std::vector<float> plain, scales;
     std::vector<uint16_t> narrowed;
     std::vector<int8_t> whole;
-    std::vector<int32_t> excess;  // minus what the offset of the weights adds to a group's sum
+    std::vector<int32_t> excess;  // minus what the offset of the weights adds to the sum of a group
 
     Inputs(int64_t rows, int64_t inputs, int64_t kind)
         : wide(up(inputs, GROUP)), shared(kind == INT4 ? FINE : GROUP), groups(wide / shared),
@@ -74,7 +74,7 @@ struct Inputs {
         scales[at * groups + group] = top / LARGEST;
         I sum{};
         for (int lane = 0; lane < shared; lane += LANES) {
-            // 1.5 * 2^23 leaves no bits for a fraction, so adding it rounds to the nearest integer.
+            // 1.5 * 2^23 leaves a float no bits for a fraction: adding it rounds to the nearest whole number.
             I rounded = (I)(load<F>(from + lane) * factor + 12582912.0f) - 0x4b400000;
             sum += rounded;
             store(&whole[at * wide + group * shared + lane], __builtin_convertvector(rounded, B));
@@ -83,25 +83,26 @@ struct Inputs {
         for (int lane = 0; lane < LANES; lane++) all += sum[lane];
         excess[at * groups + group] = -offset * all;
     }
-    // Initialises the sums of a group for R rows; `scale` later converts them to floats.
+    // Sets the sums of R rows to what they begin with in a group.
     template <int R, int C> void begin(int64_t row, int64_t group, I (&sums)[R][C]) const {
         for (int at = 0; at < R; at++)
             for (I& part : sums[at]) part = I{} + excess[(row + at) * groups + group];
     }
+    // The factor that turns the sum of a group into a float.
     float scale(int64_t row, int64_t group) const { return scales[row * groups + group]; }
 };
 
-// Consecutive panels of a matrix.
+// Consecutive panels of a matrix, `stride` apart.
 template <class T> struct Panels {
     const T* first;
     int64_t stride;
-    // The weights of the inputs from `index` on, which are stored in groups of `together`.
+    // Part `at` of the weights for input `index`; `together` is how many inputs are stored side by side.
     const T* part(int at, int64_t index, int together) const {
         return first + at / PARTS * stride + index * PANEL + at % PARTS * LANES * together;
     }
 };
 
-// The sums of R rows with P panels of a matrix.
+// Multiplies R rows by P panels of a matrix.
 template <int R, int P> void tile(Panels<float> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
     const float* from = &in.plain[row * in.wide];
     for (int64_t index = 0; index < in.wide; index++) {
@@ -138,8 +139,8 @@ template <int R, int P> void tile(Panels<uint16_t> panels, const Inputs& in, int
 #endif
 }
 
-// The integer versions are not inlined, so that a group's sums get the registers and `sum` stays in memory. Meanwhile
-// the weights that are multiplied next, in the same place of the next panels, are prefetched.
+// With whole numbers it is not inlined, so that the sums of a group stay in registers and `sum` in memory. It also
+// prefetches the weights at the same place of the next panels, which are multiplied next.
 template <int R, int P>
 __attribute__((noinline)) void tile(Panels<uint8_t> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
     const int8_t* from = &in.whole[row * in.wide];
@@ -192,7 +193,7 @@ __attribute__((noinline)) void tile(Panels<Nibbles> panels, const Inputs& in, in
     }
 }
 
-// The number of panels whose sums fit into the registers for this many rows.
+// How many panels are computed together: as many as the registers have room for the sums of, with this many rows.
 constexpr int together(int64_t rows) { return LANES == 16 ? (rows <= 2 ? 4 : 2) : (rows == 1 ? 2 : 1); }
 
 struct Product {
@@ -230,8 +231,8 @@ struct Product {
     }
 };
 
-// Called by all threads, each of which takes panels. Outputs are padded to whole panels, with rows `stride` apart;
-// `add` adds to the previous content of `out`.
+// Multiplies rows by a matrix. Called by all threads, which share the panels. The outputs of a row are padded to whole
+// panels, and rows of outputs are `stride` apart. With `add` the result is added to `out`.
 template <class T>
 void multiply(const Matrix& matrix, const Inputs& in, int64_t rows, float* out, int64_t stride,
               const float* bias = nullptr, bool add = false) {
@@ -242,7 +243,7 @@ void multiply(const Matrix& matrix, const Inputs& in, int64_t rows, float* out, 
 #pragma omp for schedule(dynamic, 1)
         for (int64_t panel = 0; panel < panels; panel += unit)
             for (int64_t row = block, count; row < end; row += count) {
-                // Split as evenly as possible: sixteen rows become eight and eight.
+                // Splits the rows evenly: 16 rows become twice 8.
                 count = up(end - row, ROWS) / ROWS;
                 count = up(end - row, count) / count;
                 product.rows_of<T>(panel, std::min(panels, panel + unit), row, count);

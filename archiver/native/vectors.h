@@ -1,4 +1,4 @@
-// Vectors of the processor's size: sixteen numbers with AVX-512, eight otherwise.
+// Vectors as long as the processor's registers: 16 numbers with AVX-512, 8 otherwise.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ constexpr int LANES = 16;
 constexpr int LANES = 8;
 #endif
 constexpr int PARTS = PANEL / LANES;
-constexpr int ROWS = LANES == 16 ? 12 : 6;  // computed together: their sums and the weights fill the registers
+constexpr int ROWS = LANES == 16 ? 12 : 6;  // computed together, so that their sums and the weights fill the registers
 
 int64_t up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
@@ -51,7 +51,7 @@ void narrow(float value, uint16_t* at) {
     *at = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-// The sums of the products of each two neighbours.
+// For each pair of neighbours, the sum of their two products.
 inline I pairs(S left, S right) {
 #if defined(__AVX512BW__)
     return (I)_mm512_madd_epi16((__m512i)left, (__m512i)right);
@@ -62,7 +62,7 @@ inline I pairs(S left, S right) {
 #endif
 }
 
-// Adds the products of four weights and four inputs to each sum; the integer result is the same on every processor.
+// Adds the products of four weights and four inputs to each sum. The result is the same on every processor.
 I dot(I sum, I weights, I inputs) {
 #if defined(__AVX512VNNI__)
     return (I)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)inputs);
@@ -85,8 +85,8 @@ float largest(F value) {
     return most;
 }
 
-// e to the power of each value, correct to the last place or two: the exponent bits give 2 to the integer part, a
-// polynomial the rest.
+// e to the power of each number, exact to the last place or two: as a power of 2, whose whole part goes into the
+// exponent, and whose rest is computed by a polynomial.
 F power(F value) {
     F times = larger(value * 1.44269504f, splat(-126.0f));
     times = times < 126.0f ? times : splat(126.0f);

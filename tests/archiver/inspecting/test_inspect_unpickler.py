@@ -8,7 +8,7 @@ import pytest
 import torch._weights_only_unpickler
 
 from archiver.inspecting.allowed_imports import ALLOWED
-from archiver.inspecting.unpickler import trace_pickle
+from archiver.inspecting.unpickler import simulate_pickle
 
 # Every opcode that moves or uses values, with arguments that often fit together.
 _PIECES = [
@@ -66,11 +66,11 @@ def test_whatever_python_imports_and_uses_is_reported(seed: int) -> None:
         first = b"".join(chosen.choices(_FIRST, k=chosen.randrange(3, 12)))
         data = first + b"".join(chosen.choices(_PIECES, k=chosen.randrange(2, 10))) + b"."
         imported, used, complete = loaded(data)
-        trace = trace_pickle(data, 0)
-        seen = trace.calls or trace.doubts
-        assert not imported or trace.imports or seen, data
-        assert not used or seen or any(value.allowed for value in trace.imports), data
-        assert not complete or trace.complete, data
+        effects = simulate_pickle(data, 0)
+        seen = effects.calls or effects.doubts
+        assert not imported or effects.imports or seen, data
+        assert not used or seen or any(value.allowed for value in effects.imports), data
+        assert not complete or effects.complete, data
         used_somewhere += used
     assert used_somewhere > 50
 
