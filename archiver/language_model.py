@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from archiver.native import compile_decoder
-from archiver.staging import PROMPT, start_draft
+from archiver.staging import PROMPT, extend_draft, start_draft
 from config.errors import AgreementError, SourceError, listed
 from config.hf_folder import CONFIG, TOKENIZER, Folder, FolderRefused, read_folder
 from config.machine import free_memory
@@ -64,7 +64,7 @@ def stage_language_model(spec: Spec, staged: Path) -> Draft:
     if writing.engine == "aot":
         compile_decoder(spec.model.cpu_target, staged / FOLDER / LIBRARY)
         artifacts.append(Artifact(file=f"{FOLDER}/{LIBRARY}", batch=writing.slots))
-    return start_draft(spec, None, staged).model_copy(update={"text": writing, "artifacts": tuple(artifacts)})
+    return extend_draft(start_draft(spec, None, staged), text=writing, artifacts=tuple(artifacts))
 
 
 def _stage_folder(spec: Spec, into: Path) -> tuple[Folder, tuple[int, ...]]:

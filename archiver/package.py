@@ -37,7 +37,7 @@ from archiver.rehearse import ANSWER
 from archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
 from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
-from archiver.staging import start_draft
+from archiver.staging import extend_draft, start_draft
 from archiver.toolchain import find_compiler
 from config.errors import SourceError, ToolMissing
 from config.progress import Progress
@@ -112,12 +112,12 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
     sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
     ports = output_ports(spec, reference, sample)
     outputs = lengths.mark_varying_outputs(spec, source, reference, ports, sample)
-    draft = draft.model_copy(update={"outputs": outputs})
+    draft = extend_draft(draft, outputs=outputs)
     _check_labels(spec, source, reference, sample)
     with progress.step("answer rows alone and together"):
         check_row_answers(spec, reference, inputs)
     if spec.model.compile == "eager":
-        draft = draft.model_copy(update={"code": stage_source(spec, source, folder)})
+        draft = extend_draft(draft, code=stage_source(spec, source, folder))
     else:
         draft = _compile(spec, source, reference, inputs, draft, folder, progress)
     compare = partial(_compare_with_eager, spec, source, reference, inputs, draft, folder)
@@ -193,12 +193,12 @@ def _compile(
             one_shape = compiling.export_shape(source, module, example, batch, length)
             tasks.append(compiling.task_for(spec, one_shape, batch, length))
         compiling.compile_all(tasks, folder, progress, f"compile {model.precision}")
-        draft = draft.model_copy(update={"artifacts": tuple(task.artifact for task in tasks)})
+        draft = extend_draft(draft, artifacts=tuple(task.artifact for task in tasks))
     if model.compile != "aot" or model.on_mismatch == "jit":
         compiling.save_program(compiling.reexport(spec, module, example, source), folder / PROGRAM)
-        draft = draft.model_copy(update={"program": PROGRAM})
+        draft = extend_draft(draft, program=PROGRAM)
     if model.compile == "jit":
-        draft = draft.model_copy(update={"cache": CACHE})
+        draft = extend_draft(draft, cache=CACHE)
         _fill_cache(spec, draft, folder, progress)
     return draft
 

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from archiver.lengths import cut_to_length, request_arguments, typical_length
 from archiver.own_handler import declared_forms, example_body
 from archiver.sources import Source
 from config.errors import SourceError
-from config.record import Draft, Form, Key, Sample
+from config.record import Artifact, Code, Draft, Form, Key, Port, Sample, Writing
 from config.render import render_model_config
 from config.sections import Image
 from config.spec import Spec
@@ -86,6 +87,22 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         takes=takes,
         gives=gives,
     )
+
+
+class DraftFields(TypedDict, total=False):
+    """The fields of a draft that are only known once the model was loaded or compiled."""
+
+    outputs: tuple[Port, ...]
+    artifacts: tuple[Artifact, ...]
+    program: str
+    cache: str
+    code: Code
+    text: Writing
+
+
+def extend_draft(draft: Draft, **fields: Unpack[DraftFields]) -> Draft:
+    """A copy of the draft with these fields set."""
+    return draft.model_copy(update={**fields})
 
 
 def _key(spec: Spec) -> Key:
