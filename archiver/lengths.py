@@ -101,10 +101,12 @@ def padded_rows(source: Source, reference: RunBatch, inputs: Rows, *, are_texts:
         places = [place for place, length in enumerate(lengths) if length <= bucket]
         if not places:
             continue
-        kept = [lengths[place] for place in places]
-        width = max(kept) if source.lengths.dynamic else bucket
+        own_lengths = [lengths[place] for place in places]
+        width = max(own_lengths) if source.lengths.dynamic else bucket
         rows = cut_to_length(source, tuple(value[places] for value in inputs), width)
-        by_bucket.append(PaddedRows(_padded(source, rows, kept), kept, [answers[place] for place in places]))
+        by_bucket.append(
+            PaddedRows(_padded(source, rows, own_lengths), own_lengths, [answers[place] for place in places])
+        )
     return by_bucket
 
 
@@ -129,15 +131,15 @@ def aligned_answers(padded: PaddedRows, run: RunBatch, batch: int, record: Recor
     expected, got = [], []
     for place, (port, value) in enumerate(zip(record.outputs, together, strict=True)):
         value = value.clone()
-        wanted = torch.zeros_like(value)
+        reference = torch.zeros_like(value)
         for at, length in enumerate(padded.lengths):
             answer = padded.answers[at][place][0]
             if port.varies is None:
-                wanted[at] = answer
+                reference[at] = answer
             else:
-                wanted[at].narrow(port.varies, 0, length).copy_(answer)
+                reference[at].narrow(port.varies, 0, length).copy_(answer)
                 value[at].narrow(port.varies, length, value.shape[port.varies + 1] - length).zero_()
-        expected.append(wanted)
+        expected.append(reference)
         got.append(value)
     return tuple(expected), tuple(got)
 

@@ -88,7 +88,7 @@ def _files_of(root: Path, name: str) -> list[Path]:
 def _save_weights(spec: Spec, network: nn.Module, file: Path) -> tuple[str, ...]:
     """Saves a network's state; returns the names of tensors that share their memory with one saved under another
     name."""
-    kept: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     seen: set[tuple[object, ...]] = set()
     shared = []
     for name, value in network.state_dict().items():
@@ -102,6 +102,6 @@ def _save_weights(spec: Spec, network: nn.Module, file: Path) -> tuple[str, ...]
             shared.append(name)
             continue
         seen.add(place)
-        kept[name] = value.detach().clone().contiguous()
-    save_file(kept, file)
+        tensors[name] = value.detach().clone().contiguous()
+    save_file(tensors, file)
     return tuple(shared)

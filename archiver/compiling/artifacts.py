@@ -83,9 +83,9 @@ def normalise_package(raw: Path, file: Path) -> None:
     with zipfile.ZipFile(raw) as source, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as target:
         # A worker reads neither the C++ source nor the metadata of kernels.
         names = [name for name in source.namelist() if not name.endswith((".cpp", ".kernel_metadata.json"))]
-        kept = {_stable_name(name): source.read(name) for name in names}
-        for name in sorted(kept):
-            target.writestr(zipfile.ZipInfo(name, _ARCHIVE_TIME), _stable_data(name, kept[name]))
+        contents = {_stable_name(name): source.read(name) for name in names}
+        for name in sorted(contents):
+            target.writestr(zipfile.ZipInfo(name, _ARCHIVE_TIME), _stable_data(name, contents[name]))
 
 
 def _stable_name(name: str) -> str:

@@ -71,11 +71,11 @@ def load_from_cache(key: str, file: Path) -> bool:
     folder = cache_folder()
     if folder is None:
         return False
-    kept, proof = folder / f"{key}.pt2", folder / f"{key}.sha256"
+    artifact, checksum = folder / f"{key}.pt2", folder / f"{key}.sha256"
     try:
-        shutil.copyfile(kept, file)
-        if file_sha256(file) == proof.read_text(encoding="ascii").strip():
-            os.utime(kept)  # _make_room deletes the least recently used first
+        shutil.copyfile(artifact, file)
+        if file_sha256(file) == checksum.read_text(encoding="ascii").strip():
+            os.utime(artifact)  # _make_room deletes the least recently used first
             return True
     except (OSError, UnicodeDecodeError):
         pass
@@ -97,9 +97,9 @@ def store_in_cache(key: str, file: Path) -> None:
 
 
 def _make_room(folder: Path) -> None:
-    kept = sorted(folder.glob("*.pt2"), key=lambda file: file.stat().st_mtime, reverse=True)
+    entries = sorted(folder.glob("*.pt2"), key=lambda file: file.stat().st_mtime, reverse=True)
     total = 0
-    for file in kept:
+    for file in entries:
         total += file.stat().st_size
         if total > _MOST_BYTES:
             file.unlink(missing_ok=True)

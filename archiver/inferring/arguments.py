@@ -102,11 +102,11 @@ def forward_arguments(network: nn.Module, given: Sequence[GivenInput]) -> list[A
             continue
         needed = parameter.default is parameter.empty
         if parameter.kind is parameter.KEYWORD_ONLY:
-            wanted = needed
+            is_filled = needed
         else:
-            wanted = not skipped and (needed or parameter.name in names or parameter.name in _MASKS)
-            skipped = not wanted
-        if wanted:
+            is_filled = not skipped and (needed or parameter.name in names or parameter.name in _MASKS)
+            skipped = not is_filled
+        if is_filled:
             arguments.append(_argument(network, parameter))
     if not arguments and given:
         return [Argument(value.name) for value in given]

@@ -24,20 +24,20 @@ def find_program_inputs(
     """The program's inputs; of each, one dimension may be dynamic and then varies."""
     names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    wanted = {value.name: value.tensor for value in given}
-    if unknown := sorted(set(wanted) - set(names)):
+    given_tensors = {value.name: value.tensor for value in given}
+    if unknown := sorted(set(given_tensors) - set(names)):
         raise InputError(f"`--input`: got `{unknown[0]}`, allowed: {listed(names)}, the inputs of the program")
     notes: list[str] = []
     inputs: dict[str, Input] = {}
     for name in names:
         value = nodes[name].meta["val"]
-        inputs[name] = _input(program, name, value, _vocabulary(nodes[name]), notes, known=name in wanted)
-        if name in wanted:
-            sides = wanted[name].shape
+        inputs[name] = _input(program, name, value, _vocabulary(nodes[name]), notes, known=name in given_tensors)
+        if name in given_tensors:
+            sides = given_tensors[name].shape
             place = next((at for at, side in enumerate(sides) if not isinstance(side, int)), None)
-            most = inputs[name].most if wanted[name].max is None else int(wanted[name].max or 0)
-            shape = wanted[name].largest_shape
-            inputs[name] = Input(shape, wanted[name].dtype, place, most=most, varies=place is not None)
+            most = inputs[name].most if given_tensors[name].max is None else int(given_tensors[name].max or 0)
+            shape = given_tensors[name].largest_shape
+            inputs[name] = Input(shape, given_tensors[name].dtype, place, most=most, varies=place is not None)
     network = program.module()
     # A mask is no sequence of its own: it varies with the input that it masks.
     tried = {name: replace(tensor, sequence=None) if "mask" in name else tensor for name, tensor in inputs.items()}

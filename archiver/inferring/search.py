@@ -167,9 +167,9 @@ class _InputSearch:
     def _layer_choices(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
         """Guesses for an argument that reaches this layer first."""
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
-        for wanted in layer_inputs(layer, self._network, sequence=self._has_sequences or argument.is_sequence):
-            dtype = argument.dtype or ("float64" if doubles and wanted.dtype == "float32" else wanted.dtype)
-            yield replace(wanted, dtype=dtype)
+        for choice in layer_inputs(layer, self._network, sequence=self._has_sequences or argument.is_sequence):
+            dtype = argument.dtype or ("float64" if doubles and choice.dtype == "float32" else choice.dtype)
+            yield replace(choice, dtype=dtype)
 
     def _guesses(self) -> Iterator[Guess]:
         """All combinations of the arguments' choices, the likeliest first."""

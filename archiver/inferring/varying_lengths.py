@@ -82,11 +82,11 @@ def _padding_is_neutral(
     for at in masks:
         alone[at] = torch.ones(1, short, dtype=whole[at].dtype)
         padded[at] = torch.cat([alone[at], torch.zeros(1, length - short, dtype=whole[at].dtype)], dim=1)
-    wanted, got = try_inputs(network, alone).outputs, try_inputs(network, padded).outputs
-    if wanted is None or got is None:
+    expected, got = try_inputs(network, alone).outputs, try_inputs(network, padded).outputs
+    if expected is None or got is None:
         return False
     cut = []
-    for left, right in zip(wanted, got, strict=True):
+    for left, right in zip(expected, got, strict=True):
         longer = [at for at, (a, b) in enumerate(zip(left.shape, right.shape, strict=False)) if a != b]
         if (
             left.ndim != right.ndim
@@ -95,4 +95,4 @@ def _padding_is_neutral(
         ):
             return False
         cut.append(right.narrow(longer[0], 0, short) if longer else right)
-    return equal(wanted, tuple(cut))
+    return equal(expected, tuple(cut))

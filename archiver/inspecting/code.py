@@ -40,8 +40,16 @@ def hides_module(name: str) -> str | None:
     """The module that a file would replace in a worker, because the archive comes first on its path; None if none."""
     top = PurePosixPath(name).parts[0].partition(".")[0] if name else ""
     is_module = name.lower().endswith((".py", ".pyc", ".so"))
-    taken = sys.stdlib_module_names | {"numpy", "torch", "torchvision", "ts", "sitecustomize", "usercustomize", "PIL"}
-    return top if is_module and top in taken else None
+    reserved = sys.stdlib_module_names | {
+        "numpy",
+        "torch",
+        "torchvision",
+        "ts",
+        "sitecustomize",
+        "usercustomize",
+        "PIL",
+    }
+    return top if is_module and top in reserved else None
 
 
 @cache

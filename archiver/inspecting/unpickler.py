@@ -46,12 +46,12 @@ class Global:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A value of which only the origin is known: plain `data`, `made` by an allowed call, or `unknown`."""
+    """A value of which only the origin is known: plain `data`, the `result` of an allowed call, or `unknown`."""
 
     origin: str
 
 
-DATA, MADE, UNKNOWN = Opaque("data"), Opaque("made"), Opaque("unknown")
+DATA, RESULT, UNKNOWN = Opaque("data"), Opaque("result"), Opaque("unknown")
 Value = Global | Opaque | str | tuple["Value", ...]
 
 
@@ -238,7 +238,7 @@ class _Machine:
         elif always or not function.allowed:
             self.effects.calls.append(f"calls {function}")
         allowed = isinstance(function, Global) and function.allowed
-        self._stack.append(MADE if allowed else UNKNOWN)
+        self._stack.append(RESULT if allowed else UNKNOWN)
 
     def _need(self, count: int) -> None:
         if len(self._stack) < count:

@@ -102,12 +102,12 @@ def _prefix(network: nn.Module, state: State) -> str | None:
 
 def _prefixes(network: nn.Module, state: State) -> list[str]:
     """Every prefix under which the state has exactly the network's tensors."""
-    wanted = {name for name in network.state_dict() if not name.endswith(_COUNTER)}
-    if not wanted:
+    expected = {name for name in network.state_dict() if not name.endswith(_COUNTER)}
+    if not expected:
         return [] if state else [""]
-    first = min(wanted, key=len)
+    first = min(expected, key=len)
     candidates = {name.removesuffix(first) for name in state if name == first or name.endswith(f".{first}")}
-    return sorted(prefix for prefix in candidates if _names_under(state, prefix) == wanted)
+    return sorted(prefix for prefix in candidates if _names_under(state, prefix) == expected)
 
 
 def _names_under(state: State, prefix: str) -> set[str]:
