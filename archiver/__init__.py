@@ -1,2 +1,2 @@
-"""From a spec to a verified MAR. The only package besides `handlers` that imports torch; runs where models are
+"""Builds a verified MAR from a spec. The only package besides `handlers` that imports torch; it runs where models are
 packaged, never where they are served."""

@@ -1,4 +1,4 @@
-"""A staged folder as a MAR: laid out by torch-model-archiver, then made the same to the byte for the same inputs."""
+"""Packs a staged folder into a MAR: torch-model-archiver lays it out, and the same inputs give the same bytes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from config.errors import ArchiveError
 from config.record import RECORD, Record, file_sha256
 
 ENTRY = "marina_entry.py"
+# A file of such a name in the archive would be imported instead of a module that a worker needs.
+RESERVED_MODULES = sys.stdlib_module_names | {"PIL", "handlers", "marina_entry", "numpy", "torch", "ts"}
 MANIFEST = "MAR-INF/MANIFEST.json"
-# torch-model-archiver writes the moment of packaging here; nothing reads it.
+# Replaces the time of packaging that torch-model-archiver writes into the manifest, and that nothing reads.
 CREATED_ON = "01/01/1980 00:00:00"
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def lay_out(staged: Path, target: Path, *, name: str, version: str) -> None:
-    """The staged files in the layout TorchServe reads, with its manifest; `target` must not exist."""
-    # It empties `<temporary folder>/<model name>` first, so it gets a temporary folder of its own.
+    """Writes the staged files to `target` in TorchServe's layout, with a manifest; `target` must not exist yet."""
+    # torch-model-archiver empties `<temporary folder>/<model name>` first, so it gets its own temporary folder.
     with tempfile.TemporaryDirectory(prefix="marina-archiver-") as scratch:
         exported = Path(scratch) / "exported"
         exported.mkdir()
@@ -40,12 +42,12 @@ def lay_out(staged: Path, target: Path, *, name: str, version: str) -> None:
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """The sha256 of every file below a folder, by its path."""
+    """The sha256 of every file below a folder except the record, by its relative path."""
     return {name: file_sha256(folder / name) for name in _files(folder) if name != RECORD}
 
 
 def write_archive(folder: Path, record: Record, mar: Path) -> None:
-    """The folder and its record as a MAR; in place only when it is whole."""
+    """Writes the folder and its record as a MAR, which appears under its name only once it is complete."""
     (folder / RECORD).write_text(record.json_text(), encoding="utf-8")
     mar.parent.mkdir(parents=True, exist_ok=True)
     partial = mar.with_name(f".{mar.name}.partial")

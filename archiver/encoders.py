@@ -1,6 +1,6 @@
-"""Encoders from a folder as `transformers` saves them: the network, the graph of its task, and texts to check it on.
+"""Text encoders from a folder that `transformers` saved: the network, the graph of its task, and calibration texts.
 
-`transformers` is on the packaging machine only: a pod has the compiled graph and the tokenizer's own file.
+`transformers` is needed on the packaging machine only: a pod has the compiled graph and the tokenizer's own file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SAMPLE_TEXT = "Hello."
 
 
 class EncoderGraph(nn.Module):
-    """Token ids and their mask in; what the task answers out, in float32."""
+    """Takes token ids and their mask, and returns the task's answer in float32."""
 
     def __init__(self, network: nn.Module, spec: Spec) -> None:
         super().__init__()
@@ -73,22 +73,24 @@ class EncoderGraph(nn.Module):
 
 
 def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ...] | None]:
-    """The network in fp32, its inputs, and the labels that its configuration names."""
+    """The network in fp32, its inputs, and the labels in its configuration."""
     folder = _read(spec)
     task = str(spec.model.task)
     network = _network(spec, folder, CLASSES[task])
     outputs = getattr(network.config, "num_labels", 0)
     if task == "rerank" and outputs != 1:
         raise SourceError(
-            f"{spec.file}: `model.task`: got `rerank`, but `{spec.model.source}` gives {outputs} numbers for a pair, "
+            f"{spec.file}: `model.task`: got `rerank`, but `{spec.model.source}` returns {outputs} numbers per pair, "
             "allowed: 1",
             hint="task: classify",
         )
     vocabulary = int(network.config.vocab_size)
     length = (spec.encoding.max_tokens,)
     kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
+    pad = folder.config.get("pad_token_id")
+    pad = pad if isinstance(pad, int) else 0
     ports = [
-        Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=_pad_id(folder)),
+        Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=pad),
         Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1, varies=0, pad=0),
     ]
     if kinds > 1:
@@ -99,7 +101,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
 
 
 def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
-    """What the record says of the texts; the tokenizer's file is put into the staged folder."""
+    """Copies the tokenizer's file into the staged folder, and returns the record's `encoding`; None without a task."""
     if spec.model.task is None:
         return None
     folder = _read(spec)
@@ -113,14 +115,14 @@ def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
 
 
 def sample_body(spec: Spec) -> bytes:
-    """A request of the task's form."""
+    """The body of a sample request for the spec's task."""
     if spec.model.task == "rerank":
         return json.dumps({"query": "Hello?", "documents": [SAMPLE_TEXT]}).encode()
     return json.dumps({"text": SAMPLE_TEXT}).encode()
 
 
 def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np.ndarray, ...]]:
-    """The rows of a file with a text a line; for `rerank` a query, a tab and a document."""
+    """The rows of a file with one text per line; for `rerank`, a line is a query, a tab and a document."""
     folder = _read(spec)
     how = EncodingSpec(
         task=str(spec.model.task),
@@ -139,16 +141,10 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
 
 
 def _padded(values: np.ndarray, port: Port) -> np.ndarray:
-    """A text's row at the largest length, as all rows are until one of a length is needed."""
+    """A text's tokens, padded to the largest length; rows are only cut to a shorter one when that is needed."""
     row = np.full(port.shape, port.pad or 0, values.dtype)
     row[: len(values)] = values
     return row
-
-
-def _pad_id(folder: ModelFolder) -> int:
-    """The token that stands behind a text."""
-    pad = folder.config.get("pad_token_id")
-    return pad if isinstance(pad, int) else 0
 
 
 def _read(spec: Spec) -> ModelFolder:
@@ -178,7 +174,7 @@ def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
     except Exception as err:
         first = next((line for line in str(err).splitlines() if line.strip()), type(err).__name__)
         raise SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be loaded: {first}") from err
-    # What the file lacks would be random numbers.
+    # transformers fills weights that the file lacks with random numbers.
     if missing := sorted(name for name in loaded["missing_keys"] if "pooler" not in name or spec.model.task != "embed"):
         raise SourceError(
             f"{spec.file}: `model.task`: `{spec.model.source}` has no weights for `{missing[0]}`, "

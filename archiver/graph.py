@@ -1,6 +1,6 @@
-"""The graph around the network: everything between a request's bytes and its answer that is tensor work.
+"""The graph around a network: all tensor work between a request's bytes and its answer.
 
-uint8 pixels or typed tensors go in; float32 answers come out.
+It takes uint8 pixels or typed tensors, and returns float32 answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from handlers.networks import DTYPES, ImageGraph, TensorGraph
 
 
 def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
-    """The network in one precision inside its graph; the source's own network is left as it is."""
+    """The graph around the network in a precision; the source's own network is not changed."""
     dtype = DTYPES[precision]
     network = source.network if dtype == torch.float32 else copy.deepcopy(source.network).to(dtype)
     network = network.to(spec.serving.device)
@@ -34,8 +34,8 @@ def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
 
 
 def examples(spec: Spec, source: Source, rows: int) -> tuple[torch.Tensor, ...]:
-    """Seeded inputs of the right shapes and types, the largest where they vary, for tracing and for checks without
-    calibration data; with the mask, if the model takes one."""
+    """Seeded random inputs, for export and for checks without calibration data. Inputs that vary have their largest
+    size; if the model takes a mask, it is among them."""
     generator = torch.Generator().manual_seed(spec.model.seed)
     values = [_random(port, rows, generator).to(spec.serving.device) for port in source.inputs]
     lengths = source.lengths
@@ -57,7 +57,8 @@ def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
 
 
 def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Port, ...]:
-    """Names, shapes and types of what the graph returns; SourceError when it does not work as a served model must."""
+    """The names, shapes and types of the graph's outputs. Raises SourceError if the graph fails, or if an output does
+    not have one row per input row."""
     rows = inputs[0].shape[0]
     try:
         with torch.no_grad():
@@ -72,7 +73,8 @@ def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...])
         if not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape[0] != rows:
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
             raise SourceError(
-                f"{spec.file}: `model.source`: got an output {shape} for {rows} rows, allowed: tensors with a row each"
+                f"{spec.file}: `model.source`: got an output {shape} for {rows} rows, "
+                "allowed: tensors with one row per input row"
             )
     names = _output_names(spec, graph, len(outputs))
     return tuple(

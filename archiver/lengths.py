@@ -1,4 +1,4 @@
-"""Inputs with a dimension that varies, where a model is packaged: cut to a length, and compared over all lengths."""
+"""Packages models whose inputs vary in length: cuts inputs to a length, and compares answers over all lengths."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from archiver.agreement import RunBatch
-from archiver.inputs import Rows, batches
+from archiver.agreement import run_in_batches
+from archiver.calibration import Rows
+from archiver.rows import RunBatch
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
@@ -16,16 +17,16 @@ from config.spec import Spec
 from handlers.record import PackedRecord
 
 
-def sent(source: Source) -> tuple[int, ...]:
-    """Which of the model's arguments a request holds: all but the mask."""
+def request_arguments(source: Source) -> tuple[int, ...]:
+    """The positions of the model's arguments that come from a request: all but the mask."""
     mask = source.lengths.mask if source.lengths else None
     count = len(source.inputs) + (mask is not None)
     return tuple(place for place in range(count) if place != mask)
 
 
 def varying_dimensions(source: Source) -> list[tuple[int, int]]:
-    """Each argument that varies and which of its dimensions does, the batch counted."""
-    pairs = zip(sent(source), source.inputs, strict=True)
+    """The position of each argument that varies in length, and its varying dimension, where 0 is the batch."""
+    pairs = zip(request_arguments(source), source.inputs, strict=True)
     dimensions = [(place, port.varies + 1) for place, port in pairs if port.varies is not None]
     if source.lengths is not None and source.lengths.mask is not None:
         dimensions.append((source.lengths.mask, 1))
@@ -33,17 +34,17 @@ def varying_dimensions(source: Source) -> list[tuple[int, int]]:
 
 
 def typical_length(source: Source) -> int | None:
-    """What a generated sample has: the bucket in the middle."""
+    """The length of a generated sample: the bucket in the middle. None if nothing varies."""
     return source.lengths.buckets[(len(source.lengths.buckets) - 1) // 2] if source.lengths else None
 
 
-def compiled(source: Source) -> tuple[int | None, ...]:
-    """The lengths that have an artifact of their own; None is one that has no length, or takes every one."""
+def compiled_lengths(source: Source) -> tuple[int | None, ...]:
+    """The lengths to compile an artifact for; only None if nothing varies or one artifact takes every length."""
     return source.lengths.buckets if source.lengths and not source.lengths.dynamic else (None,)
 
 
-def of_length(source: Source, rows: Rows, length: int | None) -> Rows:
-    """The model's arguments with their dimension that varies cut to a length; None leaves them as they are."""
+def cut_to_length(source: Source, rows: Rows, length: int | None) -> Rows:
+    """The model's arguments with their varying dimension cut to a length; unchanged if that is None."""
     if length is None:
         return rows
     cut = list(rows)
@@ -52,16 +53,16 @@ def of_length(source: Source, rows: Rows, length: int | None) -> Rows:
     return tuple(cut)
 
 
-def varying_outputs(
+def mark_varying_outputs(
     spec: Spec, source: Source, graph: nn.Module, ports: tuple[Port, ...], sample: Rows
 ) -> tuple[Port, ...]:
-    """The outputs with the dimension in which each follows the input's length, found by trying a shorter one."""
+    """The outputs, each with the dimension that follows the input's length; a run on a shorter input shows which."""
     if source.lengths is None:
         return ports
     length, shorter = source.lengths.buckets[-1], max(1, source.lengths.buckets[-1] - 1)
     with torch.no_grad():
-        outputs = graph(*of_length(source, sample, shorter))
-    following = []
+        outputs = graph(*cut_to_length(source, sample, shorter))
+    marked = []
     for port, output in zip(ports, outputs, strict=True):
         sides = list(enumerate(zip(port.shape, output.shape[1:], strict=True)))
         changed = [place for place, (long, short) in sides if long != short]
@@ -72,95 +73,88 @@ def varying_outputs(
                 f"{spec.file}: `model.source`: its output `{port.name}` is {list(port.shape)} for a length of {length} "
                 f"and {list(output.shape[1:])} for {shorter}, allowed: a fixed size, or the input's length"
             )
-        following.append(port.model_copy(update={"varies": changed[0] if changed else None}))
-    return tuple(following)
+        marked.append(port.model_copy(update={"varies": changed[0] if changed else None}))
+    return tuple(marked)
 
 
 @dataclass(frozen=True)
-class Case:
-    """Rows of their own lengths, what they are padded to, and the reference's answers to each alone and unpadded."""
+class PaddedRows:
+    """Rows padded to one width, the length of each, and the reference's answer to each alone and without padding."""
 
     rows: Rows
-    own: list[int]
-    alone: list[tuple[torch.Tensor, ...]]
+    lengths: list[int]
+    answers: list[Rows]
 
 
-def cases(source: Source, reference: RunBatch, inputs: Rows, *, texts: bool) -> list[Case]:
-    """One for each bucket that has rows; calibration texts have lengths of their own, other rows get them here."""
+def padded_rows(source: Source, reference: RunBatch, inputs: Rows, *, are_texts: bool) -> list[PaddedRows]:
+    """The inputs for each bucket that has any. Calibration texts have lengths of their own; others are cut to random
+    lengths."""
     assert source.lengths is not None
-    own = _of_texts(source, inputs) if texts else _drawn(source.lengths.buckets, len(inputs[0]))
-    alone = []
-    for place, length in enumerate(own):
+    lengths = _text_lengths(source, inputs) if are_texts else _random_lengths(source.lengths.buckets, len(inputs[0]))
+    answers: list[Rows] = []
+    for place, length in enumerate(lengths):
         row = tuple(value[[place]] for value in inputs)
-        alone.append(tuple(answer.cpu() for answer in reference(list(of_length(source, row, length)))))
+        answers.append(tuple(answer.cpu() for answer in reference(list(cut_to_length(source, row, length)))))
     by_bucket = []
     for bucket in source.lengths.buckets:
-        # A worker runs a short row in a larger bucket too, where that is cheaper than by itself.
-        places = [place for place, length in enumerate(own) if length <= bucket]
+        # Rows of shorter buckets too: a worker puts a short row into a larger bucket when that is cheaper.
+        places = [place for place, length in enumerate(lengths) if length <= bucket]
         if not places:
             continue
-        lengths = [own[place] for place in places]
-        width = max(lengths) if source.lengths.dynamic else bucket
-        rows = of_length(source, tuple(value[places] for value in inputs), width)
-        by_bucket.append(Case(_padded(source, rows, lengths), lengths, [alone[place] for place in places]))
+        own_lengths = [lengths[place] for place in places]
+        width = max(own_lengths) if source.lengths.dynamic else bucket
+        rows = cut_to_length(source, tuple(value[places] for value in inputs), width)
+        by_bucket.append(
+            PaddedRows(_padded(source, rows, own_lengths), own_lengths, [answers[place] for place in places])
+        )
     return by_bucket
 
 
-def _drawn(buckets: tuple[int, ...], count: int) -> list[int]:
-    """Lengths of every bucket in turn."""
+def _random_lengths(buckets: tuple[int, ...], count: int) -> list[int]:
+    """Seeded lengths, taken from each bucket in turn."""
     generator = torch.Generator().manual_seed(0)
     least = [1, *(bucket + 1 for bucket in buckets)]
     turns = (place % len(buckets) for place in range(count))
     return [int(torch.randint(least[turn], buckets[turn] + 1, (1,), generator=generator)) for turn in turns]
 
 
-def _of_texts(source: Source, inputs: Rows) -> list[int]:
-    """What the mask of an encoder says of its calibration texts."""
+def _text_lengths(source: Source, inputs: Rows) -> list[int]:
+    """The lengths of an encoder's calibration texts, from their attention mask."""
     place = next(place for place, port in enumerate(source.inputs) if port.name == "attention_mask")
     return [int(length) for length in inputs[place].sum(1)]
 
 
-def answers(case: Case, run: RunBatch, batch: int, record: PackedRecord) -> tuple[Rows, Rows]:
-    """The reference's answers to the rows of a case and an artifact's, in batches of one size; both as rows of one
-    width, zero behind a row's length."""
-    parts = []
-    for padded, real in batches(case.rows, batch):
-        parts.append([value[:real] for value in run(list(padded))])
-    together = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-    return _lined_up(record, case.alone, together, case.own)
+def aligned_answers(padded: PaddedRows, run: RunBatch, batch: int, record: PackedRecord) -> tuple[Rows, Rows]:
+    """The reference's answers and an artifact's, which runs in batches of one size. Both have the same width, with
+    zeros past the end of each row."""
+    together = run_in_batches(run, padded.rows, batch)
+    expected, got = [], []
+    for place, (port, value) in enumerate(zip(record.outputs, together, strict=True)):
+        value = value.clone()
+        reference = torch.zeros_like(value)
+        for at, length in enumerate(padded.lengths):
+            answer = padded.answers[at][place][0]
+            if port.varies is None:
+                reference[at] = answer
+            else:
+                reference[at].narrow(port.varies, 0, length).copy_(answer)
+                value[at].narrow(port.varies, length, value.shape[port.varies + 1] - length).zero_()
+        expected.append(reference)
+        got.append(value)
+    return tuple(expected), tuple(got)
 
 
-def _padded(source: Source, rows: Rows, own: list[int]) -> Rows:
-    """Rows with what lies behind the length of each made padding, as a worker does."""
+def _padded(source: Source, rows: Rows, lengths: list[int]) -> Rows:
+    """The rows with padding past the length of each, as a worker pads them."""
     padded = [value.clone() for value in rows]
-    ports = dict(zip(sent(source), source.inputs, strict=True))
+    ports = dict(zip(request_arguments(source), source.inputs, strict=True))
     for place, dimension in varying_dimensions(source):
-        value = _behind(ports[place]) if place in ports else 0
-        for at, length in enumerate(own):
+        filling = _pad_value(ports[place]) if place in ports else 0
+        for at, length in enumerate(lengths):
             row = padded[place][at]
-            row.narrow(dimension - 1, length, row.shape[dimension - 1] - length).fill_(value)
+            row.narrow(dimension - 1, length, row.shape[dimension - 1] - length).fill_(filling)
     return tuple(padded)
 
 
-def _behind(port: Port) -> float:
-    """What stands behind a request's length."""
+def _pad_value(port: Port) -> float:
     return port.pad if port.pad is not None else port.min or 0
-
-
-def _lined_up(
-    record: PackedRecord, alone: list[tuple[torch.Tensor, ...]], together: list[torch.Tensor], own: list[int]
-) -> tuple[Rows, Rows]:
-    expected, got = [], []
-    for place, (spec, value) in enumerate(zip(record.outputs, together, strict=True)):
-        value = value.clone()
-        wanted = torch.zeros_like(value)
-        for at, length in enumerate(own):
-            answer = alone[at][place][0]
-            if spec.varies is None:
-                wanted[at] = answer
-            else:
-                wanted[at].narrow(spec.varies, 0, length).copy_(answer)
-                value[at].narrow(spec.varies, length, value.shape[spec.varies + 1] - length).zero_()
-        expected.append(wanted)
-        got.append(value)
-    return tuple(expected), tuple(got)

@@ -1,4 +1,4 @@
-"""int8 on x86: torchao's PT2E flow, observed on real inputs, lowered by Inductor to VNNI or AMX kernels."""
+"""Quantises to int8 on x86 by torchao's PT2E flow, calibrated on real inputs; Inductor lowers it to VNNI or AMX."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.export import ExportedProgram
 
 
 def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], *, reduce_range: bool) -> nn.Module:
-    """The program with observed int8 weights and activations; `batches` are what it is observed on. With `reduce_range`
-    activations have 7 bits, for CPUs that sum products of int8 in 16."""
+    """The program with int8 weights and activations, whose ranges are observed on `batches`. With `reduce_range`,
+    activations have 7 bits, for CPUs that sum products of int8 in 16 bits."""
     import_torchao()
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
@@ -31,15 +31,15 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], 
 
 
 def import_torchao() -> None:
-    """Registers what int8 programs are made of, which costs seconds."""
-    # It reports each CUDA extension that a CPU build of torch cannot load.
+    """Registers the operators of int8 programs, which takes seconds."""
+    # It logs each CUDA extension that a CPU build of torch cannot load.
     for name in ("torchao", "torch.utils._pytree"):
         logging.getLogger(name).setLevel(logging.ERROR)
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
 
 
 def _drop_unused(module: nn.Module) -> None:
-    """Without the fp32 weights that the int8 ones replaced; exported, they would be most of the program."""
+    """Deletes the fp32 weights that int8 ones replaced; they would be most of the exported program's size."""
     used = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}  # type: ignore[union-attr]
     for path, owner in list(module.named_modules()):
         for table in (owner._parameters, owner._buffers):

@@ -1,7 +1,7 @@
 """Loads a staged package as a TorchServe worker would; the handler warms every batch size and answers the sample.
 
-Run as a script, with nothing but the package and what a pod has to import from: what a file in the package needs and
-does not bring is found here, not in the pod.
+Runs as a script that can import only from the package and from what a pod has installed, so that a missing import fails
+here and not in the pod.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
-# Beside the package: what the sample was answered, its content type in the first line.
+# The file beside the package with the answer to the sample; its first line is the content type.
 ANSWER = "answer"
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    OnlyWhatPodsHave.install()
+    PodImportFinder.install()
     sys.path.insert(0, str(folder))
-    # TorchServe's own context, so that this is the interface the handler will meet.
+    # TorchServe's own context, so that the handler meets the interface that it will have in a worker.
     from ts.context import Context
 
     record = json.loads((folder / "marina.json").read_text(encoding="utf-8"))
@@ -35,40 +35,42 @@ def main() -> None:
         service = import_module("marina_entry").Service()
         service.initialize(context)
     except ModuleNotFoundError as err:
-        if owner := OnlyWhatPodsHave.hidden.get((err.name or "").partition(".")[0]):
+        if owner := PodImportFinder.hidden.get((err.name or "").partition(".")[0]):
             err.msg += f": {owner} is installed here, but a pod has only what a worker needs"
         raise
     if record["gives"]:
         answer = service.rehearse()
         (folder.parent / ANSWER).write_bytes(answer.content_type.encode() + b"\n" + answer.body)
     if record["cache"] and record["device"] == "cuda":
-        keep_artifacts(folder / record["cache"])
+        save_compile_cache(folder / record["cache"])
 
 
-class OnlyWhatPodsHave(PathFinder):
-    """Finds what is installed on this machine, except for what is not in a pod: as there, an import of that fails."""
+class PodImportFinder(PathFinder):
+    """Finds installed modules, but hides those that a pod does not have, so that importing them fails as it would
+    there."""
 
     hidden: ClassVar[dict[str, str]] = {}
-    """Its modules, and what they were installed with."""
+    """The hidden top-level modules, each with the distribution that installed it."""
 
     @classmethod
     def install(cls) -> None:
-        """Takes the place of the finder that looks into site-packages."""
-        pods = {"marina"} | _with_what_they_need(_of_a_pod())
+        """Replaces the finder that looks into site-packages."""
+        in_pod = {"marina"} | _with_dependencies(_pod_requirements())
         installed = metadata.packages_distributions()
-        cls.hidden = {module: names[0] for module, names in installed.items() if not set(map(_normal, names)) & pods}
+        cls.hidden = {module: names[0] for module, names in installed.items() if not set(map(_normal, names)) & in_pod}
         sys.meta_path[:] = [cls if finder is PathFinder else finder for finder in sys.meta_path]
 
     @classmethod
     def find_spec(
         cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None, as for a module that is nowhere."""
+        """None for a hidden module, as for one that does not exist."""
         return None if fullname.partition(".")[0] in cls.hidden else super().find_spec(fullname, path, target)
 
 
-def _of_a_pod() -> list[str]:
-    """What a pod has, and what that needs. In a clone its own file says so, which is newer than what was installed."""
+def _pod_requirements() -> list[str]:
+    """The requirements of a pod. In a clone they come from `pyproject.toml`, which may be newer than the installed
+    metadata."""
     project = Path(__file__).parents[1] / "pyproject.toml"
     if not project.is_file():
         return ["marina[serve]"]
@@ -76,8 +78,8 @@ def _of_a_pod() -> list[str]:
     return [*data["dependencies"], *data["optional-dependencies"]["serve"]]
 
 
-def _with_what_they_need(requirements: list[str]) -> set[str]:
-    """The distributions of requirements, and all that those draw in."""
+def _with_dependencies(requirements: list[str]) -> set[str]:
+    """The names of the required distributions and of all their dependencies."""
     names: set[str] = set()
     waiting = requirements
     while waiting:
@@ -91,8 +93,8 @@ def _with_what_they_need(requirements: list[str]) -> set[str]:
             continue
         names |= {name, key}
         for requirement in requires:
-            asked = re.search(r"""extra == ["']([^"']+)""", requirement)
-            if asked is None or asked[1] in extras.split(","):
+            extra = re.search(r"""extra == ["']([^"']+)""", requirement)
+            if extra is None or extra[1] in extras.split(","):
                 waiting.append(requirement)
     return names
 
@@ -108,9 +110,9 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def keep_artifacts(cache: Path) -> None:
-    """What torch has compiled so far, for a worker to start from. On the CPU frozen graphs are in no such cache, and
-    the kernels that stay in the folder are what took the time."""
+def save_compile_cache(cache: Path) -> None:
+    """Saves what torch has compiled so far, for a worker to start from. Only used on GPUs: on the CPU this does not
+    contain frozen graphs, and the kernels, which take most of the time, stay in the folder anyway."""
     import torch
 
     from handlers.program import ARTIFACTS

@@ -1,10 +1,9 @@
-"""For `compile: eager`: the files of a factory, those beside it that it imports, and its weights."""
+"""Packs the source for `compile: eager`: the file of a factory, the modules beside it that it imports, its weights."""
 
 from __future__ import annotations
 
 import ast
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from archiver.archive import RESERVED_MODULES
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Code
@@ -19,16 +19,14 @@ from config.spec import Spec
 from handlers.networks import SOURCE_FOLDER, top_folder
 
 WEIGHTS = "weights.safetensors"
-# A file of such a name would be imported in the place of what a worker needs.
-_TAKEN = sys.stdlib_module_names | {"PIL", "handlers", "marina_entry", "numpy", "torch", "ts"}
 
 
 def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
-    """Copies the factory's files and saves the network's weights; what a worker needs to know of them."""
+    """Copies the factory's files and saves the network's weights; returns the record's `code`."""
     text, _, factory = spec.model.source.partition(":")
     file = spec.path(text)
     for relative, path in local_modules(file).items():
-        if (top := Path(relative).parts[0].removesuffix(".py")) in _TAKEN:
+        if (top := Path(relative).parts[0].removesuffix(".py")) in RESERVED_MODULES:
             raise SourceError(
                 f"{spec.file}: `model.source`: `{path}` would hide the module `{top}` in the worker",
                 hint="rename the file",
@@ -47,9 +45,9 @@ def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
 
 
 def local_modules(file: Path) -> dict[str, Path]:
-    """A Python file and every module beside it that it imports, straight or through another, by its path from there.
+    """A Python file and every module beside it that it imports, directly or through another, by relative path.
 
-    Imports inside of functions count; what is imported by a name that is put together does not.
+    Imports inside functions count; imports by a name that is computed at run time do not.
     """
     root = top_folder(file)
     modules: dict[str, Path] = {}
@@ -66,20 +64,20 @@ def local_modules(file: Path) -> dict[str, Path]:
 
 
 def _imported(path: Path, root: Path) -> Iterator[str]:
-    """The dotted names that a file imports, as seen from the folder; a name from a module may be a module itself."""
+    """The dotted names that a file imports, relative to the folder; each `from` import may name a module itself."""
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*above, *([node.module] if node.module else [])))
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*parents, *([node.module] if node.module else [])))
             yield base
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
 
 
 def _files_of(root: Path, name: str) -> list[Path]:
-    """The files that importing a dotted name would run, of those that lie in the folder."""
+    """The files in the folder that importing a dotted name would run."""
     parts = [part for part in name.split(".") if part]
     files = [root.joinpath(*parts[: end + 1]) / "__init__.py" for end in range(len(parts))]
     if parts:
@@ -88,8 +86,9 @@ def _files_of(root: Path, name: str) -> list[Path]:
 
 
 def _save_weights(spec: Spec, network: nn.Module, file: Path) -> tuple[str, ...]:
-    """Writes the state of a network; the names of the tensors that are another's and saved under its name."""
-    kept: dict[str, torch.Tensor] = {}
+    """Saves a network's state; returns the names of tensors that share their memory with one saved under another
+    name."""
+    tensors: dict[str, torch.Tensor] = {}
     seen: set[tuple[object, ...]] = set()
     shared = []
     for name, value in network.state_dict().items():
@@ -103,6 +102,6 @@ def _save_weights(spec: Spec, network: nn.Module, file: Path) -> tuple[str, ...]
             shared.append(name)
             continue
         seen.add(place)
-        kept[name] = value.detach().clone().contiguous()
-    save_file(kept, file)
+        tensors[name] = value.detach().clone().contiguous()
+    save_file(tensors, file)
     return tuple(shared)

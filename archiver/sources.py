@@ -1,7 +1,7 @@
-"""From `model.source` and `model.weights` to an eager fp32 network and what its inputs are.
+"""Loads `model.source` and `model.weights` as an eager fp32 network with its inputs.
 
-Three kinds: a torchvision model, a factory in a Python file, an exported program. Each way one can be missing or wrong
-is a SourceError that says what to type.
+A source is a torchvision model, an encoder's folder, a factory in a Python file, or an exported program. Whatever is
+missing or wrong raises a SourceError that says what to type.
 """
 
 from __future__ import annotations
@@ -36,26 +36,24 @@ class Source:
     image: Image | None
     inputs: tuple[Port, ...]
     labels: tuple[str, ...] | None
-    # An exported program with a fixed batch can serve no other; None when any batch will do.
     only_batch: int | None = None
+    """The batch size that an exported program is fixed to; None if any will do."""
     lengths: Lengths | None = None
     notes: tuple[str, ...] = ()
-    """What was chosen of several."""
+    """What to tell the user: which weights were chosen of several."""
 
 
 def load_source(spec: Spec) -> Source:
     """The network of a spec with its weights, on the CPU."""
     source = spec.model.source
     if source.startswith("torchvision:"):
-        loaded = _from_torchvision(spec, source.removeprefix("torchvision:"))
-    elif spec.model.folder is not None:
+        return _from_torchvision(spec, source.removeprefix("torchvision:"))
+    if spec.model.folder is not None:
         network, ports, labels = load_encoder(spec)
-        loaded = Source(network, None, ports, _labels(spec, None) or labels, lengths=_padded(spec.encoding.varying))
-    elif source.endswith(".pt2"):
-        loaded = _from_program(spec, spec.path(source))
-    else:
-        loaded = _from_file(spec, source)
-    return loaded
+        return Source(network, None, ports, _labels(spec, None) or labels, lengths=_buckets(spec.encoding.varying))
+    if source.endswith(".pt2"):
+        return _from_program(spec, spec.path(source))
+    return _from_file(spec, source)
 
 
 def _from_torchvision(spec: Spec, name: str) -> Source:
@@ -80,24 +78,23 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
         )
     choices = models.get_model_weights(name)
     weights = spec.model.weights or "random"
-    chosen = None
-    if weights in choices.__members__:
-        chosen = choices[weights]
-    elif weights != "random" and not weights.endswith((".ckpt", ".pt", ".pth", ".safetensors")):
+    chosen = choices.__members__.get(weights)
+    if chosen is None and weights != "random" and not weights.endswith((".ckpt", ".pt", ".pth", ".safetensors")):
         raise SourceError(
             f"{spec.file}: `model.weights`: got `{weights}`, allowed: {listed(choices.__members__)}, `random` or a file"
         )
     notes: tuple[str, ...] = ()
-    network = _built(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
+    network = _call_factory(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
     if chosen is None and weights != "random":
         notes = load_weights(f"{spec.file}: `model.weights`", spec.model.source, network, spec.path(weights))
-    preset = (chosen or choices["DEFAULT"]).transforms()
-    labels = (chosen or choices["DEFAULT"]).meta.get("categories") if spec.model.labels == "imagenet" else None
-    return _finished(spec, network, spec.model.image or _preset_image(preset), labels, notes=notes)
+    entry = chosen or choices["DEFAULT"]
+    labels = entry.meta.get("categories") if spec.model.labels == "imagenet" else None
+    return _make_source(spec, network, spec.model.image or _preset_image(entry.transforms()), labels, notes=notes)
 
 
 def _downloaded(spec: Spec, weights: object) -> object:
-    """The weights entry, fetched into torch's cache first so that a failure has a name."""
+    """The same weights entry, after downloading its file to torch's cache, so that a failed download has its own
+    error."""
     if weights is None:
         return None
     try:
@@ -111,7 +108,7 @@ def _downloaded(spec: Spec, weights: object) -> object:
 
 
 def _preset_image(preset: object) -> Image | None:
-    """The input of a torchvision classification model; None for presets of other tasks."""
+    """The pictures that a torchvision preset expects; None for presets of other tasks than classification."""
     if not hasattr(preset, "crop_size"):
         return None
     size = preset.crop_size[0]
@@ -136,13 +133,13 @@ def _from_file(spec: Spec, source: str) -> Source:
             f"{spec.file}: `model.source`: `{text}` has no function `{factory_name}`",
             hint=f"source: {text}:{close}" if close else None,
         )
-    if missing := needed_arguments(factory):
+    if missing := required_arguments(factory):
         called = f"{factory_name}({', '.join(f'{name}=…' for name in missing)})"
         raise SourceError(
-            f"{spec.file}: `model.source`: `{source}` needs {listed(missing)}, allowed: what can be called without",
+            f"{spec.file}: `model.source`: `{source}` needs {listed(missing)}, allowed: no required arguments",
             hint=f"in {text}: `def build(): return {called}`, then `source: {text}:build`",
         )
-    network = _built(spec, lambda: factory if isinstance(factory, nn.Module) else factory())
+    network = _call_factory(spec, lambda: factory if isinstance(factory, nn.Module) else factory())
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
         raise SourceError(f"{spec.file}: `model.source`: `{source}` returned `{kind}`, allowed: a `torch.nn.Module`")
@@ -150,11 +147,11 @@ def _from_file(spec: Spec, source: str) -> Source:
     if spec.model.weights and spec.model.weights != "random":
         file = spec.path(spec.model.weights)
         notes = load_weights(f"{spec.file}: `model.weights`", source, network, file)
-    return _finished(spec, network, spec.model.image, None, notes=notes)
+    return _make_source(spec, network, spec.model.image, None, notes=notes)
 
 
-def needed_arguments(factory: object) -> list[str]:
-    """The arguments that a class or a function cannot do without; a network that is there already has none."""
+def required_arguments(factory: object) -> list[str]:
+    """The names of the arguments that a factory requires; none if it is a network and not a factory."""
     if isinstance(factory, nn.Module):
         return []
     try:
@@ -165,8 +162,8 @@ def needed_arguments(factory: object) -> list[str]:
     return [entry.name for entry in named if entry.default is entry.empty]
 
 
-def _built(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
-    """What a factory makes, with the seed set so that `random` is the same network every time."""
+def _call_factory(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
+    """Calls a factory with torch seeded, so that `random` weights are the same every time."""
     torch.manual_seed(spec.model.seed)
     try:
         return factory()
@@ -179,7 +176,7 @@ def _built(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
 
 
 def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
-    """A Python file of the user's as a module; its neighbours can be imported from it."""
+    """Imports a user's Python file, which can itself import the files beside it."""
     if not file.is_file() or file.suffix != ".py":
         raise SourceError(f"{spec.file}: `{field}`: no such file: `{file}`")
     path = sys.path[:]
@@ -193,7 +190,7 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
 
 
 def read_program(spec: Spec, file: Path) -> torch.export.ExportedProgram:
-    """A `.pt2` as it was saved."""
+    """Loads a `.pt2` file."""
     if not file.is_file():
         raise SourceError(f"{spec.file}: `model.source`: no such file: `{file}`")
     try:
@@ -212,29 +209,29 @@ def _from_program(spec: Spec, file: Path) -> Source:
     batches = [value.shape[0] for value in values.values() if value.ndim]
     only = next((batch for batch in batches if isinstance(batch, int)), None)
     if spec.model.inputs is None:
-        _check_is_fixed(spec, values)
+        _check_sizes_fixed(spec, values)
     ports = tuple(
         Port(name=name, shape=tuple(map(int, value.shape[1:])), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in values.items()
     )
-    # A program is already in the mode it was exported in; only its unlifted module can be called and exported again.
-    return _finished(spec, program.module(), spec.model.image, None, ports=ports, only_batch=only)
+    # A program stays in the mode that it was exported in; only its unlifted module can be called and exported again.
+    return _make_source(spec, program.module(), spec.model.image, None, ports=ports, only_batch=only)
 
 
-def _check_is_fixed(spec: Spec, values: dict[str, Any]) -> None:
-    """A program that takes inputs of several sizes does not say which of them will be served."""
+def _check_sizes_fixed(spec: Spec, values: dict[str, Any]) -> None:
+    """Raises SourceError if an input's size is dynamic: the program does not say which sizes will be served."""
     for name, value in values.items():
         sides = [side if isinstance(side, int) else "{max: 512}" for side in value.shape[1:]]
         if "{max: 512}" in sides:
             shape = ", ".join(map(str, sides))
             raise SourceError(
                 f"{spec.file}: `model.inputs`: missing: `{spec.model.source}` takes `{name}` in several sizes, "
-                "and does not say the largest that will be sent",
+                "but does not say the largest that will be sent",
                 hint=f"inputs: {{{name}: {{shape: [{shape}], dtype: {str(value.dtype).removeprefix('torch.')}}}}}",
             )
 
 
-def _finished(
+def _make_source(
     spec: Spec,
     network: nn.Module,
     image: Image | None,
@@ -244,6 +241,7 @@ def _finished(
     only_batch: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Source:
+    """The source with its inputs, from the spec's `image` or `inputs`; `ports` are those of an exported program."""
     model = spec.model
     if not ports:
         network = network.eval()
@@ -266,19 +264,19 @@ def _port(name: str, tensor: Tensor) -> Port:
 
 
 def _lengths(spec: Spec) -> Lengths | None:
-    """What the inputs that vary are padded to, and which of the model's arguments is their mask."""
+    """The lengths that varying inputs are padded to, and the position of their mask; None if nothing varies."""
     inputs = list((spec.model.inputs or {}).values())
     varying = next((tensor.varying for tensor in inputs if tensor.varying), None)
     if varying is None:
         return None
     mask = next((place for place, tensor in enumerate(inputs) if tensor.mask_of), None)
     if mask is None:
-        return _padded(varying)
+        return _buckets(varying)
     given = "dtype" in inputs[mask].model_fields_set
-    return _padded(varying).model_copy(update={"mask": mask, "mask_dtype": inputs[mask].dtype if given else "bool"})
+    return _buckets(varying).model_copy(update={"mask": mask, "mask_dtype": inputs[mask].dtype if given else "bool"})
 
 
-def _padded(varying: Varying) -> Lengths:
+def _buckets(varying: Varying) -> Lengths:
     return Lengths(buckets=varying.sizes, dynamic=varying.dynamic)
 
 

@@ -1,4 +1,4 @@
-"""The C++ compiler that `compile: aot` and `jit` need. Apart from what uses it: asking for it needs no torch."""
+"""Finds the C++ compiler that `compile: aot` and `jit` need. A module of its own, so that callers need no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from config.errors import ToolMissing
 
 
 def find_compiler() -> str:
-    """`$CXX`, or `g++`; ToolMissing when there is none."""
+    """The path of `$CXX`, or of `g++`; ToolMissing if it is not installed."""
     name = os.environ.get("CXX", "g++")
     path = shutil.which(name)
     if path is None:
@@ -22,5 +22,5 @@ def find_compiler() -> str:
 
 
 def compiler_version() -> str:
-    """What it says of itself."""
+    """The output of the compiler's `--version`."""
     return subprocess.run([find_compiler(), "--version"], capture_output=True, text=True).stdout

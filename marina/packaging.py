@@ -134,16 +134,15 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def image(options: argparse.Namespace) -> int:
-    from archiver.containers import Options
-    from archiver.containers import image as build
+    from archiver.containers import ImageOptions, build_image
     from config.load import load_spec
     from config.progress import Progress
 
     # Only the package is put into the image; the files that it was made from need not be on this machine.
     spec = load_spec(options.spec, files=False)
-    given = {name: value for name in vars(Options()) if (value := getattr(options, name)) is not None}
+    given = {name: value for name in vars(ImageOptions()) if (value := getattr(options, name)) is not None}
     given["build_arg"] = tuple(options.build_arg or ())
-    built = build(spec, options.out / spec.name, Options(**given), progress=Progress(quiet=options.quiet))
+    built = build_image(spec, options.out / spec.name, ImageOptions(**given), progress=Progress(quiet=options.quiet))
     if options.json:
         print_json(built.to_data())
     else:

@@ -107,7 +107,7 @@ ROOMS: Rooms = {
 }
 # Of these packages any module may be imported, and only their rooms have doors.
 ANNEXES: Rooms = {
-    "archiver": ("compiling", "containers", "inspecting", "rows", "weights", "own"),
+    "archiver": ("compiling", "containers", "inspecting", "rows", "weights", "own_handler"),
     "config": ("combinations", "lint", "pages", "sections"),
     "marina": ("starting",),
 }

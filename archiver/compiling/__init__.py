@@ -1,25 +1,25 @@
-"""A graph is exported, its programs are compiled side by side, and what was compiled before is not compiled again."""
+"""Exports a graph, compiles its programs in parallel, and takes from a cache what was compiled before."""
 
-from archiver.compiling.building import prune_cache, save_program
-from archiver.compiling.cache import cache_folder, keep, processor, taken_out
-from archiver.compiling.exporting import export_again, export_for, trace
-from archiver.compiling.side_by_side import Task, compile_all, task_for
-from archiver.compiling.surroundings import quiet, reproducible_compiler, threads
+from archiver.compiling.artifacts import prune_cache, save_program
+from archiver.compiling.cache import cache_folder, cpu_model, load_from_cache, store_in_cache
+from archiver.compiling.environment import quiet, reproducible_compiler, torch_threads
+from archiver.compiling.exporting import export_graph, export_shape, reexport
+from archiver.compiling.parallel import Task, compile_all, task_for
 
 __all__ = [
     "Task",
     "cache_folder",
     "compile_all",
-    "export_again",
-    "export_for",
-    "keep",
-    "processor",
+    "cpu_model",
+    "export_graph",
+    "export_shape",
+    "load_from_cache",
     "prune_cache",
     "quiet",
+    "reexport",
     "reproducible_compiler",
     "save_program",
-    "taken_out",
+    "store_in_cache",
     "task_for",
-    "threads",
-    "trace",
+    "torch_threads",
 ]

@@ -1,7 +1,7 @@
-"""Compiled artifacts, kept by what they are made of: a change of the spec that leaves the graph, its weights and its
-shapes alone compiles nothing again.
+"""A cache of compiled artifacts: a change of the spec that leaves the graph, its weights and its shapes alone compiles
+nothing again.
 
-The name of an entry is a hash of everything that the compiler sees; an entry is checked when it is taken out.
+An entry is named by a hash of everything that the compiler sees, and its content is checked when it is loaded.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import torch
 from torch.export import ExportedProgram
 
 from archiver.toolchain import compiler_version
+from config.record import file_sha256
 from handlers.machine import machine_key
 
 VARIABLE = "MARINA_CACHE"
 _MOST_BYTES = 4_000_000_000
-_OURS = ("building.py", "cache.py", "descriptors.py", "surroundings.py", "../instructions.py")
+# Our own modules that affect the bytes of an artifact: a change of one invalidates the cache.
+_COMPILING_MODULES = ("artifacts.py", "cache.py", "descriptors.py", "environment.py", "../cpu_target.py")
 
 
 def cache_folder() -> Path | None:
-    """`$MARINA_CACHE`, or marina's folder in the user's cache; None when it is `off`, or when nothing can be kept."""
+    """`$MARINA_CACHE`, or Marina's folder in the user's cache; None when it is `off` or cannot be written."""
     chosen = os.environ.get(VARIABLE)
     if chosen == "off":
         return None
@@ -40,39 +42,40 @@ def cache_folder() -> Path | None:
 
 
 def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str:
-    """A hash of the graph, its weights, its inputs, the compiler's settings, and what compiles where."""
+    """A hash of the graph, its weights, its inputs, the compiler, its settings, and the machine."""
     digest = hashlib.sha256()
-    here = Path(__file__).parent
+    here, inputs = Path(__file__).parent, _tensors(program.example_inputs)
+    on_cuda = any(value.is_cuda for value in inputs)
     made_by = {
-        "ours": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _OURS],
-        "machine": machine_key(torch.device("cuda", 0) if _on_cuda(program) else torch.device("cpu")),
-        "processor": processor(),
+        "ours": [file_sha256(here / name) for name in _COMPILING_MODULES],
+        "machine": machine_key(torch.device("cuda", 0) if on_cuda else torch.device("cpu")),
+        "processor": cpu_model(),
         "compiler": compiler_version(),
         "threads": torch.get_num_threads(),
         "settings": settings,
-        "graph": _graph(program),
+        "graph": _graph_code(program),
         "signature": str(program.graph_signature),
         "ranges": str(program.range_constraints),
-        "inputs": [_form(value) for value in _tensors(program.example_inputs)],
+        "inputs": [_layout_of(value) for value in inputs],
     }
     digest.update(json.dumps(made_by, sort_keys=True, default=str).encode())
     for name, value in sorted({**program.state_dict, **program.constants}.items()):
-        digest.update(f"{name} {_form(value)}".encode())
+        digest.update(f"{name} {_layout_of(value)}".encode())
         if isinstance(value, torch.Tensor):
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def taken_out(key: str, file: Path) -> bool:
-    """Puts the artifact of a key at `file`, when there is one and it is whole."""
+def load_from_cache(key: str, file: Path) -> bool:
+    """Copies the artifact of a key to `file`; False if the cache has none or the entry is damaged."""
     folder = cache_folder()
     if folder is None:
         return False
-    kept, proof = folder / f"{key}.pt2", folder / f"{key}.sha256"
+    artifact, checksum = folder / f"{key}.pt2", folder / f"{key}.sha256"
     try:
-        shutil.copyfile(kept, file)
-        if _sha256(file) == proof.read_text(encoding="ascii").strip():
-            os.utime(kept)  # what was used last goes last
+        shutil.copyfile(artifact, file)
+        if file_sha256(file) == checksum.read_text(encoding="ascii").strip():
+            os.utime(artifact)  # _make_room deletes the least recently used first
             return True
     except (OSError, UnicodeDecodeError):
         pass
@@ -80,63 +83,54 @@ def taken_out(key: str, file: Path) -> bool:
     return False
 
 
-def keep(key: str, file: Path) -> None:
-    """Keeps an artifact under its key, and removes what was not used for the longest time when there is too much."""
+def store_in_cache(key: str, file: Path) -> None:
+    """Stores an artifact under its key, and deletes the least recently used entries when the cache is too large."""
     folder = cache_folder()
     if folder is None:
         return
     try:
-        moved_into(folder / f"{key}.sha256", (_sha256(file) + "\n").encode())
-        moved_into(folder / f"{key}.pt2", file.read_bytes())
+        write_atomically(folder / f"{key}.sha256", (file_sha256(file) + "\n").encode())
+        write_atomically(folder / f"{key}.pt2", file.read_bytes())
         _make_room(folder)
     except OSError:
-        return  # a full disk here must not end a package that is fine
+        return  # the package itself is fine: a full cache disk must not fail it
 
 
 def _make_room(folder: Path) -> None:
-    kept = sorted(folder.glob("*.pt2"), key=lambda file: file.stat().st_mtime, reverse=True)
+    entries = sorted(folder.glob("*.pt2"), key=lambda file: file.stat().st_mtime, reverse=True)
     total = 0
-    for file in kept:
+    for file in entries:
         total += file.stat().st_size
         if total > _MOST_BYTES:
             file.unlink(missing_ok=True)
             file.with_suffix(".sha256").unlink(missing_ok=True)
 
 
-def moved_into(target: Path, content: bytes) -> None:
-    """Writes a file beside its place and moves it there: nobody reads half of it."""
+def write_atomically(target: Path, content: bytes) -> None:
+    """Writes a temporary file beside the target and renames it, so that nobody reads a half-written file."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as fresh:
         fresh.write(content)
     os.replace(fresh.name, target)
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _graph(program: ExportedProgram) -> list[str]:
-    """Its operations with every shape, without the comments that say from which file and line each came."""
+def _graph_code(program: ExportedProgram) -> list[str]:
+    """The lines of its code with every shape, without the comments that name the source file and line of each."""
     text = program.graph_module.print_readable(print_output=False, include_stride=True, include_device=True)
     return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-
-
-def _on_cuda(program: ExportedProgram) -> bool:
-    return any(value.is_cuda for value in _tensors(program.example_inputs))
 
 
 def _tensors(inputs: object) -> list[torch.Tensor]:
     return [value for value in torch.utils._pytree.tree_leaves(inputs) if isinstance(value, torch.Tensor)]
 
 
-def _form(value: object) -> str:
+def _layout_of(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
     return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device.type}"
 
 
-def processor() -> str:
-    """The name of the CPU: oneDNN packs weights for its caches too, which no flag names."""
+def cpu_model() -> str:
+    """The CPU's model name. CPU flags are not enough for a cache key: oneDNN also packs weights by cache sizes."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "CPU part"):

@@ -1,7 +1,7 @@
-"""Descriptions of weights that oneDNN has packed, without the bytes that nobody wrote.
+"""Makes the descriptors of weights that oneDNN has packed reproducible, by clearing their uninitialised bytes.
 
-AOTInductor writes such a description, a C structure, into the library that it compiles. Between its fields are gaps for
-alignment, and in them stands what was on the stack: parts of addresses, other ones in every process.
+AOTInductor writes such a descriptor, a C struct, into the library that it compiles. The padding between its fields
+holds whatever was on the stack: parts of addresses, which differ from process to process.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-# `dnnl_memory_desc` of oneDNN 3, as torch serialises it: its size, and the gaps behind `data_type` and `format_kind`.
+# `dnnl_memory_desc` of oneDNN 3 as torch serialises it: its size, and the padding after `data_type` and `format_kind`.
 _BYTES, _GAPS = 772, (range(0x6C, 0x70), range(0x13C, 0x140))
 
 
 @contextmanager
 def reproducible_descriptors() -> Iterator[None]:
-    """While it lasts, Inductor describes packed weights by the same bytes in every process."""
-    # Imported here: Inductor's code generators take a second, and only `compile: aot` needs them.
+    """Within this context, Inductor writes the same bytes for a packed weight's descriptor in every process."""
+    # Imported here because Inductor's code generators take a second to import, and only `compile: aot` needs them.
     from torch._inductor.codegen import cpp_wrapper_cpu
 
     generator: Any = cpp_wrapper_cpu.CppWrapperCpu
-    written = generator.codegen_shape_tuple
+    original = generator.codegen_shape_tuple
 
     def reproducible(wrapper: object, values: Sequence[Any]) -> str:
         if len(values) == _BYTES:
             values = [0 if any(at in gap for gap in _GAPS) else value for at, value in enumerate(values)]
-        text: str = written(wrapper, values)
+        text: str = original(wrapper, values)
         return text
 
     generator.codegen_shape_tuple = reproducible
     try:
         yield
     finally:
-        generator.codegen_shape_tuple = written
+        generator.codegen_shape_tuple = original

@@ -1,4 +1,4 @@
-"""From a graph to programs: for every batch and length that it serves, or for one of them."""
+"""Exports a graph as a program: one for every batch size and length that it serves, or one for a single shape."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from archiver.compiling.surroundings import quiet
+from archiver.calibration import Rows
+from archiver.compiling.environment import quiet
 from archiver.encoders import EncoderGraph
-from archiver.inputs import Rows
-from archiver.lengths import of_length, varying_dimensions
+from archiver.lengths import cut_to_length, varying_dimensions
 from archiver.sources import Source
 from config.errors import SourceError
 from config.spec import Spec
 from handlers.lengths import SHORTEST
 from handlers.networks import TensorGraph
 
-# torch names the line where it stopped in two ways.
+# torch has two formats for the line where it stopped.
 _USER_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \w+(?:, code:|\n) *(.+)')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
-    """The graph as a program for every batch up to the largest and every length, or for the one batch it can have."""
+def export_graph(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
+    """Exports the graph for every batch up to the largest and for every length, or for the only batch it supports."""
     sizes, only_batch = spec.model.batch_sizes, source.only_batch
     if only_batch is not None and sizes != (only_batch,):
         raise SourceError(
@@ -36,30 +36,30 @@ def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], source
             f"but `{spec.model.source}` was exported for {only_batch} rows",
             hint=f"batch_sizes: [{only_batch}], or export it with a dynamic first dimension",
         )
-    shapes = _any_size(spec, inputs, source)
+    shapes = _dynamic_batch_and_length(spec, inputs, source)
     if shapes is not None and isinstance(graph, (TensorGraph, EncoderGraph)):
-        shapes = (shapes,)  # it takes its inputs as *inputs, one tuple
+        shapes = (shapes,)  # its `forward` takes `*inputs`, which count as one tuple
     try:
-        # What torch could not export it also prints, as a graph of its own names.
+        # When torch cannot export something it also prints the graph, with names that mean nothing to a user.
         with torch.no_grad(), quiet(), redirect_stderr(io.StringIO()):
             return torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=True)
     except Exception as err:
-        raise _not_exported(spec, err) from err
+        raise _export_error(spec, err) from err
 
 
-def _not_exported(spec: Spec, err: Exception) -> SourceError:
-    """What torch could not export, at the line of the user's own that it stopped at, and what to do."""
+def _export_error(spec: Spec, err: Exception) -> SourceError:
+    """Names the line of the user's code that torch could not export, and a way out."""
     text, sizes = _COLOURS.sub("", str(err)), spec.model.batch_sizes
     reason = next((line.strip() for line in text.splitlines() if line.strip()), type(err).__name__)
     if "ConstraintViolation" in type(err).__name__ or "Constraints violated" in text:
-        hint = f"its batch is fixed by the model's code; `batch_sizes: [{max(sizes)}]` packages that one"
+        hint = f"the model's code fixes the batch size; `batch_sizes: [{max(sizes)}]` packages that one"
         return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
     if not spec.model.source.partition(":")[0].endswith(".py"):
         hint = "export the model yourself and use `source: ./program.pt2`"
         return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
     hint = "compile: eager, which runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
     folder = spec.path(spec.model.source.partition(":")[0]).parent
-    # The innermost last: torch's own frames lie elsewhere.
+    # From the innermost frame outwards, skipping torch's own.
     for file, line, code in reversed(_USER_FRAME.findall(text)):
         if Path(file).is_relative_to(folder.resolve()) and "site-packages" not in file:
             place = f"{os.path.normpath(folder / Path(file).relative_to(folder.resolve()))}:{line}"
@@ -67,16 +67,18 @@ def _not_exported(spec: Spec, err: Exception) -> SourceError:
     return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
 
 
-def export_for(source: Source, module: nn.Module, inputs: Rows, batch: int, length: int | None) -> ExportedProgram:
-    """The program for one batch, and for one length unless it takes every one."""
-    rows = tuple(value[:batch].contiguous() for value in of_length(source, inputs, length))
+def export_shape(source: Source, module: nn.Module, inputs: Rows, batch: int, length: int | None) -> ExportedProgram:
+    """Exports the program for one batch size, and for one length unless it takes every length."""
+    rows = tuple(value[:batch].contiguous() for value in cut_to_length(source, inputs, length))
     with torch.no_grad(), quiet():
-        return torch.export.export(module, rows, dynamic_shapes=_any_length(source, len(rows)))
+        return torch.export.export(module, rows, dynamic_shapes=_dynamic_length(source, len(rows)))
 
 
-def _any_size(spec: Spec, inputs: tuple[torch.Tensor, ...], source: Source) -> tuple[object, ...] | None:
-    """The dynamic dimensions of every input: the batch, and the one that varies from request to request; None when
-    there is only one batch size and length."""
+def _dynamic_batch_and_length(
+    spec: Spec, inputs: tuple[torch.Tensor, ...], source: Source
+) -> tuple[object, ...] | None:
+    """The dynamic dimensions of every input: the batch, and the one that varies from request to request. None if there
+    is only one batch size and one length."""
     sizes, lengths = spec.model.batch_sizes, source.lengths
     dynamic: list[dict[int, object]] = [{} for _ in inputs]
     if len(sizes) > 1:
@@ -91,8 +93,8 @@ def _any_size(spec: Spec, inputs: tuple[torch.Tensor, ...], source: Source) -> t
     return tuple(dynamic) if any(dynamic) else None
 
 
-def _any_length(source: Source, arguments: int) -> tuple[dict[int, object], ...] | None:
-    """The dynamic dimensions of an artifact for one batch size."""
+def _dynamic_length(source: Source, arguments: int) -> tuple[dict[int, object], ...] | None:
+    """The dynamic dimensions of an artifact for one batch size: its length, or none."""
     if source.lengths is None or not source.lengths.dynamic:
         return None
     length = torch.export.Dim("length", min=SHORTEST, max=max(source.lengths.buckets))
@@ -102,7 +104,7 @@ def _any_length(source: Source, arguments: int) -> tuple[dict[int, object], ...]
     return dynamic
 
 
-def export_again(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
-    """A traced or quantised module as a program for every batch it has to serve."""
+def reexport(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
+    """Exports an exported or quantised module once more, for every batch and length that it has to serve."""
     with torch.no_grad(), quiet():
-        return torch.export.export(module, inputs, dynamic_shapes=_any_size(spec, inputs, source))
+        return torch.export.export(module, inputs, dynamic_shapes=_dynamic_batch_and_length(spec, inputs, source))

@@ -1,6 +1,6 @@
-"""Container images of a package. No torch here."""
+"""Builds container images of a package. Nothing here imports torch."""
 
-from archiver.containers.build import Options, image
+from archiver.containers.build import ImageOptions, build_image
 from archiver.containers.builders import find_builder
 
-__all__ = ["Options", "find_builder", "image"]
+__all__ = ["ImageOptions", "build_image", "find_builder"]

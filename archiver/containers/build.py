@@ -1,6 +1,6 @@
-"""`marina image`: the image of a spec's package, built by whichever builder is there, and its record.
+"""`marina image`: builds the image of a spec's package with whichever container builder is installed, and records it.
 
-Imports no torch: an image is built where there is a builder, which need not be where models are compiled.
+Nothing here imports torch, because a machine with a builder need not be one that compiles models.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal
 
-from archiver.containers.builders import Build, Builder, Command, find_builder
-from archiver.containers.layers import Layout, read_file, read_layout
+from archiver.containers.builders import Builder, BuildRequest, Command, find_builder
+from archiver.containers.layers import Layout, read_image_file, read_layout
 from config.errors import InputError, Refused, listed
 from config.machine import end_with_parent
 from config.progress import Progress
@@ -32,26 +32,26 @@ BASE = "docker.io/library/python:3.11-slim-bookworm"
 BOM = "opt/marina/bom.json"
 Target = Literal["cpu", "cuda", "loadtest", "vllm"]
 _ROOT = Path(__file__).resolve().parents[2]
-# As in the MAR and in docker/install.py: equal inputs give equal layers, whenever they are built.
+# 1980-01-01, as in the MAR and in docker/install.py: equal inputs give equal layers, whenever they are built.
 _EPOCH = 315532800
 _ARGUMENTS = ("BUILD_BASE", "TORCH_INDEX")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What may be chosen about an image."""
+class ImageOptions:
+    """The choices that the command line offers for an image."""
 
     target: Target | None = None
-    """Default: what the spec needs."""
+    """Default: the one that the spec needs."""
     builder: str | None = None
     base: str = BASE
     base_digest: str | None = None
     wheels: Path | None = None
-    """A folder to install from; nothing is asked of an index then."""
+    """A folder of wheels to install from, instead of a package index."""
     pip_conf: Path | None = None
     tag: str | None = None
-    """Default: the spec's version, with the target where that is not what the spec needs."""
+    """Default: the spec's version, followed by the target if that is not the one the spec needs."""
     build_arg: tuple[str, ...] = ()
     """`NAME=VALUE` for the Dockerfile."""
     model_at_runtime: bool = False
@@ -59,13 +59,13 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Built:
-    """`image.json`."""
+class BuiltImage:
+    """An image that was built, as `image.json` records it."""
 
     ref: str
     tag: str
     digest: str | None
-    """Of the manifest in the registry; None until it was pushed."""
+    """The digest of the manifest in the registry; None if the image was not pushed."""
     package_sha256: str | None
     target: Target
     base: str
@@ -73,73 +73,78 @@ class Built:
     layout: Layout
 
     def to_data(self) -> dict[str, Any]:
-        """The record as JSON has it."""
+        """The record as plain data for JSON."""
         plain = {name: value for name, value in vars(self).items() if name != "layout"}
         layers = [asdict(layer) for layer in self.layout.layers]
         return {"schema": SCHEMA, **plain, "layers": layers, "bytes": self.layout.bytes}
 
 
-def image(spec: Spec, folder: Path, options: Options, *, progress: Progress) -> Built:
-    """Builds the image of what lies in `folder` (`build/<name>`), and writes its record and bill of materials there."""
+def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Progress) -> BuiltImage:
+    """Builds the image of the package in `folder` (`build/<name>`), and writes its record and bill of materials
+    there."""
     target: Target = options.target or spec.image_target
     package = None if target == "loadtest" or options.model_at_runtime else _checked_package(spec, folder, target)
-    _check(options)
+    _check_options(options)
     builder = find_builder(options.builder)
-    ref, tag = reference(spec, target, options)
+    ref, tag = image_reference(spec, target, options)
     stem = "image" if target == spec.image_target else f"image-{target}"
     base = options.base if options.base_digest is None else f"{_without_tag(options.base)}@{options.base_digest}"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{stem}.log"
-    with _staged(spec, folder, package, options.wheels) as contexts:
-        build = Build(
+    with _staged_contexts(spec, folder, package, options.wheels) as contexts:
+        request = BuildRequest(
             context=_ROOT,
             dockerfile=_ROOT / "docker" / "Dockerfile",
             target=target,
             reference=f"{ref}:{tag}",
             epoch=_EPOCH,
             arguments={"BASE": base, **dict(argument.split("=", 1) for argument in options.build_arg)},
-            contexts=contexts if target != "loadtest" else {k: v for k, v in contexts.items() if k != "package"},
+            contexts={name: path for name, path in contexts.items() if name != "package" or target != "loadtest"},
             labels=_labels(spec, target, package, options),
             pip_conf=options.pip_conf,
         )
         with progress.step(f"build {target} with {builder.name}"):
-            _run(builder.build(build), log)
-    layout = _look(builder, build.reference, folder, stem, progress, log)
-    digest = _push(builder, build.reference, folder, progress, log) if options.push else None
-    sha256 = package.sha256 if package else None
-    name = f"{builder.name} {builder.version}"
-    built = Built(ref, tag, digest, sha256, target, base, name, layout)
-    write_json(folder / f"{stem}.json", built.to_data())
-    return built
+            _run(builder.build(request), log)
+    layout = _measure(builder, request.reference, folder, stem, progress, log)
+    record = BuiltImage(
+        ref=ref,
+        tag=tag,
+        digest=_push(builder, request.reference, folder, progress, log) if options.push else None,
+        package_sha256=package.sha256 if package else None,
+        target=target,
+        base=base,
+        builder=f"{builder.name} {builder.version}",
+        layout=layout,
+    )
+    write_json(folder / f"{stem}.json", record.to_data())
+    return record
 
 
 def _checked_package(spec: Spec, folder: Path, target: Target) -> Package:
-    """The package, if it is the spec's, whole, and can run in an image."""
+    """The package in the folder. Raises InputError unless it is the spec's, undamaged, and can run in this image."""
     package = read_package(folder)
     record, again = package.record, f"marina package {spec.file}"
     if (record.name, record.version) != (spec.name, spec.version):
-        text = f"{folder / 'package.json'}: is of `{record.name}` {record.version}, the spec is of "
+        text = f"{folder / 'package.json'}: it is the package of `{record.name}` {record.version}, but the spec is of "
         raise InputError(text + f"`{spec.name}` {spec.version}", hint=again)
     if target == "vllm" and record.device == "cpu":
-        text = f"{folder / 'package.json'}: `serving.device` is `cpu`, but the image `vllm` has a vLLM for GPUs"
+        text = f"{folder / 'package.json'}: `serving.device` is `cpu`, but the image `vllm` contains a vLLM for GPUs"
         raise InputError(text, hint="device: cuda, or an image of your own with vLLM at `text.vllm.python`")
     made_for = "vllm" if record.text and record.text.engine == "vllm" else record.device
     if made_for != target:
         text = f"`--target`: got `{target}`, but the package is for `{made_for}`"
         raise InputError(text, hint=f"--target {made_for}, or --model-at-runtime")
-    if record.compile == "jit" or record.on_mismatch == "jit":
-        name = "model.compile" if record.compile == "jit" else "model.on_mismatch"
-        text = (
-            f"{folder / 'package.json'}: `{name}` is `jit`, which compiles where it serves, and images hold no compiler"
-        )
-        raise InputError(text, hint="compile: aot" if record.compile == "jit" else "on_mismatch: fail")
+    for field, value, instead in (("compile", record.compile, "aot"), ("on_mismatch", record.on_mismatch, "fail")):
+        if value == "jit":
+            why = f"`model.{field}` is `jit`, which compiles while serving, but images contain no compiler"
+            raise InputError(f"{folder / 'package.json'}: {why}", hint=f"{field}: {instead}")
     mar = folder / package.mar
     if not mar.is_file() or file_sha256(mar) != package.sha256:
-        raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} is about", hint=again)
+        raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} describes", hint=again)
     return package
 
 
-def _check(options: Options) -> None:
+def _check_options(options: ImageOptions) -> None:
     if not (_ROOT / "docker" / "Dockerfile").is_file():
         raise InputError(
             f"{_ROOT}: no `docker/Dockerfile`: images are built from Marina's repository, not from its wheel"
@@ -156,9 +161,9 @@ def _check(options: Options) -> None:
         raise InputError(f"`--pip-conf`: no such file: {options.pip_conf}")
 
 
-def reference(spec: Spec, target: Target, options: Options) -> tuple[str, str]:
-    """Where the image is kept, and its tag. The load generator is the same for every model; an image of another target
-    than the spec's must not take the tag of the one that serves it."""
+def image_reference(spec: Spec, target: Target, options: ImageOptions) -> tuple[str, str]:
+    """The image's repository and tag. The load generator's image is the same for every model. An image for a target
+    other than the spec's must not get the tag of the image that serves the spec."""
     if target == "loadtest":
         return f"{spec.kubernetes.registry}/marina-loadtest", options.tag or metadata.version("marina")
     tag = spec.version if target == spec.image_target else f"{spec.version}-{target}"
@@ -166,8 +171,11 @@ def reference(spec: Spec, target: Target, options: Options) -> tuple[str, str]:
 
 
 @contextmanager
-def _staged(spec: Spec, folder: Path, package: Package | None, wheels: Path | None) -> Iterator[dict[str, Path]]:
-    """Contexts beside the repository: wheels, and the package as it lies in the image, with fixed modes and times."""
+def _staged_contexts(
+    spec: Spec, folder: Path, package: Package | None, wheels: Path | None
+) -> Iterator[dict[str, Path]]:
+    """Build contexts besides the repository: the wheels, and the package as the image will contain it, with fixed modes
+    and times."""
     with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary:
         staged = Path(temporary)
         (staged / "config").mkdir()
@@ -182,27 +190,28 @@ def _staged(spec: Spec, folder: Path, package: Package | None, wheels: Path | No
         yield contexts | ({"wheels": wheels.resolve()} if wheels else {})
 
 
-def _labels(spec: Spec, target: Target, package: Package | None, options: Options) -> dict[str, str]:
-    """The OCI's names where it has one; no time, which would make equal images differ."""
-    ours, server = "org.opencontainers.image.", target != "loadtest"
+def _labels(spec: Spec, target: Target, package: Package | None, options: ImageOptions) -> dict[str, str]:
+    """The image's labels, with the OCI's names where it has one. The build time is left out, because it would make
+    equal images differ."""
+    oci, server = "org.opencontainers.image.", target != "loadtest"
     labels = {
-        ours + "title": spec.name if server else "marina-loadtest",
-        ours + "description": "A model served by TorchServe under Marina" if server else "Marina's load generator",
-        ours + "version": spec.version if server else metadata.version("marina"),
-        ours + "base.name": options.base,
+        oci + "title": spec.name if server else "marina-loadtest",
+        oci + "description": "A model served by TorchServe under Marina" if server else "Marina's load generator",
+        oci + "version": spec.version if server else metadata.version("marina"),
+        oci + "base.name": options.base,
         "marina.version": metadata.version("marina"),
     }
     if options.base_digest:
-        labels[ours + "base.digest"] = options.base_digest
+        labels[oci + "base.digest"] = options.base_digest
     if revision := _revision():
-        labels[ours + "revision"] = revision
+        labels[oci + "revision"] = revision
     if package:
         labels["marina.package.sha256"] = package.sha256
     return labels
 
 
 def _revision() -> str | None:
-    """The commit the image's code is of; with `-dirty` when it is not quite that."""
+    """The commit of the code in the image, with `-dirty` if there are uncommitted changes; None outside a clone."""
     git = ("git", "-C", str(_ROOT))
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -212,15 +221,15 @@ def _revision() -> str | None:
     return head + ("-dirty" if changes else "")
 
 
-def _look(builder: Builder, reference: str, folder: Path, stem: str, progress: Progress, log: Path) -> Layout:
-    """Measures the image, and takes the bill of materials out of it."""
-    with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary, progress.step("look at the layers"):
+def _measure(builder: Builder, reference: str, folder: Path, stem: str, progress: Progress, log: Path) -> Layout:
+    """Measures the image's layers, and copies its bill of materials to the folder."""
+    with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary, progress.step("measure the layers"):
         file = Path(temporary) / "image.tar"
         _run(builder.export(reference, file), log)
         layout = read_layout(file)
-        bom = read_file(file, BOM)
+        bom = read_image_file(file, BOM)
     if bom is None:
-        raise Refused(f"{reference}: holds no `/{BOM}`")
+        raise Refused(f"{reference}: contains no `/{BOM}`")
     write_text(folder / ("bom.json" if stem == "image" else f"bom-{stem.removeprefix('image-')}.json"), bom.decode())
     return layout
 
@@ -233,7 +242,7 @@ def _push(builder: Builder, reference: str, folder: Path, progress: Progress, lo
 
 
 def _run(command: Command, log: Path, hint: Callable[[str], str | None] = lambda _: None) -> None:
-    """Runs a builder; what it says goes to a log, and its end to the user when it fails."""
+    """Runs a builder with its output in a log file; if it fails, the error shows the last lines."""
     with log.open("w", encoding="utf-8") as stream:
         code = subprocess.run(
             command, stdout=stream, stderr=subprocess.STDOUT, check=False, preexec_fn=partial(end_with_parent, SIGTERM)
@@ -245,6 +254,6 @@ def _run(command: Command, log: Path, hint: Callable[[str], str | None] = lambda
 
 
 def _without_tag(reference: str) -> str:
-    """The name before the tag; a colon in the registry's part is its port."""
+    """The reference without its tag or digest; a colon before the last slash is the registry's port."""
     head, slash, name = reference.rpartition("/")
     return f"{head}{slash}{name.partition('@')[0].partition(':')[0]}"

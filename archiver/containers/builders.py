@@ -1,4 +1,4 @@
-"""Container builders: which one of docker, podman and buildah works here, and what each is told. Commands are data."""
+"""Container builders: which of docker, podman and buildah works here, and the command lines of each, as data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TLS_TROUBLE = re.compile(
 
 
 @dataclass(frozen=True)
-class Build:
+class BuildRequest:
     """One image to build."""
 
     context: Path
@@ -27,43 +27,44 @@ class Build:
     target: str
     reference: str
     epoch: int
-    """The time of everything in the image, so that equal inputs give equal layers."""
+    """The timestamp of every file in the image, so that equal inputs give equal layers."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     contexts: Mapping[str, Path] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     pip_conf: Path | None = None
-    """A secret: in no layer and no history."""
+    """Passed as a secret, so that it is in no layer and not in the history."""
 
 
 @dataclass(frozen=True)
 class Builder:
-    """One program that builds, and how it is spoken to."""
+    """An installed container builder, and its commands."""
 
     name: Literal["docker", "podman", "buildah"]
     version: str
 
-    def build(self, build: Build) -> Command:
-        """Builds an image into the builder's own store."""
+    def build(self, request: BuildRequest) -> Command:
+        """The command that builds an image into the builder's own store."""
         head: Command
         if self.name == "docker":
             head = ("docker", "buildx", "build", "--provenance=false", "--output", "type=docker,rewrite-timestamp=true")
-            head += ("--build-arg", f"SOURCE_DATE_EPOCH={build.epoch}")
+            head += ("--build-arg", f"SOURCE_DATE_EPOCH={request.epoch}")
         else:
-            # Docker's format, because the OCI's has no health check; layers, or the model would be in one with torch.
+            # Docker's format, because the OCI's has no health check. With layers, because the model would otherwise be
+            # in the same layer as torch.
             head = (self.name, "build", "--format", "docker", "--layers", "--pull=false")
-            head += ("--timestamp", str(build.epoch))
+            head += ("--timestamp", str(request.epoch))
         options = [
-            *_pairs("--build-arg", build.arguments),
-            *_pairs("--build-context", build.contexts),
-            *_pairs("--label", build.labels),
+            *_pairs("--build-arg", request.arguments),
+            *_pairs("--build-context", request.contexts),
+            *_pairs("--label", request.labels),
         ]
-        if build.pip_conf:
-            options += ["--secret", f"id=pip,src={build.pip_conf}"]
-        where = ("--file", str(build.dockerfile), "--target", build.target, "--tag", build.reference)
-        return (*head, *options, *where, str(build.context))
+        if request.pip_conf:
+            options += ["--secret", f"id=pip,src={request.pip_conf}"]
+        where = ("--file", str(request.dockerfile), "--target", request.target, "--tag", request.reference)
+        return (*head, *options, *where, str(request.context))
 
     def export(self, reference: str, file: Path) -> Command:
-        """Writes an image as an OCI layout in a tar."""
+        """The command that writes an image to a tar file, as an OCI layout."""
         if self.name == "docker":
             return ("docker", "save", "--output", str(file), reference)
         if self.name == "podman":
@@ -72,13 +73,13 @@ class Builder:
         return ("buildah", "push", "--quiet", "--disable-compression", reference, f"oci-archive:{file}:{reference}")
 
     def push(self, reference: str, digest: Path) -> Command:
-        """Sends an image to its registry; podman and buildah write the digest into the file."""
+        """The command that pushes an image to its registry; podman and buildah write its digest to the file."""
         if self.name == "docker":
             return ("docker", "push", reference)
         return (self.name, "push", "--quiet", "--digestfile", str(digest), reference, f"docker://{reference}")
 
     def push_hint(self, reference: str, output: str) -> str | None:
-        """What to type when the registry speaks no TLS, or with a certificate that nobody knows; None otherwise."""
+        """What to change if the registry does not speak TLS or has an unknown certificate; None for other failures."""
         if not _TLS_TROUBLE.search(output):
             return None
         registry = reference.partition("/")[0]
@@ -86,20 +87,20 @@ class Builder:
             return f'in /etc/docker/daemon.json: {{"insecure-registries": ["{registry}"]}}, then restart Docker'
         return (
             f'in /etc/containers/registries.conf: [[registry]] location = "{registry}", insecure = true; '
-            f"what `{self.name} push --tls-verify=false` does once, this does for `marina image` as well"
+            f"`{self.name} push --tls-verify=false` does the same for a single push, without `marina image`"
         )
 
     def pushed_digest(self, reference: str, digest: Path) -> str:
-        """The digest of the manifest that the registry now has, after `push`."""
+        """After `push`, the digest of the manifest in the registry."""
         if self.name != "docker":
             return digest.read_text(encoding="utf-8").strip()
         repository = reference.rpartition(":")[0]
-        shown = _said("docker", "image", "inspect", "--format", '{{join .RepoDigests "\\n"}}', reference)
+        shown = _output_of("docker", "image", "inspect", "--format", '{{join .RepoDigests "\\n"}}', reference)
         return next(line.partition("@")[2] for line in shown.splitlines() if line.startswith(f"{repository}@"))
 
 
 def find_builder(name: str | None = None) -> Builder:
-    """The named builder, or the first that works here; ToolMissing says why none does."""
+    """The named builder, or the first that works here; if none does, ToolMissing says why."""
     if name is not None and name not in _PROBES:
         raise InputError(f"`--builder`: got `{name}`, allowed: {listed(_PROBES)}")
     reasons = []
@@ -118,24 +119,20 @@ class _NotUsable(Exception):
 
 
 def _docker() -> Builder:
-    version = _said("docker", "buildx", "version").split()
-    # The client is often there without a daemon.
-    _said("docker", "version", "--format", "{{.Server.Version}}")
+    version = _output_of("docker", "buildx", "version").split()
+    # The client is often installed without a running daemon, which only this command notices.
+    _output_of("docker", "version", "--format", "{{.Server.Version}}")
     return Builder("docker", f"buildx {version[1] if len(version) > 1 else ''}".strip())
 
 
-def _podman() -> Builder:
-    return Builder("podman", _said("podman", "version", "--format", "{{.Client.Version}}"))
+_PROBES: dict[str, Callable[[], Builder]] = {
+    "docker": _docker,
+    "podman": lambda: Builder("podman", _output_of("podman", "version", "--format", "{{.Client.Version}}")),
+    "buildah": lambda: Builder("buildah", _output_of("buildah", "--version").split()[2]),
+}
 
 
-def _buildah() -> Builder:
-    return Builder("buildah", _said("buildah", "--version").split()[2])
-
-
-_PROBES: dict[str, Callable[[], Builder]] = {"docker": _docker, "podman": _podman, "buildah": _buildah}
-
-
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     if shutil.which(command[0]) is None:
         raise _NotUsable("not installed")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Reads an image that a builder wrote as an OCI layout in a tar: its layers, their sizes, and single files in them."""
+"""Reads an image from a tar file with an OCI layout: its layers, their sizes, and single files in them."""
 
 from __future__ import annotations
 
@@ -16,53 +16,54 @@ from typing import IO, Any, cast
 from config.errors import InputError
 
 _PIECE = 1 << 20
-# What builders put around an instruction.
+# What builders add around an instruction of the Dockerfile.
 _NOISE = re.compile(r"^/bin/sh -c (#\(nop\) *)?|(?<= )(dir|file|multi):[0-9a-f]{64} in | # buildkit$")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer as it lies unpacked, whatever the builder or the registry compresses it with."""
+    """One uncompressed layer, so that the builder's or registry's compression does not matter."""
 
     digest: str
-    """sha256 of the uncompressed tar: the image's `diff_id`."""
+    """The sha256 of the uncompressed tar, which is the image's `diff_id`."""
     bytes: int
-    """Of the uncompressed tar."""
+    """The size of the uncompressed tar."""
     created_by: str
-    """The instruction that made it."""
+    """The instruction that created it."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a tar holds: the image's configuration and its layers, base first."""
+    """The image in a tar file: its configuration, and its layers from the base upwards."""
 
     config: dict[str, Any]
     layers: tuple[Layer, ...]
 
     @property
     def bytes(self) -> int:
-        """Uncompressed, all layers together."""
+        """The uncompressed size of all layers."""
         return sum(layer.bytes for layer in self.layers)
 
 
 def read_layout(file: Path) -> Layout:
-    """The image in a tar; InputError when it is not an image, or a layer is not what the configuration promises."""
+    """Reads the image in a tar file; InputError if it is not an image, or if a layer does not have the configured
+    digest."""
     with _opened(file) as archive:
         manifest, config_name = _manifest(archive, file)
         config = json.loads(_blob(archive, config_name).read())
         history = [entry for entry in config.get("history", []) if not entry.get("empty_layer")]
-        made = [_NOISE.sub("", entry.get("created_by", "")).strip() for entry in history]
-        promised, layers = config["rootfs"]["diff_ids"], []
-        for number, (entry, promise) in enumerate(zip(manifest["layers"], promised, strict=True)):
-            digest, size = _measured(archive, entry["digest"])
-            if digest != promise:
-                raise InputError(f"{file}: layer {number} is {digest}, the image's configuration says {promise}")
-            layers.append(Layer(digest, size, made[number] if number < len(made) else ""))
+        instructions = [_NOISE.sub("", entry.get("created_by", "")).strip() for entry in history]
+        digests, layers = config["rootfs"]["diff_ids"], []
+        for number, (entry, expected) in enumerate(zip(manifest["layers"], digests, strict=True)):
+            digest, size = _measure_layer(archive, entry["digest"])
+            if digest != expected:
+                raise InputError(f"{file}: layer {number} is {digest}, the image's configuration says {expected}")
+            layers.append(Layer(digest, size, instructions[number] if number < len(instructions) else ""))
     return Layout(config=config, layers=tuple(layers))
 
 
-def read_file(file: Path, path: str) -> bytes | None:
-    """The content of one file of the image in a tar, from the last layer that has it; None when none has."""
+def read_image_file(file: Path, path: str) -> bytes | None:
+    """The content of one file of the image in a tar file, from the topmost layer that has it; None if none has."""
     with _opened(file) as archive:
         manifest, _ = _manifest(archive, file)
         for entry in reversed(manifest["layers"]):
@@ -87,18 +88,16 @@ def _manifest(archive: tarfile.TarFile, file: Path) -> tuple[dict[str, Any], str
         index = json.load(_member(archive, "index.json"))
         digest = index["manifests"][0]["digest"]
         manifest = json.loads(_blob(archive, digest).read())
-        # An index of images for several machines, or of an image and its attestation.
+        # This may be an index: of images for several platforms, or of an image and its attestation, whose platform is
+        # `unknown`.
         if "manifests" in manifest:
-            digest = next(item["digest"] for item in manifest["manifests"] if _runs(item))
+            platforms = {item["digest"]: item.get("platform", {}).get("os") for item in manifest["manifests"]}
+            digest = next(digest for digest, system in platforms.items() if system not in (None, "unknown"))
             manifest = json.loads(_blob(archive, digest).read())
         return manifest, manifest["config"]["digest"]
     except (KeyError, IndexError, StopIteration, ValueError) as err:
         hint = "Docker writes one from version 25 on"
         raise InputError(f"{file}: not an OCI image layout: {err!r}", hint=hint) from err
-
-
-def _runs(entry: dict[str, Any]) -> bool:
-    return entry.get("platform", {}).get("os") not in (None, "unknown")
 
 
 def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
@@ -114,7 +113,7 @@ def _blob(archive: tarfile.TarFile, digest: str) -> IO[bytes]:
 
 @contextmanager
 def _unpacked(archive: tarfile.TarFile, digest: str) -> Iterator[IO[bytes]]:
-    """A layer's tar; builders that keep layers compressed write them so."""
+    """A layer's uncompressed tar; builders that store layers compressed also export them so."""
     with _blob(archive, digest) as stream:
         magic = stream.read(2)
         stream.seek(0)
@@ -125,10 +124,11 @@ def _unpacked(archive: tarfile.TarFile, digest: str) -> Iterator[IO[bytes]]:
             yield cast(IO[bytes], plain)
 
 
-def _measured(archive: tarfile.TarFile, digest: str) -> tuple[str, int]:
-    counted, size = hashlib.sha256(), 0
+def _measure_layer(archive: tarfile.TarFile, digest: str) -> tuple[str, int]:
+    """The digest and size of a layer's uncompressed tar."""
+    sha256, size = hashlib.sha256(), 0
     with _unpacked(archive, digest) as stream:
         while piece := stream.read(_PIECE):
-            counted.update(piece)
+            sha256.update(piece)
             size += len(piece)
-    return f"sha256:{counted.hexdigest()}", size
+    return f"sha256:{sha256.hexdigest()}", size

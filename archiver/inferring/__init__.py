@@ -1,8 +1,7 @@
-"""What a model takes, found by reading its `forward`, following trial inputs to its layers, and trying shapes."""
+"""Finds the inputs that a model takes: reads its `forward`, tracks trial inputs to its layers, and tries shapes."""
 
-from archiver.inferring.arguments import Given, parse_given
-from archiver.inferring.found import Found, Input
-from archiver.inferring.program import inputs_of_program
+from archiver.inferring.arguments import parse_input_option
+from archiver.inferring.exported_program import find_program_inputs
 from archiver.inferring.search import find_inputs
 
-__all__ = ["Found", "Given", "Input", "find_inputs", "inputs_of_program", "parse_given"]
+__all__ = ["find_inputs", "find_program_inputs", "parse_input_option"]

@@ -1,4 +1,4 @@
-"""What a network's `forward` is called with, and what a user has said of it."""
+"""The arguments of a network's `forward`, and the inputs that a user gives by `--input`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from config.errors import InputError, listed
 from config.sections import Dtype, Tensor
 
 FORM = "NAME:DTYPE:SHAPE such as `ids:int64:128` or `ids:int64:{max: 512}`, or NAME:mask_of:INPUT"
-# Optional arguments that a model of varying length wants.
+# Optional arguments that get an input nevertheless, because a model for varying lengths needs its mask.
 _MASKS = ("attention_mask", "mask")
 _DTYPES = {
     "BoolTensor": "bool",
@@ -32,11 +32,11 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of `forward` that a tensor is given for."""
+    """One argument of `forward` that gets a tensor."""
 
     name: str
     dtype: str | None = None
-    """Where its annotation names one."""
+    """From its annotation; None if that names no type."""
 
     @property
     def is_mask(self) -> bool:
@@ -56,7 +56,7 @@ class Argument:
 
 
 def is_state(name: str) -> bool:
-    """Whether an argument is called like what a recurrent layer keeps."""
+    """Whether an argument is named like the state of a recurrent layer."""
     short = re.sub(r"[_0-9]", "", name)
     return short in ("c", "cn", "cx", "h", "hc", "hn", "hx") or any(
         word in name for word in ("cell", "hidden", "state")
@@ -64,15 +64,15 @@ def is_state(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Given:
-    """An input as `--input` names it."""
+class GivenInput:
+    """An input that the user gives by `--input`."""
 
     name: str
     tensor: Tensor
 
 
-def parse_given(text: str) -> Given:
-    """`NAME:DTYPE:SHAPE`, the shape as the spec has it; InputError otherwise."""
+def parse_input_option(text: str) -> GivenInput:
+    """Parses the value of `--input`, `NAME:DTYPE:SHAPE` with a shape as in the spec; InputError if it is malformed."""
     name, _, rest = text.partition(":")
     kind, _, shape = rest.partition(":")
     fields: object = {"mask_of": shape.strip()}
@@ -82,7 +82,7 @@ def parse_given(text: str) -> Given:
             fields = {"dtype": kind, "shape": sides}
         if not name.isidentifier() or ":" not in rest:
             raise ValueError(text)
-        return Given(name, Tensor.model_validate_json(json.dumps(fields)))
+        return GivenInput(name, Tensor.model_validate_json(json.dumps(fields)))
     except ValidationError as err:
         first = err.errors()[0]
         allowed = f"allowed: {listed(get_args(Dtype))}" if first["loc"][0] == "dtype" else f"allowed: {FORM}"
@@ -91,8 +91,8 @@ def parse_given(text: str) -> Given:
         raise InputError(f"`--input`: got `{text}`, allowed: {FORM}") from err
 
 
-def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
-    """The arguments that inputs are given for, in their order; InputError where one is not a tensor."""
+def forward_arguments(network: nn.Module, given: Sequence[GivenInput]) -> list[Argument]:
+    """The arguments of `forward` that get a tensor, in their order; InputError if one of them is not a tensor."""
     parameters = list(inspect.signature(network.forward).parameters.values())
     arguments: list[Argument] = []
     names = {value.name for value in given}
@@ -102,11 +102,11 @@ def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
             continue
         needed = parameter.default is parameter.empty
         if parameter.kind is parameter.KEYWORD_ONLY:
-            wanted = needed
+            is_filled = needed
         else:
-            wanted = not skipped and (needed or parameter.name in names or parameter.name in _MASKS)
-            skipped = not wanted
-        if wanted:
+            is_filled = not skipped and (needed or parameter.name in names or parameter.name in _MASKS)
+            skipped = not is_filled
+        if is_filled:
             arguments.append(_argument(network, parameter))
     if not arguments and given:
         return [Argument(value.name) for value in given]
@@ -119,16 +119,16 @@ def _argument(network: nn.Module, parameter: inspect.Parameter) -> Argument:
     plain = name.rpartition(".")[2]
     if keys := _keys_read(network, parameter.name):
         text = f"`--source`: `forward` takes `{parameter.name}`, a dictionary of {listed(keys)}, allowed: tensors"
-        raise InputError(text, hint=_taken_apart(network, parameter.name, keys))
+        raise InputError(text, hint=_wrapper_class(network, parameter.name, keys))
     if plain.partition("[")[0].lower() in ("bool", "dict", "float", "int", "list", "str"):
         text = f"`--source`: `forward` takes `{parameter.name}: {name}`, allowed: tensors"
-        hint = f"a module around it whose `forward` takes tensors and fills in `{parameter.name}`"
+        hint = f"write a wrapper module whose `forward` takes tensors and fills in `{parameter.name}`"
         raise InputError(text, hint=hint)
     return Argument(parameter.name, _DTYPES.get(plain))
 
 
 def _keys_read(network: nn.Module, argument: str) -> list[str]:
-    """What `forward` reads of an argument by names, as of a dictionary, in the order of its code."""
+    """The keys that `forward` reads from an argument, if that is a dictionary, in the order of the code."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(type(network).forward)))
     except (OSError, SyntaxError, TypeError):
@@ -143,15 +143,15 @@ def _keys_read(network: nn.Module, argument: str) -> list[str]:
             keys.append((node.value.id, node.slice.value, node.lineno, node.col_offset))
         if isinstance(node, ast.Name) and node.id == argument and isinstance(node.ctx, ast.Store):
             return []
-    mine = sorted((line, column, key) for name, key, line, column in keys if name == argument and isinstance(key, str))
-    return [key for key in dict.fromkeys(key for _, _, key in mine) if key.isidentifier()]
+    read = sorted((line, column, key) for name, key, line, column in keys if name == argument and isinstance(key, str))
+    return [key for key in dict.fromkeys(key for _, _, key in read) if key.isidentifier()]
 
 
-def _taken_apart(network: nn.Module, argument: str, keys: Sequence[str]) -> str:
-    """A module that takes the values of the dictionary by themselves."""
+def _wrapper_class(network: nn.Module, argument: str, keys: Sequence[str]) -> str:
+    """The source of a subclass whose `forward` takes the values of the dictionary as separate arguments."""
     others = [name for name in inspect.signature(network.forward).parameters if name != argument]
     given = ", ".join([*keys, *others])
-    made = f"{{{', '.join(f'{chr(34)}{key}{chr(34)}: {key}' for key in keys)}}}"
-    called = ", ".join([f"{argument}={made}", *(f"{name}={name}" for name in others)])
+    dictionary = f"{{{', '.join(f'{chr(34)}{key}{chr(34)}: {key}' for key in keys)}}}"
+    called = ", ".join([f"{argument}={dictionary}", *(f"{name}={name}" for name in others)])
     head = f"class Rows({type(network).__name__}):\n    def forward(self, {given}):"
     return f"{head}\n        return super().forward({called})"

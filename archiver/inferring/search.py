@@ -1,176 +1,178 @@
-"""The search for inputs that a network takes: guesses are tried, and each run says more about the next."""
+"""Searches for inputs that a network takes: tries guesses, and learns from each run what to try next."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 
 import torch
 from torch import nn
 
-from archiver.inferring.arguments import Argument, Given, arguments_of, is_state
-from archiver.inferring.forms import refused_form
-from archiver.inferring.found import Found, Input
-from archiver.inferring.guesses import guesses
-from archiver.inferring.layers import KNOWN, inputs_of, reads_sequences, sounds, states_of
-from archiver.inferring.lengths import counted, with_lengths
-from archiver.inferring.trial import Ran, equal, run
-from archiver.rows import RowsMixed, check_alike, check_apart
+from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state
+from archiver.inferring.guess_notes import describe_guesses
+from archiver.inferring.inferred import InferredInputs, Input
+from archiver.inferring.layer_inputs import KNOWN, has_sequence_layers, layer_inputs, recurrent_states, sounds
+from archiver.inferring.refusals import unservable_arguments
+from archiver.inferring.trial import TrialResult, equal, try_inputs
+from archiver.inferring.varying_lengths import limit_length_arguments, mark_varying_lengths
+from archiver.rows import RowsMixed, check_repeatable, check_rows_apart
 from config.errors import InputError, SourceError, listed
 from handlers.networks import TensorGraph
 
 _MOST_TRIALS, _LONGEST_S = 600, 60.0
-# Beyond a guess that works but mixes rows, so many more are looked at.
-_MORE, _MORE_S = 40, 2.0
-# Trials that are followed also where it is known which layer each input reaches.
-_FOLLOWED = 10
-# More than a recurrent layer is deep: its states have their layers first, and may be taken for rows.
-_ROWS, _ROWS_OF_STATES = 2, 5
+# After a guess that works but mixes rows, the search for a better one ends after this many trials or seconds.
+_MORE_TRIALS, _MORE_S = 40, 2.0
+# The inputs of the first trials are tracked even if it is known which layer each input reaches.
+_TRACKED_TRIALS = 10
+# With states, more rows than a recurrent layer has levels: the first dimension of its states is the level, which must
+# not be mistaken for rows.
+_ROWS, _ROWS_WITH_STATES = 2, 5
 
 Guess = tuple[Input, ...]
 
 
-def find_inputs(network: nn.Module, given: Sequence[Given]) -> Found:
-    """The inputs of `forward` by name; InputError names the flag to say it with where they cannot be found."""
-    search = _Search(network, arguments_of(network, given), given)
+def find_inputs(network: nn.Module, given: Sequence[GivenInput]) -> InferredInputs:
+    """The inputs of `forward` by name. If they cannot be found, the InputError names the option to give them with."""
+    search = _InputSearch(network, forward_arguments(network, given), given)
     network.eval()
     for rows in (search.rows, 1):
-        guess = search.best(rows)
+        guess = search.find_guess(rows)
         if guess is not None:
-            return search.finished(guess, rows)
-    raise search.nothing_works()
+            return search.describe(guess, rows)
+    raise search.failure()
 
 
-class _Search:
-    def __init__(self, network: nn.Module, arguments: list[Argument], given: Sequence[Given]) -> None:
+class _InputSearch:
+    def __init__(self, network: nn.Module, arguments: list[Argument], given: Sequence[GivenInput]) -> None:
         self._network, self._arguments, self._names = network, arguments, [argument.name for argument in arguments]
-        self._sequences = reads_sequences(network)
-        self._choices = [list(self._generic(argument)) for argument in arguments]
-        self._settled = [argument.is_mask or argument.is_length or self._keeps(argument) for argument in arguments]
-        self.rows = _ROWS_OF_STATES if any(map(self._keeps, arguments)) else _ROWS
-        self._by_name = _matched(self._names, given)
-        for at, value in self._by_name.items():
+        self._has_sequences = has_sequence_layers(network)
+        self._choices = [list(self._initial_choices(argument)) for argument in arguments]
+        self._settled = [
+            argument.is_mask or argument.is_length or self._may_be_state(argument) for argument in arguments
+        ]
+        self.rows = _ROWS_WITH_STATES if any(map(self._may_be_state, arguments)) else _ROWS
+        self._given = _match(self._names, given)
+        for at, value in self._given.items():
             self._choices[at], self._settled[at] = [_as_input(value)], True
             self._names[at] = value.name
         self._widened: set[int] = set()
-        self._until = time.monotonic() + _LONGEST_S
+        self._deadline = time.monotonic() + _LONGEST_S
         self._tried = 0
-        self._first: tuple[Guess, str] | None = None
-        self._all_known = False
-        self._answered = ""
+        # The failure to report: the first one, or better the first one after which every argument was settled.
+        self._failed: tuple[Guess, str] | None = None
+        self._failed_when_settled = False
+        self._unservable_output = ""
 
-    def best(self, rows: int) -> Guess | None:
-        """The first guess that works and answers each row by itself; failing that, the first that works."""
+    def find_guess(self, rows: int) -> Guess | None:
+        """The first guess that works and answers each row independently, or else the first that works."""
         works: Guess | None = None
-        after = 0
+        further_trials = 0
         while True:
             for guess in self._guesses():
-                ran = self._run(guess, rows)
-                if self._learns(guess, ran):
+                result = self._try(guess, rows)
+                if self._learn(guess, result):
                     break
-                if ran.outputs is not None:
-                    if rows == 1 or self._apart(guess, ran):
+                if result.outputs is not None:
+                    if rows == 1 or self._rows_independent(guess, result):
                         return guess
                     self._refuse_batch_second(guess)
                     if works is None:
-                        works, self._until = guess, time.monotonic() + _MORE_S
-                after += works is not None
-                if after > _MORE or self._tried >= _MOST_TRIALS or time.monotonic() > self._until:
+                        works, self._deadline = guess, time.monotonic() + _MORE_S
+                further_trials += works is not None
+                if further_trials > _MORE_TRIALS or self._tried >= _MOST_TRIALS or time.monotonic() > self._deadline:
                     return works
             else:
                 return works
 
-    def finished(self, guess: Guess, rows: int) -> Found:
-        """With the columns and limits that were found, the lengths that vary, and what a user should know."""
-        guess, notes = self._within_limits(guess, rows)
-        guess = self._only_used_columns(guess, rows)
-        # However long the search took: it is over.
-        ran = run(self._network, self._values(guess, rows))
-        apart = rows > 1 and self._apart(guess, ran)
-        if not apart:
-            why = self._why_not_apart(guess, rows)
+    def describe(self, guess: Guess, rows: int) -> InferredInputs:
+        """The result for a guess that works: limits on its values, varying lengths, and notes for the user."""
+        guess, notes = self._limit_values(guess, rows)
+        guess = self._drop_unused_columns(guess, rows)
+        # Without the search's deadline, which may have passed.
+        result = try_inputs(self._network, self._values(guess, rows))
+        independent = rows > 1 and self._rows_independent(guess, result)
+        if not independent:
+            why = self._why_rows_mixed(guess, rows)
             notes.append(f"answers to a batch differ from answers one by one, so `batch_sizes` is [1]{why}")
-        settled = {at for at, value in self._by_name.items() if value.tensor.varying or value.tensor.mask_of}
-        named = dict(zip(self._names, guess, strict=True))
-        if counts := [self._names[at] for at, argument in enumerate(self._arguments) if self._counts(at, argument)]:
-            inputs, more = counted(self._network, named, counts)
+        fixed = any(given.tensor.varying or given.tensor.mask_of for given in self._given.values())
+        inputs = dict(zip(self._names, guess, strict=True))
+        # Arguments that say how much of a sequence is used, unless the user has limited them.
+        is_length = [argument.is_length and at not in self._given for at, argument in enumerate(self._arguments)]
+        if any(is_length):
+            inputs, more = limit_length_arguments(self._network, inputs, list(compress(self._names, is_length)))
         else:
-            inputs, more = with_lengths(self._network, named, fixed=bool(settled))
-        for at, value in self._by_name.items():
-            if value.tensor.mask_of:
-                inputs[value.name] = replace(guess[at], mask_of=value.tensor.mask_of)
-            elif value.tensor.varying:
-                inputs[value.name] = replace(guess[at], varies=True)
-        unsaid = {name for at, name in enumerate(self._names) if not self._settled[at] and at not in self._widened}
-        mine = {name for at, name in enumerate(self._names) if at not in self._by_name}
-        more += guesses(self._network, inputs, mine, unsaid)
-        return Found(inputs, ran.shapes, None if apart else 1, ran.names, tuple(notes + more))
+            inputs, more = mark_varying_lengths(self._network, inputs, fixed=fixed)
+        for at, given in self._given.items():
+            if given.tensor.mask_of:
+                inputs[given.name] = replace(guess[at], mask_of=given.tensor.mask_of)
+            elif given.tensor.varying:
+                inputs[given.name] = replace(guess[at], varies=True)
+        unreached = {name for at, name in enumerate(self._names) if not self._settled[at] and at not in self._widened}
+        inferred = {name for at, name in enumerate(self._names) if at not in self._given}
+        more += describe_guesses(self._network, inputs, inferred, unreached)
+        return InferredInputs(inputs, result.shapes, None if independent else 1, result.names, tuple(notes + more))
 
-    def _counts(self, at: int, argument: Argument) -> bool:
-        """Whether it says how much of a sequence is there, and nobody has said how much that may be."""
-        return argument.is_length and at not in self._by_name
-
-    def nothing_works(self) -> InputError | SourceError:
-        if self._first is None:
+    def failure(self) -> InputError | SourceError:
+        """The error to raise if no guess works."""
+        if self._failed is None:
             text = f"`--input`: missing for {listed(self._names)}: no layer shows what `forward` takes"
-            return InputError(text, hint=self._asked(self._names))
-        guess, error = self._first
-        if refused := refused_form(self._network, self._names):
+            return InputError(text, hint=self._input_options(self._names))
+        guess, error = self._failed
+        if refused := unservable_arguments(self._network, self._names):
             return refused
-        if self._answered:
-            hint = "a module around it that returns tensors, each with a row for each row of its inputs"
-            return SourceError(f"`--source`: {self._answered}", hint=hint)
+        if self._unservable_output:
+            hint = "write a wrapper module that returns tensors, each with one row per input row"
+            return SourceError(f"`--source`: {self._unservable_output}", hint=hint)
         shapes = ", ".join(f"`{name}` {tensor}" for name, tensor in zip(self._names, guess, strict=True))
         tried = dict(zip(self._names, guess, strict=True))
-        unknown = [name for at, name in enumerate(self._names) if at not in self._by_name]
+        unknown = [name for at, name in enumerate(self._names) if at not in self._given]
         if not unknown:
-            return SourceError(f"`--input`: the model fails on {shapes}: {error}", hint="another `--input`")
+            return SourceError(f"`--input`: the model fails on {shapes}: {error}", hint="try another `--input`")
+        options = (f"--input {name}:{tried[name].dtype}:{','.join(map(str, tried[name].shape))}" for name in unknown)
         return InputError(
-            f"`--input`: missing for {listed(unknown)}: what `forward` takes was not found in {self._tried} trials; "
-            f"of {shapes} it says: {error}",
-            hint=" ".join(
-                f"--input {name}:{tried[name].dtype}:{','.join(map(str, tried[name].shape))}" for name in unknown
-            )
-            + ", with their own sizes",
+            f"`--input`: missing for {listed(unknown)}: no inputs that `forward` takes were found in {self._tried} "
+            f"trials; with {shapes} it fails: {error}",
+            hint=f"{' '.join(options)}, with the real sizes",
         )
 
-    def _asked(self, names: list[str], shape: str = "3,224,224") -> str:
+    def _input_options(self, names: list[str], shape: str = "3,224,224") -> str:
         return " ".join(f"--input {name}:{'int64:128' if 'id' in name else f'float32:{shape}'}" for name in names)
 
-    def _generic(self, argument: Argument) -> Iterator[Input]:
-        """What an argument may be of which nothing is known but its name."""
+    def _initial_choices(self, argument: Argument) -> Iterator[Input]:
+        """Guesses for an argument of which only the name and the annotation are known."""
         if argument.is_mask:
-            # Of the length that the others have.
+            # -1 stands for the length of the sequence, which `_guesses` fills in.
             yield from (Input((-1,), dtype) for dtype in (argument.dtype, "bool", "float32", "int64") if dtype)
         elif argument.is_length:
             yield Input((), argument.dtype or "int64", least=1, most=1)
         else:
-            if self._keeps(argument):
-                yield from states_of(self._network)
+            if self._may_be_state(argument):
+                yield from recurrent_states(self._network)
             if argument.is_sound:
                 yield from sounds()
             kinds: set[type] = set()
             for layer in self._network.modules():
                 if isinstance(layer, KNOWN) and type(layer) not in kinds:
                     kinds.add(type(layer))
-                    yield from islice(self._of_layer(layer, argument), 40)
+                    yield from islice(self._layer_choices(layer, argument), 40)
             if argument.dtype not in (None, "float32"):
                 yield from (Input(shape, argument.dtype) for shape in ((), (128,), (8,)))
 
-    def _keeps(self, argument: Argument) -> bool:
-        """Whether it may be a state of a recurrent layer."""
-        return is_state(argument.name) and any(states_of(self._network))
+    def _may_be_state(self, argument: Argument) -> bool:
+        """Whether the argument may be the state of a recurrent layer."""
+        return is_state(argument.name) and any(recurrent_states(self._network))
 
-    def _of_layer(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
+    def _layer_choices(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
+        """Guesses for an argument that reaches this layer first."""
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
-        for wanted in inputs_of(layer, self._network, sequence=self._sequences or argument.is_sequence):
-            dtype = argument.dtype or ("float64" if doubles and wanted.dtype == "float32" else wanted.dtype)
-            yield replace(wanted, dtype=dtype)
+        for choice in layer_inputs(layer, self._network, sequence=self._has_sequences or argument.is_sequence):
+            dtype = argument.dtype or ("float64" if doubles and choice.dtype == "float32" else choice.dtype)
+            yield replace(choice, dtype=dtype)
 
     def _guesses(self) -> Iterator[Guess]:
-        """All combinations, those of the likeliest first."""
+        """All combinations of the arguments' choices, the likeliest first."""
         sizes = [len(choices) for choices in self._choices]
         for total in range(sum(sizes) - len(sizes) + 1 if all(sizes) else 0):
             for places in _summing_to(total, sizes):
@@ -178,127 +180,130 @@ class _Search:
                 length = next((tensor.shape[tensor.sequence] for tensor in guess if tensor.sequence is not None), 1)
                 yield tuple(replace(tensor, shape=(length,)) if tensor.shape == (-1,) else tensor for tensor in guess)
 
-    def _run(self, guess: Guess, rows: int) -> Ran:
+    def _try(self, guess: Guess, rows: int) -> TrialResult:
+        """Tries a guess, and remembers why it failed."""
         self._tried += 1
-        left_s = max(0.1, self._until - time.monotonic())
-        follow = self._tried <= _FOLLOWED or not all(self._settled)
-        ran = run(self._network, self._values(guess, rows), longest_s=min(10, left_s), follow=follow)
-        if ran.answered and ran.outputs is None:
-            self._answered = self._answered or ran.error
-        if ran.outputs is None and (self._first is None or not self._all_known):
-            self._all_known = all(self._settled)
-            self._first = (guess, ran.error)
-        return ran
+        left_s = max(0.1, self._deadline - time.monotonic())
+        track = self._tried <= _TRACKED_TRIALS or not all(self._settled)
+        result = try_inputs(self._network, self._values(guess, rows), longest_s=min(10, left_s), track=track)
+        if result.answered and result.outputs is None:
+            self._unservable_output = self._unservable_output or result.error
+        if result.outputs is None and (self._failed is None or not self._failed_when_settled):
+            self._failed_when_settled = all(self._settled)
+            self._failed = (guess, result.error)
+        return result
 
     def _values(self, guess: Guess, rows: int) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(0)
         return [tensor.values(rows, generator) for tensor in guess]
 
-    def _learns(self, guess: Guess, ran: Ran) -> bool:
-        """Whether the run says more about an argument than was known."""
-        for touch in ran.touches:
-            if not self._settled[touch.argument]:
-                self._settled[touch.argument] = True
-                wanted = list(self._of_layer(touch.layer, self._arguments[touch.argument]))
-                self._choices[touch.argument] = wanted or self._choices[touch.argument]
+    def _learn(self, guess: Guess, result: TrialResult) -> bool:
+        """Whether the trial revealed something new about an argument; if so, its choices are updated."""
+        for arrival in result.arrivals:
+            if not self._settled[arrival.argument]:
+                self._settled[arrival.argument] = True
+                choices = list(self._layer_choices(arrival.layer, self._arguments[arrival.argument]))
+                self._choices[arrival.argument] = choices or self._choices[arrival.argument]
                 return True
-        return ran.outputs is None and bool(ran.widths) and self._widens(guess, *ran.widths[0])
+        return result.outputs is None and bool(result.mismatches) and self._widen(guess, *result.mismatches[0])
 
-    def _widens(self, guess: Guess, came: int, wanted: int) -> bool:
-        """An input that goes into a layer together with others is as wide as what is missing there."""
+    def _widen(self, guess: Guess, actual: int, expected: int) -> bool:
+        """Widens the one input that enters a layer together with others by what is missing to the layer's width."""
         free = [at for at, settled in enumerate(self._settled) if not settled and guess[at].shape]
         if len(free) > 1:
             names = [self._names[at] for at in free]
-            text = f"`--input`: missing for {listed(names)}: together they go into a layer of {wanted}"
-            raise InputError(text + ", which does not say how wide each is", hint=self._asked(names, "N"))
+            text = f"`--input`: missing for {listed(names)}: together they enter a layer of width {expected}"
+            raise InputError(text + ", which does not show how wide each is", hint=self._input_options(names, "N"))
         free = free or [
             at
             for at, tensor in enumerate(guess)
             if len(tensor.shape) == 1
             and tensor.sequence is None
-            and at not in self._by_name
+            and at not in self._given
             and tensor.dtype == "float32"
         ]
         if len(free) != 1 or free[0] in self._widened:
             return False
         at = free[0]
         self._widened.add(at)
-        width = (guess[at].shape[0] if len(guess[at].shape) == 1 else 1) + wanted - came
+        width = (guess[at].shape[0] if len(guess[at].shape) == 1 else 1) + expected - actual
         if width < 1:
             return False
         self._choices[at].insert(0, Input((width,), self._arguments[at].dtype or "float32"))
         return True
 
-    def _apart(self, guess: Guess, ran: Ran) -> bool:
-        """Whether each row is answered as it is alone."""
+    def _rows_independent(self, guess: Guess, result: TrialResult) -> bool:
+        """Whether the first rows are answered alone as they were in the batch."""
         values = self._values(guess, self.rows)
-        alone = [run(self._network, [value[at : at + 1] for value in values]) for at in range(2)]
+        alone = [try_inputs(self._network, [value[at : at + 1] for value in values]) for at in range(2)]
         return all(
             single.outputs is not None
-            and equal(single.outputs, tuple(value[at : at + 1] for value in ran.outputs or ()))
+            and equal(single.outputs, tuple(value[at : at + 1] for value in result.outputs or ()))
             for at, single in enumerate(alone)
         )
 
-    def _why_not_apart(self, guess: Guess, rows: int) -> str:
-        """The line that mixes rows; SourceError for what is random, or fails on one row."""
+    def _why_rows_mixed(self, guess: Guess, rows: int) -> str:
+        """The end of the note: the line of code that mixes the rows. Raises SourceError if the model is random or fails
+        on a single row."""
         graph, values = TensorGraph(self._network, torch.float32), self._values(guess, rows)
-        check_alike("`--source`", graph, values, rows)
+        check_repeatable("`--source`", graph, values, rows)
         try:
-            check_apart("`--source`", graph, values, rows)
+            check_rows_apart("`--source`", graph, values, rows)
         except RowsMixed as err:
-            if rows > 1 and run(self._network, [value[:1] for value in values]).outputs is None:
+            if rows > 1 and try_inputs(self._network, [value[:1] for value in values]).outputs is None:
                 raise
             return f": {err.message.removeprefix('`--source`: ')}"
         return ""
 
     def _refuse_batch_second(self, guess: Guess) -> None:
-        ran = run(self._network, self._values(guess, 2), follow=True)
+        result = try_inputs(self._network, self._values(guess, 2), track=True)
         for name, layer in self._network.named_modules():
-            if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and not layer.batch_first and name in ran.second:
+            if (
+                isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
+                and not layer.batch_first
+                and name in result.batch_second
+            ):
                 text = f"`--source`: its layer `{name}` takes the batch as its second dimension, but requests are rows"
                 raise InputError(text, hint=f"{type(layer).__name__}(…, batch_first=True), or transpose in `forward`")
 
-    def _only_used_columns(self, guess: Guess, rows: int) -> Guess:
-        """Where each column of an input goes a way of its own, the last that is used ends it."""
-        ran = run(self._network, self._values(guess, rows), follow=True)
+    def _drop_unused_columns(self, guess: Guess, rows: int) -> Guess:
+        """Shortens inputs whose columns go to layers one by one, to the last column that is used."""
+        result = try_inputs(self._network, self._values(guess, rows), track=True)
         for at, tensor in enumerate(guess):
-            touches = [touch for touch in ran.touches if touch.argument == at]
-            if len(tensor.shape) == 1 and touches and all(len(touch.shape) == 1 for touch in touches):
-                columns = max(touch.offset for touch in touches) + 1
+            arrivals = [arrival for arrival in result.arrivals if arrival.argument == at]
+            if len(tensor.shape) == 1 and arrivals and all(len(arrival.shape) == 1 for arrival in arrivals):
+                columns = max(arrival.offset for arrival in arrivals) + 1
                 narrow = replace(tensor, shape=(columns,), sequence=None)
                 smaller = (*guess[:at], narrow, *guess[at + 1 :])
-                if (
-                    at not in self._by_name
-                    and columns < tensor.shape[0]
-                    and self._run(smaller, rows).outputs is not None
-                ):
+                if at not in self._given and columns < tensor.shape[0] and self._try(smaller, rows).outputs is not None:
                     guess = smaller
         return guess
 
-    def _within_limits(self, guess: Guess, rows: int) -> tuple[Guess, list[str]]:
-        """Whole numbers up to the largest that works."""
+    def _limit_values(self, guess: Guess, rows: int) -> tuple[Guess, list[str]]:
+        """Limits integer inputs to the largest value that works, with a note for each."""
         notes = []
         for at, tensor in enumerate(guess):
             if tensor.dtype not in ("int32", "int64") or tensor.most is None or self._arguments[at].is_length:
                 continue
-            largest = self._largest_of(at, guess, rows, tensor.most)
+            largest = self._largest_working_value(at, guess, rows, tensor.most)
             if largest < tensor.most:
                 guess = (*guess[:at], replace(tensor, most=largest), *guess[at + 1 :])
                 notes.append(f"`{self._names[at]}`: values beyond {largest} fail")
         return guess, notes
 
-    def _largest_of(self, at: int, guess: Guess, rows: int, high: int) -> int:
+    def _largest_working_value(self, at: int, guess: Guess, rows: int, high: int) -> int:
         low, middle = 0, high
         while low < high:
             values = self._values(guess, rows)
             values[at] = torch.full_like(values[at], middle)
-            works = run(self._network, values).outputs is not None
+            works = try_inputs(self._network, values).outputs is not None
             low, high = (middle, high) if works else (low, middle - 1)
             middle = (low + high + 1) // 2
         return low
 
 
 def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All tuples of places, each below its size, that sum to `total`."""
     if len(sizes) == 1:
         if total < sizes[0]:
             yield (total,)
@@ -307,17 +312,17 @@ def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield from ((first, *rest) for rest in _summing_to(total - first, sizes[1:]))
 
 
-def _matched(names: list[str], given: Sequence[Given]) -> dict[int, Given]:
-    """Which argument each `--input` is for: by its name, or by its place where all are given."""
+def _match(names: list[str], given: Sequence[GivenInput]) -> dict[int, GivenInput]:
+    """The position of the argument that each `--input` is for: by name, or by order if all are given."""
     if all(value.name in names for value in given):
         return {names.index(value.name): value for value in given}
     if len(given) == len(names):
         return dict(enumerate(given))
-    strange = next(value.name for value in given if value.name not in names)
-    raise InputError(f"`--input`: got `{strange}`, allowed: {listed(names)}, the arguments of `forward`")
+    unknown = next(value.name for value in given if value.name not in names)
+    raise InputError(f"`--input`: got `{unknown}`, allowed: {listed(names)}, the arguments of `forward`")
 
 
-def _as_input(given: Given) -> Input:
+def _as_input(given: GivenInput) -> Input:
     tensor = given.tensor
     if tensor.mask_of is not None:
         named = "dtype" in tensor.model_fields_set

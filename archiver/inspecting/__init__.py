@@ -1,4 +1,4 @@
-"""What an archive holds and what loading it would run. No torch here."""
+"""Inspects an archive: what it contains, and what loading it would run. Nothing here imports torch."""
 
 from archiver.inspecting.inspect import inspect
 from archiver.inspecting.report import Report

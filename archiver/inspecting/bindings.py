@@ -1,4 +1,4 @@
-"""What a file of Python gives names to: what it imports, defines and sets."""
+"""The names that a Python file binds: by imports, definitions and assignments."""
 
 from __future__ import annotations
 
@@ -6,66 +6,68 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-# A name that something other than a plain assignment sets.
-OTHERWISE = ast.Constant(None)
+# Stands for the value of a name that is bound by something other than a plain assignment.
+UNKNOWN_VALUE = ast.Constant(None)
 _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar
 
 
 @dataclass
 class Bindings:
-    """`imports`: the dotted paths that a name stands for; `values`: what else it is set to; `attributes`: names that
-    the file gives to attributes, by a definition or in a text, as `register_buffer("mean", ...)` does; `outside`: names
-    of what is imported from other packages than those of the archive."""
+    """The names that a file binds, in any scope."""
 
     imports: dict[str, set[str]] = field(default_factory=dict)
+    """The dotted paths that each imported name stands for."""
     values: dict[str, list[ast.expr]] = field(default_factory=dict)
+    """What each name is set to other than by an import."""
     attributes: set[str] = field(default_factory=set)
+    """Names that may be attributes: defined, set, or in a string, as in `register_buffer("mean", ...)`."""
     outside: set[str] = field(default_factory=set)
+    """Names that are imported from packages outside the archive."""
 
 
-def bindings(tree: ast.AST, beside: frozenset[str]) -> Bindings:
-    """Those of the whole file, wherever they stand in it; `beside`: the modules of the archive."""
-    made = Bindings()
+def find_bindings(tree: ast.AST, own_modules: frozenset[str]) -> Bindings:
+    """The bindings of a file; `own_modules` are the modules of the archive."""
+    bindings = Bindings()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            _imported(made, node, beside)
+            _add_import(bindings, node, own_modules)
             continue
-        for name, value in _set(node):
-            made.values.setdefault(name, []).append(value)
-            made.attributes.add(name)
+        for name, value in _assignments(node):
+            bindings.values.setdefault(name, []).append(value)
+            bindings.attributes.add(name)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            made.attributes.add(node.attr)
+            bindings.attributes.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            made.attributes |= set(node.value.replace(",", " ").split())
-    return made
+            bindings.attributes |= set(node.value.replace(",", " ").split())
+    return bindings
 
 
-def _imported(made: Bindings, node: ast.Import | ast.ImportFrom, beside: frozenset[str]) -> None:
-    is_beside = isinstance(node, ast.ImportFrom) and node.level > 0
+def _add_import(bindings: Bindings, node: ast.Import | ast.ImportFrom, own_modules: frozenset[str]) -> None:
+    is_relative = isinstance(node, ast.ImportFrom) and node.level > 0
     for alias in node.names:
         if isinstance(node, ast.Import):
             path = alias.name if alias.asname else alias.name.partition(".")[0]
         else:
             path = f"{'.' * node.level}{node.module or ''}.{alias.name}"
         name = alias.asname or alias.name.partition(".")[0]
-        made.imports.setdefault(name, set()).add(path)
-        if not is_beside and path.partition(".")[0] not in beside:
-            made.outside.add(name)
+        bindings.imports.setdefault(name, set()).add(path)
+        if not is_relative and path.partition(".")[0] not in own_modules:
+            bindings.outside.add(name)
 
 
-def _set(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Each name with what it is set to."""
+def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Each name that the node binds, with its value."""
     if isinstance(node, ast.Assign):
         yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
     elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
         yield node.optional_vars.id, node.context_expr
     elif isinstance(node, ast.arg):
-        yield node.arg, OTHERWISE
+        yield node.arg, UNKNOWN_VALUE
     elif isinstance(node, _NAMED) and node.name:
-        yield node.name, OTHERWISE
+        yield node.name, UNKNOWN_VALUE
     elif isinstance(node, ast.MatchMapping) and node.rest:
-        yield node.rest, OTHERWISE
+        yield node.rest, UNKNOWN_VALUE
     elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr | ast.AnnAssign | ast.AugAssign):
-        yield from ((part.id, OTHERWISE) for part in ast.walk(node.target) if isinstance(part, ast.Name))
+        yield from ((part.id, UNKNOWN_VALUE) for part in ast.walk(node.target) if isinstance(part, ast.Name))
     elif isinstance(node, ast.Tuple | ast.List | ast.Starred) and isinstance(node.ctx, ast.Store):
-        yield from ((part.id, OTHERWISE) for part in ast.walk(node) if isinstance(part, ast.Name))
+        yield from ((part.id, UNKNOWN_VALUE) for part in ast.walk(node) if isinstance(part, ast.Name))

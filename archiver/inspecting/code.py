@@ -1,4 +1,4 @@
-"""What in an archive is code other than Python's texts: machine code, scripts, and files that take a module's place."""
+"""Finds code in an archive other than Python source: machine code, scripts, and files that would replace a module."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from archiver.inspecting.files import find_effects
+from archiver.inspecting.side_effects import find_side_effects
 
 _NATIVE = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ\x90")
 _NATIVE_NAMES = re.compile(r"\.(so(\.\d+)*|dll|dylib|pyd|exe|pyc|pyo|jar|class|sh)$", re.IGNORECASE)
-# A model computes; functions of the system by these names have no part in that.
+# System functions that no model needs in order to compute.
 _SYSTEM_CALLS = re.compile(
     rb"\0(system|popen|exec[lv]p?e?|fexecve|execveat|posix_spawnp?|fork|vfork|clone3?|socket|connect|dlopen|dlmopen|"
     rb"dlsym|ptrace|syscall|mprotect|unlink|unlinkat|rename|chmod|setuid|PyRun_\w+|PyImport_\w+|PyEval_\w+)\0"
@@ -22,31 +22,39 @@ _SYSTEM_CALLS = re.compile(
 
 
 def find_code(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
-    """What a person has to read before the file is loaded, where it is not Python; `is_recorded`: the record of the
-    archive names it as one that the server loads."""
-    yield from find_effects(name, data)
+    """A sentence for each thing, other than Python source, that a person must review before loading the file.
+    `is_recorded`: the archive's record names the file as one that the server loads."""
+    yield from find_side_effects(name, data)
     if data.startswith(_NATIVE) or _NATIVE_NAMES.search(name):
-        yield from _of_native(name, data, is_recorded=is_recorded)
+        yield from _judge_native(name, data, is_recorded=is_recorded)
     elif data.startswith(b"#!"):
         yield f"{name}: a script"
 
 
 def is_foreign_python(name: str, data: bytes) -> bool:
-    """Whether the file is Python, and none of this version's own."""
+    """Whether the file is Python source that is not part of this version's `handlers`."""
     return name.lower().endswith((".py", ".pyw")) and hashlib.sha256(data).hexdigest() != _own_hashes().get(name)
 
 
 def hides_module(name: str) -> str | None:
-    """The module that a file would replace in a worker, on whose path the archive comes first."""
+    """The module that a file would replace in a worker, because the archive comes first on its path; None if none."""
     top = PurePosixPath(name).parts[0].partition(".")[0] if name else ""
     is_module = name.lower().endswith((".py", ".pyc", ".so"))
-    taken = sys.stdlib_module_names | {"numpy", "torch", "torchvision", "ts", "sitecustomize", "usercustomize", "PIL"}
-    return top if is_module and top in taken else None
+    reserved = sys.stdlib_module_names | {
+        "numpy",
+        "torch",
+        "torchvision",
+        "ts",
+        "sitecustomize",
+        "usercustomize",
+        "PIL",
+    }
+    return top if is_module and top in reserved else None
 
 
 @cache
 def _own_hashes() -> dict[str, str]:
-    """The files of this version's `handlers`, by their names in an archive."""
+    """The sha256 of each file of this version's `handlers`, by its name in an archive."""
     origin = importlib.util.find_spec("handlers")
     if origin is None or origin.origin is None:
         return {}
@@ -57,8 +65,8 @@ def _own_hashes() -> dict[str, str]:
     }
 
 
-def _of_native(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
+def _judge_native(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
     if not is_recorded:
-        yield f"{name}: machine code that no record names"
+        yield f"{name}: machine code that is not in the record"
     elif calls := sorted({match[1].decode() for match in _SYSTEM_CALLS.finditer(data)}):
         yield f"{name}: machine code that calls {', '.join(f'`{call}`' for call in calls)}, which no model needs"

@@ -1,6 +1,7 @@
-"""`marina inspect`: what a MAR says of itself, whether its files are the recorded ones, and what loading it would run.
+"""`marina inspect`: reports a MAR's manifest and record, whether its files are the recorded ones, and what loading it
+would run.
 
-Nothing is unpacked to disk and nothing is unpickled, so a foreign archive can be looked at safely.
+Nothing is unpacked to disk and nothing is unpickled, so an untrusted archive can be inspected safely.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Any
 
 from archiver.archive import MANIFEST
 from archiver.inspecting.code import find_code, hides_module, is_foreign_python
-from archiver.inspecting.containers import READ_ERRORS, Budget, TooMuch, unpacked, zip_member
-from archiver.inspecting.layout import find_oddities
+from archiver.inspecting.layout import find_layout_oddities
+from archiver.inspecting.nested import READ_ERRORS, ReadBudget, TooMuch, walk_nested, zip_member
 from archiver.inspecting.pickles import Pickle, find_pickles
 from archiver.inspecting.programs import find_program
-from archiver.inspecting.python import Source, judge
+from archiver.inspecting.python import PythonFile, find_unknown_uses
 from archiver.inspecting.report import Report
 from config.errors import ArchiveError
 from config.record import RECORD, Record, file_sha256, read_record
 
-# What TorchServe brings itself; any other handler is a file in the archive.
+# TorchServe's own handlers; any other handler has to be a file in the archive.
 _BUILT_IN = frozenset(
     ["base_handler", "densenet_handler", "image_classifier", "image_segmenter", "object_detector", "text_classifier"]
 )
@@ -33,22 +34,22 @@ _FILES_IN_MANIFEST = ("handler", "modelFile", "serializedFile", "configFile", "e
 
 
 def inspect(mar: Path) -> Report:
-    """Reads a whole MAR; ArchiveError when it is not one."""
+    """Inspects every file of a MAR; ArchiveError if it is not one."""
     try:
-        budget = Budget.of(mar.stat().st_size)
+        budget = ReadBudget.of(mar.stat().st_size)
         with zipfile.ZipFile(mar) as archive:
             names = [info.filename for info in archive.infolist()]
             if MANIFEST not in names:
                 raise ArchiveError(f"{mar}: not a MAR: it has no `{MANIFEST}`")
             manifest = _read_manifest(mar, archive, budget)
             record = read_record(mar) if RECORD in names else None
-            seen = _Seen(record, archive, budget)
-            seen.damage += [*find_oddities(mar, archive), *_of_manifest(manifest, names)]
-            seen.examine()
+            findings = _Findings(record, archive, budget)
+            findings.damage += [*find_layout_oddities(mar, archive), *_manifest_problems(manifest, names)]
+            findings.collect()
     except FileNotFoundError as err:
         raise ArchiveError(f"{mar}: no such file", hint="marina package SPEC") from err
     except TooMuch as err:
-        raise ArchiveError(f"{mar}: {err}; it is not looked at further") from err
+        raise ArchiveError(f"{mar}: {err}; the rest is not inspected") from err
     except READ_ERRORS as err:
         raise ArchiveError(f"{mar}: not a readable MAR: {err or type(err).__name__}") from err
     return Report(
@@ -57,14 +58,14 @@ def inspect(mar: Path) -> Report:
         bytes=mar.stat().st_size,
         manifest=manifest,
         record=record,
-        files=seen.sizes,
-        damage=tuple(dict.fromkeys(seen.damage)),
-        pickles=tuple(seen.pickles),
-        code=tuple(dict.fromkeys(seen.code)),
+        files=findings.sizes,
+        damage=tuple(dict.fromkeys(findings.damage)),
+        pickles=tuple(findings.pickles),
+        code=tuple(dict.fromkeys(findings.code)),
     )
 
 
-def _read_manifest(mar: Path, archive: zipfile.ZipFile, budget: Budget) -> dict[str, Any]:
+def _read_manifest(mar: Path, archive: zipfile.ZipFile, budget: ReadBudget) -> dict[str, Any]:
     member = zip_member(archive, archive.getinfo(MANIFEST), budget, MANIFEST)
     if member.trouble:
         raise ArchiveError(f"{mar}: `{MANIFEST}`: {member.trouble}")
@@ -77,49 +78,50 @@ def _read_manifest(mar: Path, archive: zipfile.ZipFile, budget: Budget) -> dict[
     return manifest
 
 
-def _of_manifest(manifest: dict[str, Any], names: list[str]) -> list[str]:
-    """What the manifest asks for that is not in the archive."""
-    model, texts = manifest["model"], []
+def _manifest_problems(manifest: dict[str, Any], names: list[str]) -> list[str]:
+    """Files that the manifest names but the archive does not contain, and packages that it would install."""
+    model, problems = manifest["model"], []
     for key in _FILES_IN_MANIFEST:
-        given = model.get(key)
-        if given is None:
+        value = model.get(key)
+        if value is None:
             continue
-        if not isinstance(given, str):
-            texts.append(f"{MANIFEST}: `{key}` is not a text")
+        if not isinstance(value, str):
+            problems.append(f"{MANIFEST}: `{key}` is not a string")
             continue
-        for item in given.split(",") if key == "extraFiles" else [given]:
+        for item in value.split(",") if key == "extraFiles" else [value]:
             file = item.partition(":")[0] if key == "handler" else item
-            there = {file, f"{file}.py", PurePosixPath(file).name} & set(names)
-            there |= {name for name in names if name.startswith(f"{file}/")}
-            if not there and not (key == "handler" and file in _BUILT_IN):
-                texts.append(f"{MANIFEST}: `{key}` names `{file}`, which is not in the archive")
+            is_present = not {file, f"{file}.py", PurePosixPath(file).name}.isdisjoint(names)
+            is_present |= any(name.startswith(f"{file}/") for name in names)
+            if not is_present and not (key == "handler" and file in _BUILT_IN):
+                problems.append(f"{MANIFEST}: `{key}` names `{file}`, which is not in the archive")
     if model.get("requirementsFile"):
-        texts.append(f"{MANIFEST}: installs packages, from `{model['requirementsFile']}`")
-    return texts
+        problems.append(f"{MANIFEST}: installs packages, from `{model['requirementsFile']}`")
+    return problems
 
 
 def _importable(names: Iterable[str]) -> frozenset[str]:
-    """The dotted names of what Python of the archive may import of the archive, where all of it is looked at."""
+    """The dotted names of the archive's modules and packages, which its Python may import since they are inspected
+    too."""
     files = (name.removeprefix(f"{_SOURCE}/").removesuffix(".py") for name in names if name.endswith(".py"))
     parts = [PurePosixPath(file).parts for file in files]
     return frozenset(".".join(part[:size]) for part in parts for size in range(1, len(part) + 1))
 
 
-class _Seen:
-    """What was seen in the members of an archive."""
+class _Findings:
+    """Collects the findings about an archive's members."""
 
-    def __init__(self, record: Record | None, archive: zipfile.ZipFile, budget: Budget) -> None:
+    def __init__(self, record: Record | None, archive: zipfile.ZipFile, budget: ReadBudget) -> None:
         self.damage: list[str] = []
         self.pickles: list[Pickle] = []
         self.code: list[str] = []
         self.sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
         self._record, self._archive, self._budget = record, archive, budget
         files = (PurePosixPath(name) for name in self.sizes if name.endswith((".py", ".pyc", ".so")))
-        self._python: list[Source] = []
+        self._python: list[PythonFile] = []
         self._modules = frozenset(part.partition(".")[0] for file in files for part in file.parts)
 
-    def examine(self) -> None:
-        """Every member, and everything inside of it."""
+    def collect(self) -> None:
+        """Inspects every member and everything nested in it."""
         recorded = self._record.files if self._record else {}
         for info in self._archive.infolist():
             name = info.filename
@@ -134,25 +136,25 @@ class _Seen:
                     self.damage.append(f"{name}: not in the record")
                 elif hashlib.sha256(member.data).hexdigest() != recorded[name]:
                     self.damage.append(f"{name}: not the recorded content")
-            self._member(name, member.data)
+            self._inspect_member(name, member.data)
         self.damage += [f"{name}: recorded, but missing" for name in recorded if name not in self.sizes]
-        self.code += judge(self._python, _importable(self.sizes))
+        self.code += find_unknown_uses(self._python, _importable(self.sizes))
 
-    def _member(self, name: str, data: bytes) -> None:
+    def _inspect_member(self, name: str, data: bytes) -> None:
         if (hidden := hides_module(name)) is not None:
             self.code.append(f"{name}: would replace the module `{hidden}` in a worker")
-        for inside in unpacked(name, data, self._budget):
-            if inside.trouble:
-                self.damage.append(f"{inside.name}: {inside.trouble}")
+        for file in walk_nested(name, data, self._budget):
+            if file.trouble:
+                self.damage.append(f"{file.name}: {file.trouble}")
                 continue
-            self.pickles += find_pickles(inside.name, inside.data, self._modules)
-            self.code += find_program(inside.name, inside.data)
-            self.code += find_code(inside.name, inside.data, is_recorded=self._is_artifact(name))
-            if is_foreign_python(inside.name, inside.data):
-                self._python.append(Source(inside.name, inside.data))
+            self.pickles += find_pickles(file.name, file.data, self._modules)
+            self.code += find_program(file.name, file.data)
+            self.code += find_code(file.name, file.data, is_recorded=self._is_artifact(name))
+            if is_foreign_python(file.name, file.data):
+                self._python.append(PythonFile(file.name, file.data))
 
     def _is_artifact(self, name: str) -> bool:
-        """Whether the record names this member as compiled code that a worker loads."""
+        """Whether the record lists this member as compiled code that a worker loads."""
         if self._record is None:
             return False
         cache = self._record.cache

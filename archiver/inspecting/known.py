@@ -1,4 +1,4 @@
-"""What Python in an archive may use without a person reading it first, from `known.txt`."""
+"""The names that Python in an archive may use without a person reviewing it first, from `known.txt`."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ _COMMENT = re.compile(r"^#.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How a function has to be called; `known.txt` says what each kind means."""
+class CallRule:
+    """How a function must be called to be harmless; `known.txt` explains each kind."""
 
     kind: str
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Known:
-    """The sections of `known.txt`."""
+class KnownNames:
+    """The sections of `known.txt`, which explains them."""
 
     builtins: frozenset[str]
     values: frozenset[str]
     acting: frozenset[str]
     stored: frozenset[str]
-    calls: dict[str, Rule]
+    calls: dict[str, CallRule]
     modules: dict[str, frozenset[str]]
 
 
 @cache
-def known() -> Known:
-    """The file, read once."""
+def known() -> KnownNames:
+    """The content of `known.txt`, which is read only once."""
     text = _COMMENT.sub("", Path(__file__).with_name("known.txt").read_text("utf-8"))
     parts = _SECTION.split(text)[1:]
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     lines = (line.split() for line in sections.pop("calls").splitlines() if line)
-    calls = {name: Rule(kind, tuple(words)) for name, kind, *words in lines}
+    calls = {name: CallRule(kind, tuple(words)) for name, kind, *words in lines}
     builtins, values, acting, stored = (
         frozenset(sections.pop(name).split()) for name in ("builtins", "values", "acting", "stored")
     )
@@ -47,4 +47,4 @@ def known() -> Known:
     for module in tuple(modules):
         for parent in accumulate(module.split(".")[:-1], "{}.{}".format):
             modules.setdefault(parent, frozenset())
-    return Known(builtins, values, acting, stored, calls, modules)
+    return KnownNames(builtins, values, acting, stored, calls, modules)

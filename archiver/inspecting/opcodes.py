@@ -1,15 +1,14 @@
-"""The opcodes of a pickle with their bare arguments.
+"""Reads the opcodes of a pickle with their raw arguments.
 
-`pickletools` refuses arguments that Python's unpickler takes, and what it refuses would go unseen: here an argument is
-only measured, never judged.
-"""
+`pickletools` refuses some arguments that Python's unpickler accepts, so it would overlook those pickles. Here an
+argument is only measured, never validated."""
 
 from __future__ import annotations
 
 import pickletools
 from collections.abc import Iterator
 
-# How many bytes say how long an argument is, by the codes that pickletools has for it.
+# The number of bytes of an argument's length prefix, by pickletools' code for it.
 _PREFIXED = {
     pickletools.TAKEN_FROM_ARGUMENT1: 1,
     pickletools.TAKEN_FROM_ARGUMENT4: 4,
@@ -21,8 +20,8 @@ _KINDS = {ord(opcode.code): (opcode.name, opcode.arg.n if opcode.arg else 0) for
 
 
 def read_opcodes(data: bytes, at: int) -> Iterator[tuple[str, bytes, int]]:
-    """Name, argument and end of each opcode from a position on, up to STOP; earlier where an unpickler would fail, at a
-    byte that is not an opcode or at an argument that is cut off."""
+    """The name, argument and end position of each opcode from a position on, up to STOP. Ends earlier where an
+    unpickler would fail: at a byte that is not an opcode, or at an argument that is cut off."""
     while at < len(data):
         name, length = _KINDS.get(data[at], ("", 0))
         at += 1
@@ -38,9 +37,8 @@ def read_opcodes(data: bytes, at: int) -> Iterator[tuple[str, bytes, int]]:
         else:
             if length < 0:
                 size = _PREFIXED[length]
-                counted = data[at : at + size]
+                length = int.from_bytes(data[at : at + size], "little")
                 at += size
-                length = int.from_bytes(counted, "little")
             if at + length > len(data):
                 return
             argument, at = data[at : at + length], at + length

@@ -1,7 +1,7 @@
-"""Finds pickles in the bytes of a file and what loading them would do, without ever loading one.
+"""Finds pickles in the bytes of a file, and what loading them would do, without loading any.
 
-A pickle is looked for at the beginning whatever the file is called, behind each pickle that ends, and at every place
-in the file where one could begin.
+A pickle is looked for at the beginning of the file, whatever its name, after the end of each pickle, and at every
+position where one could begin.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from archiver.inspecting.stack import BY_EXTENSION, Stream, follow
+from archiver.inspecting.unpickler import BY_EXTENSION, PickleEffects, simulate_pickle
 
-# Loading one of these has an effect although nothing of it is called.
+# Importing one of these modules has an effect even if nothing in it is called.
 _EFFECTS_OF_IMPORT = frozenset({"__main__", "antigravity", "idlelib", "this", "turtledemo", "test", "webbrowser"})
-# Files of these names are loaded as pickles, so their content has to be one that can be followed.
+# Files with these names are loaded as pickles, so it must be possible to analyse their content.
 _PICKLE_NAMES = (".ckpt", ".dill", ".joblib", ".pck", ".pickle", ".pkl", ".pt", ".pth", ".sav")
-# The header of protocol 2 and later, or what imports in the older ones, at any place of a file.
+# The header of protocol 2 and later, or an import in older protocols.
 _BEGINNING = re.compile(rb"\x80[\x02-\x05]|[(\]}]*c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\([^\n]{0,200}i[A-Za-z_][\w.]*\n")
-# For all that could begin inside of one file; random numbers come nowhere near it.
+# A limit for all pickles that could begin inside one file; random data comes nowhere near it.
 _MOST_OPCODES_INSIDE = 3_000_000
 
 
 @dataclass(frozen=True)
 class Pickle:
-    """A pickle in a file: the names it imports when it is loaded, and what it does beyond making tensors."""
+    """A pickle in a file: the names that loading it imports, and the reasons why that runs code."""
 
     file: str
     imports: tuple[str, ...]
@@ -33,68 +33,70 @@ class Pickle:
 
 
 def find_pickles(name: str, data: bytes, modules: frozenset[str] = frozenset()) -> Iterator[Pickle]:
-    """The pickles in a file, each where it says something; `modules` are those that the archive brings itself."""
-    shown, seen_to = False, 0
-    for stream in _streams(data):
-        pickle = _judged(name, stream, modules)
-        # What only looks like the beginning of one may have swallowed the beginning of a real one.
-        seen_to = stream.end if stream.complete else seen_to
+    """The pickles in a file that are worth reporting; `modules` are those that the archive contains."""
+    reported, simulated_to = False, 0
+    for effects in _consecutive_pickles(data):
+        pickle = _judge(name, effects, modules)
+        # An incomplete one only looked like a pickle, and may have skipped the beginning of a real one.
+        simulated_to = effects.end if effects.complete else simulated_to
         if pickle is not None:
-            shown = True
+            reported = True
             yield pickle
-    if name.lower().endswith(_PICKLE_NAMES) and data and not shown and not _is_followed_otherwise(data):
-        yield Pickle(name, (), True, ("cannot be followed as a pickle, and its name says that it is one",))
-    yield from _hidden(name, data, seen_to)
+    if name.lower().endswith(_PICKLE_NAMES) and data and not reported and not _is_nested_format(data):
+        yield Pickle(name, (), True, ("is named like a pickle, but cannot be analysed as one",))
+    yield from _find_hidden(name, data, simulated_to)
 
 
-def _streams(data: bytes) -> Iterator[Stream]:
-    """The pickle at the beginning, and those that follow each other from there."""
+def _consecutive_pickles(data: bytes) -> Iterator[PickleEffects]:
+    """The effects of the pickle at the beginning, and of each one that directly follows another."""
     at = 0
     while at < len(data):
-        stream = follow(data, at)
-        yield stream
-        if not stream.complete:
+        effects = simulate_pickle(data, at)
+        yield effects
+        if not effects.complete:
             return
-        at = stream.end
+        at = effects.end
 
 
-def _judged(name: str, stream: Stream, modules: frozenset[str]) -> Pickle | None:
-    """What is to be said of a stream; None when it is not a pickle, or only plain data in a file that need not be
-    one."""
-    refused = [value for value in stream.imports if not value.allowed]
-    # Numbers begin like this too: a code that nobody has registered ends the loading, and registering is a call itself.
-    is_chance = not stream.complete and stream.protocol < 2
-    reasons = [call for call in stream.calls if not (is_chance and call == BY_EXTENSION)]
-    if stream.complete or any(value.module.partition(".")[0] in _EFFECTS_OF_IMPORT | modules for value in refused):
+def _judge(name: str, effects: PickleEffects, modules: frozenset[str]) -> Pickle | None:
+    """The report on a pickle; None if it is not a pickle, or only plain data in a file that need not be a pickle."""
+    refused = [value for value in effects.imports if not value.allowed]
+    # Plain numbers may look like an extension code. An unregistered code ends the loading, and registering one would
+    # itself show as a call.
+    is_chance = not effects.complete and effects.protocol < 2
+    reasons = [call for call in effects.calls if not (is_chance and call == BY_EXTENSION)]
+    if effects.complete or any(value.module.partition(".")[0] in _EFFECTS_OF_IMPORT | modules for value in refused):
         reasons += [f"imports {value}" for value in refused]
-    if stream.complete:
-        reasons += stream.doubts
-    elif not reasons and (refused or stream.imports) and stream.protocol >= 2:
+    if effects.complete:
+        reasons += effects.doubts
+    elif not reasons and (refused or effects.imports) and effects.protocol >= 2:
         reasons.append("ends before it is complete")
-    is_pickle = stream.complete and (stream.imports or stream.protocol >= 2 or name.lower().endswith(_PICKLE_NAMES))
+    is_pickle = effects.complete and (effects.imports or effects.protocol >= 2 or name.lower().endswith(_PICKLE_NAMES))
     if not reasons and not is_pickle:
         return None
-    imports = tuple(sorted(set(map(str, stream.imports))))
-    return Pickle(name, imports, bool(reasons), tuple(dict.fromkeys(reasons)))
+    return Pickle(name, _import_names(effects), bool(reasons), tuple(dict.fromkeys(reasons)))
 
 
-def _hidden(name: str, data: bytes, start: int) -> Iterator[Pickle]:
-    """Pickles that begin further inside: only those that would do something."""
+def _find_hidden(name: str, data: bytes, start: int) -> Iterator[Pickle]:
+    """Pickles that begin further inside the file, if they would run code."""
     left = _MOST_OPCODES_INSIDE
     for match in _BEGINNING.finditer(data, start):
-        stream = follow(data, match.start(), left)
-        left -= stream.opcodes
+        effects = simulate_pickle(data, match.start(), left)
+        left -= effects.opcodes
         if left < 0:
             yield Pickle(name, (), True, ("has too many places where a pickle could begin",))
             return
-        refused = [value for value in stream.imports if not value.allowed]
-        if refused and stream.calls:
-            imports = tuple(sorted(set(map(str, stream.imports))))
-            yield Pickle(f"{name} at byte {match.start():,}", imports, True, tuple(dict.fromkeys(stream.calls)))
+        if effects.calls and not all(value.allowed for value in effects.imports):
+            reasons = tuple(dict.fromkeys(effects.calls))
+            yield Pickle(f"{name} at byte {match.start():,}", _import_names(effects), True, reasons)
 
 
-def _is_followed_otherwise(data: bytes) -> bool:
-    """Archives, compressed files and arrays, whose content is looked at by itself."""
+def _import_names(effects: PickleEffects) -> tuple[str, ...]:
+    return tuple(sorted(set(map(str, effects.imports))))
+
+
+def _is_nested_format(data: bytes) -> bool:
+    """Whether this is an archive, a compressed file or an array, whose content is inspected separately."""
     return data.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x93NUMPY")) or (
         data[257:262] == b"ustar"
     )

@@ -1,7 +1,7 @@
-"""Programs of torch that are not pickles: flatbuffers of TorchScript, and the JSON of `torch.export`.
+"""Inspects torch's programs that are not pickles: TorchScript flatbuffers, and the JSON of `torch.export`.
 
-torch evaluates texts of that JSON as Python while it loads it: the expressions of sizes, the guards, and the names that
-it writes source from. So each of them has to be plainly arithmetic, or plainly a name.
+While loading that JSON, torch evaluates some of its strings as Python: size expressions, guards, and the names that it
+generates source code from. So each of these must be plain arithmetic or a plain name.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# What a flatbuffer says of itself, behind the place of its root.
+# The identifier of a TorchScript flatbuffer, and its offset in the file.
 _MOBILE, _MOBILE_AT = b"PTMF", 4
-# JSON may be written in two or four bytes a character.
+# The beginning of a JSON object, which may have two or four bytes per character.
 _OBJECT = re.compile(rb"\A(\xef\xbb\xbf|\xff\xfe|\xfe\xff|\0)*[\s\0]*\{")
 _FIRST = 256
 
@@ -25,50 +25,52 @@ _FUNCTIONS_TEXT = (
     "StrictGreaterThan StrictLessThan Symbol ToFloat TruncToFloat TruncToInt Unequality Where ceiling floor sqrt"
 )
 _FUNCTIONS = frozenset(_FUNCTIONS_TEXT.split())
-_OF_A_TENSOR = frozenset({"size", "storage_offset", "stride"})
+_TENSOR_METHODS = frozenset({"size", "storage_offset", "stride"})
 _ARITHMETIC = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Tuple),
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context, ast.Load),
 )
 _PLAIN = re.compile(r"[\w.+:-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_OPERATORS_TEXT = (
-    "abs add and_ eq floordiv ge getitem gt invert le lshift lt mod mul ne neg not_ or_ pos pow rshift sub truediv xor"
+_OPERATORS = (
+    "abs|add|and_|eq|floordiv|ge|getitem|gt|invert|le|lshift|lt|mod|mul|ne|neg|not_|or_|pos|pow|rshift|sub|truediv|xor"
 )
-_HIGHER_TEXT = (
-    "associative_scan auto_functionalized auto_functionalized_v2 cond flex_attention invoke_subgraph map map_impl scan "
-    "while_loop wrap_with_autocast wrap_with_set_grad_enabled"
+_HIGHER_ORDER = (
+    "associative_scan|auto_functionalized|auto_functionalized_v2|cond|flex_attention|invoke_subgraph|map|map_impl|scan|"
+    "while_loop|wrap_with_autocast|wrap_with_set_grad_enabled"
 )
 _TARGET = re.compile(
-    rf"torch\.ops\.(?!higher_order\.)\w+\.\w+(\.\w+)?|torch\.ops\.higher_order\.({'|'.join(_HIGHER_TEXT.split())})|torch\.(sym|_sym)_\w+|math\.\w+|_operator\.({'|'.join(_OPERATORS_TEXT.split())})",
+    r"torch\.ops\.(?!higher_order\.)\w+\.\w+(\.\w+)?"
+    rf"|torch\.ops\.higher_order\.({_HIGHER_ORDER})"
+    rf"|torch\.(sym|_sym)_\w+|math\.\w+|_operator\.({_OPERATORS})",
     re.ASCII,
 )
-# An operator that opens the file it is told.
-_REACHING = "torch.ops.aten.from_file"
+# An operator that opens any file that it is given.
+_OPENS_FILES = "torch.ops.aten.from_file"
 _TREES = frozenset({None, "builtins.dict", "builtins.list", "builtins.tuple", "collections.OrderedDict"})
-# Texts that stay texts: an operator's arguments are written with their quotes, and no source is made of where a node
-# comes from.
+# Strings that torch does not evaluate: it quotes an operator's string arguments, and generates no source code from the
+# metadata on where a node comes from.
 _TEXTS_TEXT = "as_string as_strings custom from_node nn_module_stack source_fn_stack stack_trace torch_fn"
 _TEXTS = frozenset(_TEXTS_TEXT.split())
 
 
 def find_program(name: str, data: bytes) -> Iterator[str]:
-    """What a program in this file holds that would be run, or cannot be followed."""
+    """A sentence for each part of a program in this file that would run code or cannot be analysed."""
     if data[_MOBILE_AT : _MOBILE_AT + len(_MOBILE)] == _MOBILE:
-        yield f"{name}: a flatbuffer of TorchScript, which is a program"
+        yield f"{name}: a TorchScript flatbuffer, which is a program"
     elif _OBJECT.match(data[:_FIRST]):
-        yield from (f"{name}: {text}" for text in sorted(set(_of_json(data)))[:5])
+        yield from (f"{name}: {text}" for text in sorted(set(_find_in_json(data)))[:5])
 
 
-def _of_json(data: bytes) -> Iterator[str]:
+def _find_in_json(data: bytes) -> Iterator[str]:
     try:
         value = json.loads(data)
         if isinstance(value, dict) and "graph_module" in value:
             yield from _walk(value, "")
     except RecursionError:
-        yield "JSON that is nested too deep to be followed"
+        yield "JSON that is nested too deeply to be analysed"
     except ValueError:
-        # Nobody loads it as a program.
+        # Not JSON, so nothing loads it as a program.
         return
 
 
@@ -76,13 +78,13 @@ def _walk(value: object, key: str) -> Iterator[str]:
     if isinstance(value, dict):
         for name, inner in value.items():
             if not _PLAIN.fullmatch(name):
-                yield f"a program of torch.export with the name `{_short(name)}`"
+                yield f"a torch.export program with the name `{_short(name)}`"
             yield from _walk(inner, name)
     elif isinstance(value, list):
         for inner in value:
             yield from _walk(inner, key)
     elif isinstance(value, str) and not _is_harmless(value, key):
-        yield f"a program of torch.export whose `{key}` is `{_short(value)}`"
+        yield f"a torch.export program whose `{key}` is `{_short(value)}`"
 
 
 def _is_harmless(text: str, key: str) -> bool:
@@ -93,12 +95,13 @@ def _is_harmless(text: str, key: str) -> bool:
     if key in ("in_spec", "out_spec"):
         return text == "" or _is_plain_tree(text)
     if key in ("as_operator", "target"):
-        return bool(_TARGET.fullmatch(text)) and not text.startswith(_REACHING)
+        return bool(_TARGET.fullmatch(text)) and not text.startswith(_OPENS_FILES)
     return key in _TEXTS or bool(_PLAIN.fullmatch(text))
 
 
 def _is_arithmetic(text: str, *, of_tensors: bool) -> bool:
-    """Whether nothing but numbers is computed; `of_tensors`: from the shapes of inputs, `L['x'].size()[0]`."""
+    """Whether an expression only computes with numbers; with `of_tensors`, also with the shapes of inputs, as in
+    `L['x'].size()[0]`."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -121,7 +124,7 @@ def _computes(node: ast.AST, of_tensors: bool) -> bool:
 def _is_known_call(node: ast.Call, of_tensors: bool) -> bool:
     function = node.func
     if isinstance(function, ast.Attribute):
-        return of_tensors and function.attr in _OF_A_TENSOR and not node.args and _is_input(function.value)
+        return of_tensors and function.attr in _TENSOR_METHODS and not node.args and _is_input(function.value)
     if not isinstance(function, ast.Name) or function.id not in _FUNCTIONS:
         return False
     if any(
@@ -134,7 +137,7 @@ def _is_known_call(node: ast.Call, of_tensors: bool) -> bool:
 
 
 def _is_input(node: ast.AST) -> bool:
-    """`L['x']`, `L['x']['y'][0]`."""
+    """Whether a node is a reference to an input, such as `L['x']` or `L['x']['y'][0]`."""
     while isinstance(node, ast.Subscript):
         if not _is_text(node.slice) and not (isinstance(node.slice, ast.Constant) and type(node.slice.value) is int):
             return False
@@ -147,7 +150,8 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _is_plain_tree(text: str) -> bool:
-    """Whether inputs or outputs lie in tuples, lists and dictionaries only: other kinds import what they name."""
+    """Whether inputs or outputs are nested only in tuples, lists and dictionaries; torch imports other types by
+    name."""
     try:
         version, tree = json.loads(text)
         return isinstance(version, int) and _is_plain_branch(tree)

@@ -1,7 +1,7 @@
-"""Whether Python in an archive uses only what is known to be harmless; nothing of it is run.
+"""Checks that the Python in an archive uses only what is known to be harmless, without running any of it.
 
-Python can be written so that no reader of its text can follow it. What cannot be followed is not known to be harmless
-either: modules as values, names of attributes that are made up on the way, functions that are called with whatever.
+Python can be written so that its source does not show what it does. What cannot be analysed is not known to be harmless
+either: modules as values, names of attributes that are computed, functions that are called with arbitrary arguments.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from archiver.inspecting.bindings import Bindings, bindings
-from archiver.inspecting.known import Rule, known
+from archiver.inspecting.bindings import Bindings, find_bindings
+from archiver.inspecting.known import CallRule, known
 
 _ATTRIBUTES_TEXT = (
     "__call__ __class__ __constants__ __doc__ __enter__ __exit__ __getitem__ __init__ __len__ __name__ __post_init__ "
@@ -20,14 +20,14 @@ _ATTRIBUTES_TEXT = (
 )
 _ATTRIBUTES = frozenset(_ATTRIBUTES_TEXT.split())
 _NAMES = frozenset({"__class__", "__constants__", "__hash__", "__slots__"})
-# `case str(name):` takes the value itself; of other classes it takes attributes that their class names.
-_WHOLE = frozenset({"bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})
+# For these classes, `case str(name):` binds the value itself; for others, it binds attributes that the class lists.
+_BINDING_VALUE = frozenset({"bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})
 _MOST_SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file of Python."""
+class PythonFile:
+    """A Python file, by its name in the archive."""
 
     name: str
     data: bytes
@@ -35,43 +35,44 @@ class Source:
 
 @dataclass(frozen=True)
 class _Archive:
-    """`modules`: those that are in the archive; `attributes`, `outside`: as in Bindings, of all its files."""
+    """The archive's modules, and the `attributes` and `outside` of all its files' Bindings."""
 
     modules: frozenset[str]
     attributes: frozenset[str]
     outside: frozenset[str]
 
 
-def judge(sources: Sequence[Source], importable: frozenset[str]) -> Iterator[str]:
-    """What is not known to be harmless, with its file and line; `importable`: the modules of the archive."""
-    taken = {module.partition(".")[0] for module in known().modules}
-    modules = frozenset(module for module in importable if module.partition(".")[0] not in taken)
-    trees = [(source.name, _parsed(source.data)) for source in sources]
-    files = [(name, tree, bindings(tree, modules)) for name, tree in trees if tree is not None]
+def find_unknown_uses(sources: Sequence[PythonFile], importable: frozenset[str]) -> Iterator[str]:
+    """A sentence for each use of something that is not known to be harmless, with its file and line; `importable` are
+    the modules of the archive."""
+    known_packages = {module.partition(".")[0] for module in known().modules}
+    modules = frozenset(module for module in importable if module.partition(".")[0] not in known_packages)
+    trees = [(source.name, _parse(source.data)) for source in sources]
+    files = [(name, tree, find_bindings(tree, modules)) for name, tree in trees if tree is not None]
     attributes = frozenset(name for _, _, names in files for name in names.attributes)
     archive = _Archive(modules, attributes, frozenset(name for _, _, names in files for name in names.outside))
     for name, tree in trees:
         if tree is None:
-            yield f"{name}: Python that cannot be read"
+            yield f"{name}: Python that cannot be parsed"
     for name, tree, names in files:
-        reader = _Reader(names, archive)
+        finder = _UnknownUseFinder(names, archive)
         try:
-            reader.visit(tree)
+            finder.visit(tree)
         except RecursionError:
-            yield f"{name}: Python that cannot be read"
-        for line, text in sorted(set(reader.uses))[:_MOST_SHOWN]:
+            yield f"{name}: Python that cannot be parsed"
+        for line, text in sorted(set(finder.uses))[:_MOST_SHOWN]:
             yield f"{name}:{line}: {text} is not known to be harmless"
 
 
-def _parsed(data: bytes) -> ast.AST | None:
+def _parse(data: bytes) -> ast.AST | None:
     try:
         return ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-class _Reader(ast.NodeVisitor):
-    """Collects what is not known."""
+class _UnknownUseFinder(ast.NodeVisitor):
+    """Collects the uses of what is not known to be harmless: their line, and their text in backquotes."""
 
     def __init__(self, names: Bindings, archive: _Archive) -> None:
         self.uses: list[tuple[int, str]] = []
@@ -79,7 +80,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if not self._is_beside(alias.name) and alias.name not in known().modules:
+            if not self._is_in_archive(alias.name) and alias.name not in known().modules:
                 self._add(node, alias.name)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
@@ -113,25 +114,25 @@ class _Reader(ast.NodeVisitor):
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
         for name in node.kwd_attrs:
             self._attribute(node, name, None)
-        whole = isinstance(node.cls, ast.Name) and node.cls.id in _WHOLE and not self._is_own(node.cls.id)
-        if node.patterns and not whole:
+        binds_value = isinstance(node.cls, ast.Name) and node.cls.id in _BINDING_VALUE and not self._is_own(node.cls.id)
+        if node.patterns and not binds_value:
             self._add(node, f"{ast.unparse(node.cls)} with attributes that are not named")
         self.generic_visit(node)
 
     def _is_own(self, name: str) -> bool:
         return name in self._names.values or name in self._names.imports
 
-    def _is_beside(self, path: str) -> bool:
+    def _is_in_archive(self, path: str) -> bool:
         return path.startswith(".") or path.partition(".")[0] in self._archive.modules
 
     def _is_module(self, path: str) -> bool:
-        """Whether a path is that of a module of the archive; of relative ones only the last name is looked at."""
+        """Whether a path is that of a module of the archive; for a relative path, only its last name is compared."""
         if path.startswith("."):
             return path.strip(".") in {module.rpartition(".")[2] for module in self._archive.modules}
         return path in self._archive.modules
 
     def _use(self, node: ast.Name | ast.Attribute, call: ast.Call | None) -> None:
-        """A name, or attributes of something, as they are read, set or called."""
+        """Checks a name, or a chain of attributes, that is read, set or called."""
         chain: list[str] = []
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
@@ -148,7 +149,7 @@ class _Reader(ast.NodeVisitor):
         for name in chain[:-1]:
             self._attribute(node, name, None)
         if chain:
-            self._attribute(node, chain[-1], call, is_called=call is not None)
+            self._attribute(node, chain[-1], call)
 
     def _name(self, node: ast.Name) -> None:
         name, harmless = node.id, known().builtins | _NAMES
@@ -158,9 +159,9 @@ class _Reader(ast.NodeVisitor):
             self._add(node, name)
 
     def _follow(self, node: ast.AST, path: str, call: ast.Call | None = None, *, as_value: bool = True) -> None:
-        """What stands behind a dotted path that begins with something imported; `as_value`: it is used, and not only
+        """Checks a dotted path that begins with an import. With `as_value`, what it names is used and not only
         imported."""
-        if self._is_beside(path):
+        if self._is_in_archive(path):
             names = path.strip(".").split(".")
             if as_value and self._is_module(path):
                 self._add(node, f"the module {path} as a value")
@@ -172,7 +173,7 @@ class _Reader(ast.NodeVisitor):
         size = next((size for size in range(len(parts), 0, -1) if ".".join(parts[:size]) in modules), 0)
         module, rest = ".".join(parts[:size]), parts[size:]
         if not size:
-            # Where something is imported that is not known, that line is named, and not each use.
+            # For an unknown import, only its own line is reported, and not each use.
             if not as_value:
                 self._add(node, path)
         elif not rest:
@@ -190,14 +191,14 @@ class _Reader(ast.NodeVisitor):
             for name in rest[1:-1]:
                 self._attribute(node, name, None)
             if rest[1:]:
-                self._attribute(node, rest[-1], call, is_called=call is not None)
+                self._attribute(node, rest[-1], call)
 
-    def _attribute(self, node: ast.AST, name: str, call: ast.Call | None, *, is_called: bool = False) -> None:
-        """An attribute of something that is not a module."""
+    def _attribute(self, node: ast.AST, name: str, call: ast.Call | None) -> None:
+        """Checks an attribute of something that is not a module."""
         is_hidden = name.startswith("__") and name.endswith("__")
         is_own = name in self._archive.attributes and name not in known().acting and not is_hidden
         rule = known().calls.get(f".{name}")
-        if rule and is_called and call is not None:
+        if rule and call is not None:
             is_harmless = self._fits(rule, call)
         elif rule:
             is_harmless = is_own and rule.kind != "least"
@@ -206,33 +207,33 @@ class _Reader(ast.NodeVisitor):
         if not is_harmless:
             self._add(node, ast.unparse(call) if rule and call else f".{name}")
 
-    def _fits(self, rule: Rule, call: ast.Call) -> bool:
-        """Whether a function is called as it has to be."""
+    def _fits(self, rule: CallRule, call: ast.Call) -> bool:
+        """Whether a call is as the rule requires."""
         settings = {word.arg: word.value for word in call.keywords}
-        is_whole = None not in settings and not any(isinstance(value, ast.Starred) for value in call.args)
+        is_explicit = None not in settings and not any(isinstance(value, ast.Starred) for value in call.args)
         if rule.kind in ("needs", "only"):
             is_set = all(
                 ast.unparse(settings.get(word.partition("=")[0], call)) == word.partition("=")[2] for word in rule.words
             )
             return is_set or (rule.kind == "only" and not call.args and not settings)
         if rule.kind == "keywords":
-            return is_whole and not call.args and settings.keys() <= set(rule.words)
+            return is_explicit and not call.args and settings.keys() <= set(rule.words)
         if rule.kind == "without":
-            return is_whole and len(call.args) <= 2 and not settings.keys() & set(rule.words)
+            return is_explicit and len(call.args) <= 2 and not settings.keys() & set(rule.words)
         if rule.kind == "least":
             has_enough = len(call.args) >= int(rule.words[0])
-            return is_whole and (has_enough or (not call.args and "target" not in settings))
+            return is_explicit and (has_enough or (not call.args and "target" not in settings))
         place, name = int(rule.words[0]), rule.words[1]
-        given = call.args[place] if len(call.args) > place else settings.get(name)
+        buffer = call.args[place] if len(call.args) > place else settings.get(name)
         is_placed = not any(isinstance(value, ast.Starred) for value in call.args[: place + 1])
-        return given is not None and is_placed and self._is_buffer(given)
+        return buffer is not None and is_placed and self._is_buffer(buffer)
 
     def _is_buffer(self, value: ast.expr) -> bool:
-        """Whether it is bytes in memory, whichever way the code goes."""
+        """Whether a value is an `io.BytesIO()` of this file, whichever way the code goes."""
         if isinstance(value, ast.Name):
-            made = self._names.values.get(value.id, [])
-            is_made = bool(made) and value.id not in self._names.imports
-            return is_made and all(isinstance(call, ast.Call) and self._is_buffer(call) for call in made)
+            values = self._names.values.get(value.id, [])
+            is_assigned = bool(values) and value.id not in self._names.imports
+            return is_assigned and all(isinstance(call, ast.Call) and self._is_buffer(call) for call in values)
         if not isinstance(value, ast.Call):
             return False
         root, _, rest = ast.unparse(value.func).partition(".")

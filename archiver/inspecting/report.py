@@ -1,4 +1,4 @@
-"""What `inspect` saw, for a person and as data."""
+"""The report of `inspect`, as text for a person and as data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from config.record import Record
 
 @dataclass(frozen=True)
 class Report:
-    """What `inspect` saw; `sound` when the files are the recorded ones and loading them runs nothing but a handler's
-    usual work."""
+    """The findings of `inspect`. The archive is `sound` if its files are the recorded ones and loading them runs
+    nothing beyond a handler's usual work."""
 
     mar: str
     sha256: str
@@ -29,7 +29,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Nothing is damaged, no pickle does more than make tensors, and no code needs to be read first."""
+        """Whether nothing is damaged, no pickle does more than create tensors, and no code needs to be reviewed."""
         return not self.damage and not self.code and not any(pickle.runs_code for pickle in self.pickles)
 
     def as_data(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Report:
         return data | {"sound": self.sound}
 
     def as_text(self) -> str:
-        """The report for a person; what names hold that a terminal would obey is written out."""
+        """The report for a person, with control characters in names escaped so that a terminal does not obey them."""
         return "\n".join(printable(line).replace("\n", "\\n") for line in self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from archiver.compiling import keep, processor, taken_out
-from archiver.instructions import compiler_flags
+from archiver.compiling import cpu_model, load_from_cache, store_in_cache
+from archiver.cpu_target import compiler_flags
 from archiver.toolchain import compiler_version, find_compiler
 from config.cpu_targets import CpuTarget
 from config.errors import ToolMissing
@@ -30,9 +30,9 @@ def compile_decoder(target: CpuTarget, file: Path) -> None:
     compiler = find_compiler()
     flags, source = [*_FLAGS, *compiler_flags(target)], _SOURCE.read_bytes()
     digest = hashlib.sha256(source + b"".join(header.read_bytes() for header in _HEADERS)).hexdigest()
-    origin = [compiler_version(), flags, processor() if target == "native" else "", digest]
+    origin = [compiler_version(), flags, cpu_model() if target == "native" else "", digest]
     key = hashlib.sha256(json.dumps(origin).encode()).hexdigest()
-    if taken_out(key, file):
+    if load_from_cache(key, file):
         return
     with tempfile.TemporaryDirectory(prefix="marina-compile-", dir=file.parent) as scratch:
         compiled = Path(scratch, file.name)
@@ -44,4 +44,4 @@ def compile_decoder(target: CpuTarget, file: Path) -> None:
             text = f"`{compiler}` cannot compile the decoder: {' '.join(reason) or 'no message'}"
             raise ToolMissing(text, hint="g++ 11 or newer, or use `compile: eager`")
         compiled.replace(file)
-    keep(key, file)
+    store_in_cache(key, file)

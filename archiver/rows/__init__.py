@@ -1,5 +1,7 @@
-"""Whether a model answers every row by itself and every time alike; where in the user's code it does not."""
+"""Checks that a model answers every row independently of the others and the same every time, and finds the line of the
+user's code where it does not."""
 
-from archiver.rows.check import RowsMixed, check_alike, check_apart
+from archiver.rows.checks import RowsMixed, check_repeatable, check_rows_apart, eager_runner
+from archiver.rows.culprits import RunBatch
 
-__all__ = ["RowsMixed", "check_alike", "check_apart"]
+__all__ = ["RowsMixed", "RunBatch", "check_repeatable", "check_rows_apart", "eager_runner"]

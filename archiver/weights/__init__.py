@@ -1,5 +1,5 @@
-"""The weights of a network, out of the files and the layers of names that trainings save them in."""
+"""Loads a network's weights from a file, in whatever layout a training saved them."""
 
-from archiver.weights.state import load_weights
+from archiver.weights.state_dicts import load_weights
 
 __all__ = ["load_weights"]

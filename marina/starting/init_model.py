@@ -62,9 +62,9 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
         raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name)
-    from archiver.inferring import find_inputs, inputs_of_program, parse_given
+    from archiver.inferring import find_inputs, find_program_inputs, parse_input_option
 
-    given = [parse_given(text) for text in options.input or ()]
+    given = [parse_input_option(text) for text in options.input or ()]
     weights, weights_here = paths_of(name, options.weights) if options.weights else (None, None)
     probe = ModelFacts(here, "tensor", weights=weights_here, inputs=_X)
     loaded = _loaded(probe)
@@ -72,7 +72,7 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
         from archiver.sources import read_program
 
         program = read_program(_spec_of(probe), Path(here))
-        signature = inputs_of_program(program, given, loaded.only_batch)
+        signature = find_program_inputs(program, given, loaded.only_batch)
     else:
         signature = find_inputs(loaded.network, given)
     fields = {key: tensor.field() for key, tensor in signature.inputs.items()}
@@ -135,7 +135,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
             continue
         try:
             if mode == "aot":
-                compiling.trace(read, graph, batched, loaded)
+                compiling.export_graph(read, graph, batched, loaded)
         except SourceError as err:
             unexported = unexported or err
             continue
@@ -151,11 +151,11 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
 
 def _mixing_error(spec: Any, graph: Any, rows: Any) -> SourceError | None:
     """The error that explains how rows of a batch influence each other; None if they do not."""
-    from archiver.package import check_rows
+    from archiver.package import check_row_answers
     from archiver.rows import RowsMixed
 
     try:
-        check_rows(spec, graph, rows)
+        check_row_answers(spec, graph, rows)
     except RowsMixed as err:
         return err
     return None
@@ -168,7 +168,7 @@ def _row_ms(graph: Any, rows: Any) -> float:
     from archiver import compiling
 
     times = []
-    with torch.no_grad(), compiling.threads(1):
+    with torch.no_grad(), compiling.torch_threads(1):
         for _ in range(3):
             began = time.perf_counter()
             graph(*rows)

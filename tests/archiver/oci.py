@@ -1,4 +1,4 @@
-"""Images as builders write them, made by hand: an OCI layout in a tar."""
+"""Writes images as container builders do: an OCI layout in a tar file."""
 
 import gzip
 import hashlib
@@ -23,7 +23,8 @@ def layer(files: dict[str, bytes]) -> bytes:
 def write_layout(
     file: Path, layers: list[bytes], *, history: list[dict[str, Any]], compressed: bool = False, nested: bool = False
 ) -> None:
-    """An image of these layers; `nested` puts an index of platforms around it, as builders with attestations do."""
+    """Writes an image with these layers; `nested` wraps it in an index of platforms, as builders with attestations
+    do."""
     blobs: dict[str, bytes] = {}
 
     def add(content: bytes) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from archiver.agreement import answers, compare_classes, compare_tensors, worst
-from archiver.inputs import batches
+from archiver.agreement import compare_classes, compare_tensors, run_in_batches, worst_agreement
+from archiver.calibration import batches
 
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
 CLASSES = torch.tensor([[3, 1], [2, 0], [1, 4], [0, 2]])
 
 
-def test_equal_answers_agree_wholly() -> None:
+def test_equal_answers_agree_fully() -> None:
     compared = compare_classes((PROBABILITIES, CLASSES), (PROBABILITIES, CLASSES))
     assert (compared.agreement, compared.max_abs_difference) == (1, 0)
     assert compared.cosine == pytest.approx(1)
@@ -23,18 +23,18 @@ def test_only_the_first_class_decides_agreement() -> None:
     assert compare_classes((PROBABILITIES, CLASSES), (PROBABILITIES, second)).agreement == 1
 
 
-def test_probabilities_are_compared_class_by_class_not_place_by_place() -> None:
+def test_probabilities_are_compared_by_class_not_by_position() -> None:
     swapped = (PROBABILITIES, CLASSES.flip(1))
     assert compare_classes((PROBABILITIES, CLASSES), swapped).max_abs_difference == pytest.approx(0.8)
 
 
-def test_a_tensor_row_agrees_within_a_share_of_its_largest_value() -> None:
+def test_a_tensor_row_agrees_within_a_fraction_of_its_largest_value() -> None:
     expected = torch.tensor([[100.0, 1.0], [1.0, 1.0]])
     off_by_four = expected + torch.tensor([[0.0, 4.0], [0.0, 4.0]])
     assert compare_tensors((expected,), (off_by_four,), 0.05).agreement == 0.5
 
 
-def test_not_a_number_never_agrees() -> None:
+def test_nan_never_agrees() -> None:
     expected = torch.ones(2, 3)
     got = expected.clone()
     got[1, 2] = float("nan")
@@ -54,12 +54,12 @@ def test_rows_of_zeros_are_equal() -> None:
 def test_the_record_keeps_the_worst_artifact() -> None:
     same = compare_tensors((torch.ones(1, 2),), (torch.ones(1, 2),), 0.1)
     other = compare_tensors((torch.ones(1, 2),), (torch.zeros(1, 2),), 0.1)
-    agreed = worst([same, other], inputs="generated", count=1, measure="tolerance")
+    agreed = worst_agreement([same, other], inputs="generated", count=1, measure="tolerance")
     assert (agreed.agreement, agreed.max_abs_difference, agreed.cosine) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10])
-def test_every_row_is_answered_once_whatever_the_batch(size: int) -> None:
+def test_every_row_is_answered_once_at_any_batch_size(size: int) -> None:
     rows = torch.arange(7.0).reshape(7, 1)
     assert all(len(cut[0]) == size for cut, _ in batches((rows,), size))
-    assert torch.equal(answers(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)
+    assert torch.equal(run_in_batches(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)

@@ -1,4 +1,4 @@
-"""The cache of compiled artifacts: what is the same is compiled once, and nothing wrong is ever taken out."""
+"""The cache of compiled artifacts: equal programs are compiled once, and a damaged entry is never loaded."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from specs import digits_spec
 from tools import needs
 
 from archiver.compiling import cache as compile_cache
-from archiver.compiling.cache import cache_folder, compile_key, keep, taken_out
+from archiver.compiling.cache import cache_folder, compile_key, load_from_cache, store_in_cache
 from archiver.package import package
 from config.progress import Progress
 
@@ -29,7 +29,7 @@ class Model(torch.nn.Module):
 
 
 class SameModel(Model):
-    """The same operations, from other lines of this file."""
+    """The same operations, from different lines of this file."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x) * self.scale
@@ -82,43 +82,43 @@ def test_another_number_of_threads_has_another_key() -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_an_artifact_that_was_kept_is_taken_out_whole(tmp_path: Path) -> None:
+def test_a_stored_artifact_is_loaded_unchanged(tmp_path: Path) -> None:
     (made := tmp_path / "made.pt2").write_bytes(b"artifact")
-    keep("k", made)
-    assert taken_out("k", tmp_path / "again.pt2")
+    store_in_cache("k", made)
+    assert load_from_cache("k", tmp_path / "again.pt2")
     assert (tmp_path / "again.pt2").read_bytes() == b"artifact"
-    assert not taken_out("other", tmp_path / "other.pt2")
+    assert not load_from_cache("other", tmp_path / "other.pt2")
 
 
 @pytest.mark.parametrize("damaged", ["k.pt2", "k.sha256"])
-def test_a_damaged_entry_is_not_taken_out(damaged: str, cache: Path, tmp_path: Path) -> None:
+def test_a_damaged_entry_is_not_loaded(damaged: str, cache: Path, tmp_path: Path) -> None:
     (made := tmp_path / "made.pt2").write_bytes(b"artifact")
-    keep("k", made)
+    store_in_cache("k", made)
     (cache / damaged).write_bytes(b"\xff")
-    assert not taken_out("k", tmp_path / "again.pt2")
+    assert not load_from_cache("k", tmp_path / "again.pt2")
     assert not (tmp_path / "again.pt2").exists()
 
 
-def test_what_was_not_used_for_the_longest_time_goes_first(
+def test_the_least_recently_used_entry_is_deleted_first(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_cache, "_MOST_BYTES", 20)
     (made := tmp_path / "made.pt2").write_bytes(b"artifact")
     for name, age in (("old", 300), ("used", 200)):
-        keep(name, made)
+        store_in_cache(name, made)
         os.utime(cache / f"{name}.pt2", (1_000_000_000 - age, 1_000_000_000 - age))
-    keep("new", made)
+    store_in_cache("new", made)
     assert sorted(file.name for file in cache.iterdir()) == ["new.pt2", "new.sha256", "used.pt2", "used.sha256"]
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("not a folder", encoding="utf-8")
     for value in (str(tmp_path / "file" / "cache"), "off"):
         monkeypatch.setenv("MARINA_CACHE", value)
         assert cache_folder() is None
         (made := tmp_path / "made.pt2").write_bytes(b"artifact")
-        keep("k", made)
-        assert not taken_out("k", tmp_path / "again.pt2")
+        store_in_cache("k", made)
+        assert not load_from_cache("k", tmp_path / "again.pt2")
 
 
 @pytest.mark.slow

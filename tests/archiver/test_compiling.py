@@ -1,4 +1,4 @@
-"""Programs compiled side by side: the same bytes as one after another, and nothing left of what is broken off."""
+"""Programs compiled in parallel: the same bytes as one by one, and nothing left of an interrupted compilation."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from packages import cache_of_nothing_compiled
 from specs import digits_spec
 from tools import needs
 
-from archiver.compiling import Task, compile_all, pace, side_by_side, task_for
-from archiver.compiling.surroundings import instructions_tried_once
+from archiver.compiling import Task, compile_all, parallel, task_for, time_estimate
+from archiver.compiling.environment import cached_instruction_checks
 from config.errors import InputError
 from config.progress import Progress
 
@@ -40,16 +40,16 @@ class Model(torch.nn.Module):
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
     """Three programs that nothing has compiled yet, on a machine with room for two at once."""
     monkeypatch.setenv("MARINA_CACHE", str(cache_of_nothing_compiled(tmp_path / "cache")))
-    monkeypatch.delenv(side_by_side.JOBS)
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
-    monkeypatch.setattr(side_by_side, "free_memory", lambda: 64_000_000_000)
+    monkeypatch.delenv(parallel.JOBS)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "free_memory", lambda: 64_000_000_000)
     spec = digits_spec()
     programs = {batch: torch.export.export(Model(), (torch.zeros(batch, 4),)) for batch in (1, 2, 3)}
     return [task_for(spec, program, batch, None) for batch, program in programs.items()]
 
 
 def compiled(tasks: list[Task], folder: Path) -> tuple[dict[str, bytes], str]:
-    """What was put there, and what was said."""
+    """The content of the compiled files, and the progress output."""
     folder.mkdir()
     compile_all(tasks, folder, Progress(stream=(said := io.StringIO())), "compile")
     return {file.name: file.read_bytes() for file in folder.iterdir()}, said.getvalue()
@@ -58,13 +58,13 @@ def compiled(tasks: list[Task], folder: Path) -> tuple[dict[str, bytes], str]:
 def compilers() -> list[psutil.Process]:
     started = []
     for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # it ended meanwhile
-            started += [child] if "archiver.compiling.apart" in child.cmdline() else []
+        with suppress(psutil.Error):  # it has ended meanwhile
+            started += [child] if "archiver.compiling.child_process" in child.cmdline() else []
     return started
 
 
 @pytest.mark.slow
-def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_takes(
+def test_parallel_compilation_gives_the_same_bytes_and_records_its_time(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("g++", package="g++")
@@ -83,25 +83,25 @@ def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_tak
     assert "all taken from the cache" in said
 
     monkeypatch.setenv("MARINA_CACHE", "off")
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 1)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
     here, said = compiled(tasks[:1], tmp_path / "here")
     assert here == {"model-b1.pt2": beside["model-b1.pt2"]}
     assert "at once" not in said
 
 
-def test_what_a_compiler_that_dies_leaves_is_compiled_here(
+def test_the_tasks_of_a_compiler_that_dies_are_compiled_here(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "false")
-    monkeypatch.setattr(side_by_side, "build", lambda *order: order[-1].write_bytes(b"here"))
+    monkeypatch.setattr(parallel, "compile_artifact", lambda *order: order[-1].write_bytes(b"here"))
     made, _ = compiled(tasks, tmp_path / "made")
     assert made == {f"model-b{batch}.pt2": b"here" for batch in (1, 2, 3)}
 
 
 @pytest.mark.slow
-def test_broken_off_it_leaves_no_process(tasks: list[Task], tmp_path: Path) -> None:
+def test_an_interrupted_compilation_leaves_no_process(tasks: list[Task], tmp_path: Path) -> None:
     def break_off() -> None:
-        # Not while they are started: at work.
+        # Only once they are compiling, not while they start.
         while sum(compiler.cpu_times().user > 0.2 for compiler in compilers()) < 2:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
@@ -115,7 +115,7 @@ def test_broken_off_it_leaves_no_process(tasks: list[Task], tmp_path: Path) -> N
     assert not os.path.exists(tmp_path / "cache" / "pace.json")
 
 
-def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instruction_check_that_succeeds_runs_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.cpu_vec_isa import VecAVX2, VecISA
 
     def answer(_: VecISA, code: str) -> bool:
@@ -125,7 +125,7 @@ def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pyte
     tried: list[str] = []
     monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
     monkeypatch.setattr(VecISA, "check_build", answer)
-    with instructions_tried_once():
+    with cached_instruction_checks():
         assert [VecAVX2().check_build(code) for code in ("works", "works", "fails", "fails")] == [
             True,
             True,
@@ -139,42 +139,42 @@ def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pyte
     ("cores", "free", "at_once"),
     [(8, 64_000_000_000, 3), (2, 64_000_000_000, 2), (8, 4_000_000_000, 2), (8, 100_000_000, 1)],
 )
-def test_no_more_are_compiled_at_once_than_there_are_cores_and_memory_for(
+def test_cores_and_memory_limit_how_many_are_compiled_at_once(
     tasks: list[Task], monkeypatch: pytest.MonkeyPatch, cores: int, free: int, at_once: int
 ) -> None:
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
-    monkeypatch.setattr(side_by_side, "free_memory", lambda: free)
-    assert side_by_side._at_once(tasks) == at_once
+    monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
+    monkeypatch.setattr(parallel, "free_memory", lambda: free)
+    assert parallel._at_once(tasks) == at_once
 
 
 def test_a_user_says_how_many_are_compiled_at_once(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "free_memory", lambda: 0)
+    monkeypatch.setattr(parallel, "free_memory", lambda: 0)
     counts = []
     for jobs in ("1", "2", "8", ""):
-        monkeypatch.setenv(side_by_side.JOBS, jobs)
-        counts.append(side_by_side._at_once(tasks))
+        monkeypatch.setenv(parallel.JOBS, jobs)
+        counts.append(parallel._at_once(tasks))
     assert counts == [1, 2, 3, 1]
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "two", "1.5"])
-def test_a_number_of_jobs_that_is_none_is_refused(
+def test_a_number_of_jobs_below_one_or_no_number_is_refused(
     jobs: str, tasks: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(side_by_side.JOBS, jobs)
+    monkeypatch.setenv(parallel.JOBS, jobs)
     with pytest.raises(InputError) as raised:
-        side_by_side._at_once(tasks)
+        parallel._at_once(tasks)
     text = f"`MARINA_JOBS`: got `{jobs}`, allowed: a whole number from 1\n\nhint: unset MARINA_JOBS"
     assert str(raised.value) == text
 
 
-def test_an_estimate_comes_from_the_times_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_comes_from_earlier_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
-    assert pace.estimate([100, 100], 2) == "15 s"
-    pace.note([100, 100], 2, 100.0)
-    assert pace.estimate([100, 100], 2) == "2 min"
-    pace.note([100, 100], 2, 20.0)
-    assert pace.estimate([100, 100], 2) == "60 s"
-    assert pace.estimate([100, 300], 2) == "3 min"
-    assert pace.estimate([100], 1) == "15 s"
+    assert time_estimate.describe_estimate([100, 100], 2) == "15 s"
+    time_estimate.record_time([100, 100], 2, 100.0)
+    assert time_estimate.describe_estimate([100, 100], 2) == "2 min"
+    time_estimate.record_time([100, 100], 2, 20.0)
+    assert time_estimate.describe_estimate([100, 100], 2) == "60 s"
+    assert time_estimate.describe_estimate([100, 300], 2) == "3 min"
+    assert time_estimate.describe_estimate([100], 1) == "15 s"
     (tmp_path / "pace.json").write_text("[", encoding="utf-8")
-    assert pace.estimate([100, 100], 2) == "15 s"
+    assert time_estimate.describe_estimate([100, 100], 2) == "15 s"

@@ -1,4 +1,4 @@
-"""What is compiled for other CPUs than the one here runs on them, as far as this one can play them."""
+"""Artifacts compiled for other CPUs run on them, as far as this CPU can imitate them."""
 
 import json
 import os
@@ -13,13 +13,13 @@ import torch
 from specs import ROOT, Packaged, digits_spec
 from tools import needs
 
-from archiver.instructions import check_machine, targeting
+from archiver.cpu_target import check_cpu_target, targeting
 from config.cpu_targets import FLAGS, node_labels
 from config.errors import SourceError
 from handlers.machine import cpu_flags, machine_mismatches
 
 CPU = torch.device("cpu")
-# Registers that only AVX-512 has.
+# Registers that exist only with AVX-512.
 AVX512 = re.compile(rb"%zmm|%k[1-7]|%[xy]mm(?:1[6-9]|2\d|3[01])")
 ANSWERS = """
 import sys, numpy, torch
@@ -69,7 +69,7 @@ def libraries(package: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, tmp_path: Path) -> None:
+def test_a_package_for_v3_contains_and_needs_no_avx512(packaged: Packaged, tmp_path: Path) -> None:
     folder, package = packaged("v3")
     record = package.record
     assert (record.key.target, record.key.isa) == ("x86-64-v3", FLAGS["x86-64-v3"])
@@ -85,9 +85,7 @@ def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, 
 
 
 @pytest.mark.slow
-def test_a_package_for_v3_answers_alike_where_torch_and_onednn_see_avx2_only(
-    packaged: Packaged, tmp_path: Path
-) -> None:
+def test_a_package_for_v3_gives_the_same_answers_on_a_cpu_with_avx2_only(packaged: Packaged, tmp_path: Path) -> None:
     folder, package = packaged("v3")
     files = unpacked(folder / package.mar, tmp_path)
     _, here = answers(files)
@@ -96,15 +94,15 @@ def test_a_package_for_v3_answers_alike_where_torch_and_onednn_see_avx2_only(
     assert sum(label == other for label, other in zip(here, there, strict=True)) >= 63
 
 
-def test_what_this_machine_cannot_run_is_not_compiled_on_it(tmp_path: Path) -> None:
+def test_a_target_that_this_machine_cannot_run_is_refused(tmp_path: Path) -> None:
     spec = digits_spec({"model.cpu_target": "amx"})
     with pytest.raises(SourceError, match=r"got `amx`, but this machine .* lacks `amx_bf16`, `amx_int8`, `amx_tile`"):
-        check_machine(spec, cpuinfo(tmp_path, tuple(set(FLAGS["amx"]) - {"amx_bf16", "amx_int8", "amx_tile"})))
-    check_machine(spec, cpuinfo(tmp_path, FLAGS["amx"]))
-    check_machine(digits_spec(), cpuinfo(tmp_path, ()))
+        check_cpu_target(spec, cpuinfo(tmp_path, tuple(set(FLAGS["amx"]) - {"amx_bf16", "amx_int8", "amx_tile"})))
+    check_cpu_target(spec, cpuinfo(tmp_path, FLAGS["amx"]))
+    check_cpu_target(digits_spec(), cpuinfo(tmp_path, ()))
 
 
-def test_the_ceiling_of_a_target_ends_with_its_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limits_of_a_target_end_with_its_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "DEFAULT")
@@ -118,12 +116,12 @@ def test_the_ceiling_of_a_target_ends_with_its_compilation(monkeypatch: pytest.M
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "DEFAULT"
 
 
-def test_a_target_holds_those_below_it_and_native_has_no_labels() -> None:
+def test_a_target_includes_those_below_it_and_native_has_no_labels() -> None:
     assert set(FLAGS["x86-64-v3"]) < set(FLAGS["x86-64-v4"]) < set(FLAGS["amx"])
     assert node_labels("native") == {}
     assert node_labels("x86-64-v3").items() <= node_labels("x86-64-v4").items() <= node_labels("amx").items()
 
 
-def test_flags_are_those_that_linux_writes() -> None:
+def test_flags_have_the_names_that_linux_uses() -> None:
     known = cpu_flags()
     assert "fpu" in known or "fp" in known

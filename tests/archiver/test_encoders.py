@@ -1,4 +1,4 @@
-"""Encoders from folders as `transformers` saves them: packaged, loaded as in a worker, and asked."""
+"""Encoders from folders that `transformers` saved: packaged, loaded as in a worker, and sent requests."""
 
 import base64
 import json
@@ -47,7 +47,7 @@ LABELS = ["calm", "loud", "odd"]
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes the folder of a model for a task, whose tokens are words."""
+    """Creates the folder of a model for a task, whose tokens are words."""
     from archiver.torchvision_import import prepare_torchvision
 
     prepare_torchvision()
@@ -80,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def served(folder: Callable[[str], Path]) -> Callable[..., Any]:
-    """A handler for a task, ready; made once for each task and way of encoding."""
+    """A started handler for a task, created once for each task and encoding."""
     made: dict[tuple[str, str], Any] = {}
 
     def serve(task: str, encoding: str = "{max_tokens: 8}") -> Any:
@@ -102,7 +102,7 @@ def asked(handler: Any, body: object, **headers: str) -> Any:
 
 
 def by_transformers(folder: Path, kind: str, texts: list[str]) -> Any:
-    """What `transformers` itself computes, each text alone and without padding."""
+    """The outputs of `transformers` itself, for each text alone and without padding."""
     import transformers
     from tokenizers import Tokenizer
 
@@ -113,9 +113,7 @@ def by_transformers(folder: Path, kind: str, texts: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("encoding", ["{max_tokens: 8}", "{max_tokens: 8, dynamic: true}"])
-def test_labels_of_texts_of_all_lengths_are_those_that_transformers_finds(
-    encoding: str, served: Callable[..., Any]
-) -> None:
+def test_texts_of_all_lengths_get_the_labels_that_transformers_gives(encoding: str, served: Callable[..., Any]) -> None:
     handler = served("classify", encoding)
     texts = ["the cat sat", "a dog ran on the mat", "mat", "the cat", "the cat sat on a mat"]
     expected = by_transformers(handler.directory.parent / "model", "BertForSequenceClassification", texts)
@@ -127,7 +125,7 @@ def test_labels_of_texts_of_all_lengths_are_those_that_transformers_finds(
 
 
 @pytest.mark.parametrize("body", [{"text": "the cat sat"}, "the cat sat"])
-def test_one_text_gets_one_answer_and_a_list_a_list(served: Callable[..., Any], body: object) -> None:
+def test_a_text_gets_one_answer_and_a_list_gets_a_list(served: Callable[..., Any], body: object) -> None:
     handler = served("classify")
     answer = asked(handler, body).json()
     assert set(answer) == {"top_indices", "top_probs", "top_labels"}
@@ -172,7 +170,7 @@ def test_documents_are_ranked_by_their_score(served: Callable[..., Any]) -> None
     assert alone[0]["relevance_score"] == pytest.approx(scores[0], abs=1e-5)
 
 
-def test_tokens_are_labelled_where_they_stand_in_the_text(served: Callable[..., Any]) -> None:
+def test_tokens_are_labelled_with_their_position_in_the_text(served: Callable[..., Any]) -> None:
     handler = served("tokens")
     tokens = asked(handler, {"text": "the  cat sat"}).json()["tokens"]
     assert [(token["start"], token["end"]) for token in tokens] == [(0, 3), (5, 8), (9, 12)]
@@ -214,7 +212,7 @@ def test_a_text_that_is_too_long_is_refused_or_cut_at_one_end(served: Callable[.
     ],
     ids=str,
 )
-def test_what_is_no_text_is_refused_alone(served: Callable[..., Any], body: object, status: int) -> None:
+def test_only_the_request_without_a_text_is_refused(served: Callable[..., Any], body: object, status: int) -> None:
     good, bad = json.dumps("the cat").encode(), json.dumps(body).encode()
     first, refused, last = ask(served("classify"), good, bad, good, headers=JSON)
     assert (first.status, refused.status, last.status) == (200, status, 200)
@@ -253,7 +251,7 @@ def test_a_folder_with_code_or_pickles_is_refused(folder: Callable[[str], Path])
         parse_spec(text, file)
 
 
-def test_a_task_that_the_weights_are_not_for_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_task_that_the_weights_do_not_fit_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
     model = folder("embed")
     spec = parse_spec(SPEC.format(task="tokens", encoding="{max_tokens: 8}"), model.parent / "spec.yaml")
     with pytest.raises(SourceError, match=r"has no weights for `classifier\.bias`, which `task: tokens` needs"):
@@ -266,7 +264,7 @@ def test_a_pod_needs_no_transformers() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_transformers_is_imported_beside_a_torchvision_that_does_not_fit() -> None:
+def test_transformers_can_be_imported_beside_a_torchvision_that_does_not_fit_torch() -> None:
     code = "import archiver.torchvision_import as finder; finder.install(); from transformers import BertModel"
     subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"], cwd=ROOT, check=True

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from specs import ROOT, Packaged, digits_spec
 
-from archiver.containers.build import _ARGUMENTS, Options, _without_tag, image, reference
-from archiver.containers.builders import Build, Builder, find_builder
+from archiver.containers.build import _ARGUMENTS, ImageOptions, _without_tag, build_image, image_reference
+from archiver.containers.builders import Builder, BuildRequest, find_builder
 from config.errors import InputError, ToolMissing
 from config.progress import Progress
 from config.render import Ports
 from config.sections import Kubernetes
 from k8s.manifests import model_volume
 
-BUILD = Build(
+BUILD = BuildRequest(
     context=Path("/repository"),
     dockerfile=Path("/repository/docker/Dockerfile"),
     target="cpu",
@@ -48,7 +48,7 @@ def program(folder: Path, name: str, script: str) -> None:
 
 def refusal(folder: Path, **options: Any) -> InputError:
     with pytest.raises(InputError) as refused:
-        image(digits_spec(), folder, Options(**options), progress=Progress(quiet=True))
+        build_image(digits_spec(), folder, ImageOptions(**options), progress=Progress(quiet=True))
     return refused.value
 
 
@@ -64,7 +64,7 @@ def refusal(folder: Path, **options: Any) -> InputError:
         ("buildah", "buildah build --format docker --layers --pull=false --timestamp 315532800"),
     ],
 )
-def test_each_builder_is_told_the_same_in_its_own_words(name: Any, head: str) -> None:
+def test_each_builder_gets_the_same_build_in_its_own_options(name: Any, head: str) -> None:
     assert shlex.join(Builder(name, "1").build(BUILD)) == f"{head} {WHAT}"
 
 
@@ -84,13 +84,13 @@ def test_each_builder_is_told_the_same_in_its_own_words(name: Any, head: str) ->
         ),
     ],
 )
-def test_each_builder_exports_and_pushes_in_its_own_words(name: Any, export: str, push: str) -> None:
+def test_each_builder_exports_and_pushes_with_its_own_options(name: Any, export: str, push: str) -> None:
     builder = Builder(name, "1")
     assert shlex.join(builder.export("r/n:1", Path("/f"))) == export
     assert shlex.join(builder.push("r/n:1", Path("/d"))) == push
 
 
-def test_the_first_builder_that_works_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_builder_that_works_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     # A client without a daemon, as on many machines.
     program(tmp_path, "docker", 'case $1 in buildx) echo "x v0.30.1 y";; *) echo "Cannot connect" >&2; exit 1;; esac')
@@ -101,7 +101,7 @@ def test_the_first_builder_that_works_is_taken(tmp_path: Path, monkeypatch: pyte
     assert find_builder("buildah") == Builder("buildah", "1.28.2")
 
 
-def test_without_a_builder_each_says_why_and_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_builder_the_error_says_why_each_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     program(tmp_path, "docker", 'echo "docker: unknown command: docker buildx" >&2; exit 1')
     with pytest.raises(ToolMissing) as missing:
@@ -134,7 +134,7 @@ def test_a_registry_without_tls_gets_a_hint(name: Any, hint: str) -> None:
     assert Builder(name, "").push_hint("lab:5000/m/digits:1", "denied: no access") is None
 
 
-def test_docker_tells_the_digest_of_the_repository_that_was_pushed(
+def test_the_digest_is_that_of_the_repository_that_docker_pushed_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -151,7 +151,7 @@ def test_docker_tells_the_digest_of_the_repository_that_was_pushed(
         ("docker.io/library/python@sha256:0", "docker.io/library/python"),
     ],
 )
-def test_a_digest_takes_the_place_of_the_tag(reference: str, name: str) -> None:
+def test_a_digest_replaces_the_tag(reference: str, name: str) -> None:
     assert _without_tag(reference) == name
 
 
@@ -160,7 +160,7 @@ def test_an_image_needs_a_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_package_that_was_changed_is_no_package(packaged: Packaged, tmp_path: Path) -> None:
+def test_a_package_that_was_changed_is_refused(packaged: Packaged, tmp_path: Path) -> None:
     folder, package = packaged("fp32")
     (tmp_path / "package.json").write_bytes((folder / "package.json").read_bytes())
     (tmp_path / package.mar).write_bytes((folder / package.mar).read_bytes() + b"x")
@@ -172,9 +172,11 @@ def test_a_package_that_was_changed_is_no_package(packaged: Packaged, tmp_path: 
     ("variant", "field", "hint"),
     [("jit", "model.compile", "compile: aot"), ("fallback", "model.on_mismatch", "on_mismatch: fail")],
 )
-def test_what_compiles_where_it_serves_gets_no_image(packaged: Packaged, variant: str, field: str, hint: str) -> None:
+def test_a_package_that_compiles_while_serving_gets_no_image(
+    packaged: Packaged, variant: str, field: str, hint: str
+) -> None:
     refused = refusal(packaged(variant)[0])
-    assert f"`{field}` is `jit`, which compiles where it serves, and images hold no compiler" in refused.message
+    assert f"`{field}` is `jit`, which compiles while serving, but images contain no compiler" in refused.message
     assert refused.hint == hint
 
 
@@ -201,8 +203,8 @@ def test_a_wrong_option_is_named_before_anything_is_built(
 
 
 def stage(name: str) -> dict[str, str]:
-    """The instructions of one stage of the Dockerfile and of those it is made from; those that may come more than once
-    joined, of the others the last."""
+    """The instructions of one stage of the Dockerfile and of the stages it builds on. Instructions that may occur more
+    than once are joined; of the others, the last counts."""
     text = re.search(rf"^FROM (\S+) AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
     if text is None:
         return {}
@@ -220,12 +222,12 @@ def test_what_is_kept_of_a_build_runs_nothing_and_has_no_rights(target: str) -> 
     instructions = stage(target)
     assert "RUN" not in DOCKERFILE.partition(f" AS {target}\n")[2].partition("\nFROM ")[0]
     assert instructions["USER"] == f"{Kubernetes().run_as_user}:0"
-    # Without a shell: exec forms only.
+    # Exec forms only, which need no shell.
     assert isinstance(json.loads(instructions["ENTRYPOINT"]), list)
     assert isinstance(json.loads(instructions["CMD"]), list)
 
 
-def test_the_images_that_serve_differ_in_what_runs_them_alone() -> None:
+def test_the_serving_images_differ_only_in_what_runs_them() -> None:
     cpu, cuda, vllm = stage("cpu"), stage("cuda"), stage("vllm")
     for word in ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "USER", "WORKDIR"):
         assert cpu[word] == cuda[word] == vllm[word]
@@ -236,7 +238,7 @@ def test_the_images_that_serve_differ_in_what_runs_them_alone() -> None:
     assert cpu["COPY"].splitlines()[-1] == "--from=package /model /model"
 
 
-def test_the_image_listens_and_looks_where_the_manifests_expect_it() -> None:
+def test_the_image_uses_the_ports_that_the_manifests_expect() -> None:
     instructions = stage("cpu")
     arguments = json.loads(instructions["CMD"])
     assert arguments[:3] == ["/config/spec.yaml", "--mar", model_volume.IN_IMAGE]
@@ -244,19 +246,19 @@ def test_the_image_listens_and_looks_where_the_manifests_expect_it() -> None:
     assert f":{Ports().supervisor}/ready" in instructions["HEALTHCHECK"]
 
 
-def test_an_argument_that_may_be_given_is_one_of_the_dockerfile() -> None:
+def test_every_allowed_build_argument_is_one_of_the_dockerfile() -> None:
     assert set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE)) == {"BASE", *_ARGUMENTS}
 
 
-def test_an_image_for_another_device_has_a_tag_of_its_own() -> None:
+def test_an_image_for_another_device_has_its_own_tag() -> None:
     spec = digits_spec()
-    assert reference(spec, "cpu", Options()) == ("registry.local/marina/digits", "1.0")
-    assert reference(spec, "cuda", Options()) == ("registry.local/marina/digits", "1.0-cuda")
-    assert reference(spec, "cuda", Options(tag="7")) == ("registry.local/marina/digits", "7")
-    assert reference(spec, "loadtest", Options())[0] == "registry.local/marina/marina-loadtest"
+    assert image_reference(spec, "cpu", ImageOptions()) == ("registry.local/marina/digits", "1.0")
+    assert image_reference(spec, "cuda", ImageOptions()) == ("registry.local/marina/digits", "1.0-cuda")
+    assert image_reference(spec, "cuda", ImageOptions(tag="7")) == ("registry.local/marina/digits", "7")
+    assert image_reference(spec, "loadtest", ImageOptions())[0] == "registry.local/marina/marina-loadtest"
 
 
-# An image whose builder never ends, and what it would have been built with.
+# Runs a builder, here a program that never ends.
 _BUILDS = """
 import sys
 from pathlib import Path
@@ -275,7 +277,7 @@ def test_the_builder_ends_with_its_command(number: signal.Signals, tmp_path: Pat
         builder = os.pidfd_open(int((tmp_path / "pid").read_text()))
         command.send_signal(number)
     try:
-        # A process that ends is readable.
+        # The file descriptor of a process becomes readable when the process ends.
         assert select.select([builder], [], [], 60)[0]
     finally:
         with suppress(ProcessLookupError):

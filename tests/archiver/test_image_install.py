@@ -18,7 +18,7 @@ from specs import ROOT
 
 
 def script(name: str) -> ModuleType:
-    """A script of `docker/`, which is no package."""
+    """A script of `docker/`, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docker" / f"{name}.py")
     assert spec
     assert spec.loader
@@ -34,7 +34,7 @@ SETS = "def f(x):\n    return x in {'a', 'b', 'c', 'd', 'e', 'f', 'g'}\n"
 
 @pytest.fixture(scope="module")
 def bill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of this Python's packages."""
+    """The bill of materials of this Python's packages."""
     file = tmp_path_factory.mktemp("bill") / "bom.json"
     subprocess.run([sys.executable, ROOT / "docker/bom.py", file], check=True)
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ def kept(folder: Path) -> set[str]:
 
 
 def state(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Mode, time and content of everything."""
+    """The mode, time and content of every file and folder."""
     return {
         str(path.relative_to(folder)): (
             path.stat().st_mode & 0o7777,
@@ -71,7 +71,7 @@ def test_an_image_gets_what_marina_needs_and_one_extra() -> None:
     assert not [name for name in INSTALL.requirements("loadtest", ROOT / "pyproject.toml") if name.startswith("torch")]
 
 
-def test_pruning_leaves_what_is_imported(tmp_path: Path) -> None:
+def test_pruning_keeps_what_is_imported(tmp_path: Path) -> None:
     wanted = [
         "torch/bin/torch_shm_manager",
         "torch/lib/libtorch_cpu.so",
@@ -90,7 +90,7 @@ def test_pruning_leaves_what_is_imported(tmp_path: Path) -> None:
 
 def test_settling_gives_the_same_bytes_modes_and_times(tmp_path: Path) -> None:
     for name, mode, time in (("one", 0o600, 1_000_000_000), ("two", 0o666, 1_700_000_000)):
-        # As the file lies in the image both times: its path is in what is compiled.
+        # At the same path as in the image, because compiled files contain it.
         folder = tmp_path / "app"
         (folder / "deep").mkdir(parents=True)
         (folder / "deep/module.py").write_text(SETS, encoding="utf-8")
@@ -108,9 +108,9 @@ def test_settling_gives_the_same_bytes_modes_and_times(tmp_path: Path) -> None:
     assert any(name.endswith(".pyc") for name in first)
 
 
-def test_compiled_files_do_not_ask_for_the_times_of_their_sources(tmp_path: Path) -> None:
+def test_compiled_files_do_not_depend_on_the_times_of_their_sources(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("VALUE = 1\n", encoding="utf-8")
-    # Somebody imported it before; that file would ask.
+    # Left from an earlier import; such a file would check the time of its source.
     py_compile.compile(str(tmp_path / "module.py"))
     INSTALL.settle(tmp_path)
     (tmp_path / "module.py").write_text("VALUE = 2\n", encoding="utf-8")
@@ -123,7 +123,7 @@ def test_compiled_files_do_not_ask_for_the_times_of_their_sources(tmp_path: Path
 def test_the_bill_is_cyclonedx(bill: dict[str, Any]) -> None:
     validator = JsonStrictValidator(SchemaVersion.V1_6)
     assert validator.validate_str(json.dumps(bill)) is None
-    # The validator would see it.
+    # The validator would refuse it.
     broken = bill | {"components": [{"type": "libary", "name": "x"}]}
     assert validator.validate_str(json.dumps(broken)) is not None
 
@@ -131,17 +131,17 @@ def test_the_bill_is_cyclonedx(bill: dict[str, Any]) -> None:
 def test_the_bill_names_every_package_once(bill: dict[str, Any]) -> None:
     from importlib.metadata import distributions
 
-    # Not all of `sys.path`: setuptools, once imported, puts what it brings along there.
+    # Not all of `sys.path`, because setuptools adds its own bundled packages to it when it is imported.
     installed = distributions(path=[sysconfig.get_path("purelib")])
     names = {distribution.metadata["Name"].lower().replace("_", "-").replace(".", "-") for distribution in installed}
     listed = [part["name"] for part in bill["components"] if part.get("purl", "").startswith("pkg:pypi/")]
     assert sorted(listed) == sorted(names)
 
 
-def test_the_bill_tells_the_parts_of_torchserves_jar(bill: dict[str, Any]) -> None:
+def test_the_bill_lists_the_parts_of_torchserves_jar(bill: dict[str, Any]) -> None:
     jar = next(component for component in bill["components"] if component["name"] == "model-server")
     parts = {part["name"]: part.get("version") for part in jar["components"]}
-    # What SECURITY.md speaks about.
+    # The parts that SECURITY.md mentions.
     assert parts["netty-all"] == "4.1.53.Final"
     assert parts["log4j-core"] == "2.17.1"
     assert parts["snakeyaml"] == "2.1"

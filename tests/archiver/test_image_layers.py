@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from oci import layer, write_layout
 
-from archiver.containers.layers import Layer, read_file, read_layout
+from archiver.containers.layers import Layer, read_image_file, read_layout
 from config.errors import InputError
 
 BASE, TOP = layer({"etc/os": b"debian", "bom.json": b"old"}), layer({"./bom.json": b"new"})
@@ -18,7 +18,7 @@ HISTORY = [
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("nested", [False, True])
-def test_layers_are_measured_as_they_lie_unpacked(tmp_path: Path, compressed: bool, nested: bool) -> None:
+def test_layers_are_measured_uncompressed(tmp_path: Path, compressed: bool, nested: bool) -> None:
     write_layout(tmp_path / "image.tar", [BASE, TOP], history=HISTORY, compressed=compressed, nested=nested)
     layout = read_layout(tmp_path / "image.tar")
     assert layout.layers == (
@@ -29,14 +29,14 @@ def test_layers_are_measured_as_they_lie_unpacked(tmp_path: Path, compressed: bo
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_file_is_read_from_the_last_layer_that_has_it(tmp_path: Path, compressed: bool) -> None:
+def test_a_file_is_read_from_the_topmost_layer_that_has_it(tmp_path: Path, compressed: bool) -> None:
     write_layout(tmp_path / "image.tar", [BASE, TOP], history=HISTORY, compressed=compressed)
-    assert read_file(tmp_path / "image.tar", "bom.json") == b"new"
-    assert read_file(tmp_path / "image.tar", "etc/os") == b"debian"
-    assert read_file(tmp_path / "image.tar", "etc/passwd") is None
+    assert read_image_file(tmp_path / "image.tar", "bom.json") == b"new"
+    assert read_image_file(tmp_path / "image.tar", "etc/os") == b"debian"
+    assert read_image_file(tmp_path / "image.tar", "etc/passwd") is None
 
 
-def test_a_layer_that_is_not_what_the_configuration_promises_is_refused(tmp_path: Path) -> None:
+def test_a_layer_with_another_digest_than_configured_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "image.tar"
     write_layout(file, [BASE, TOP], history=HISTORY)
     damaged = file.read_bytes().replace(b"debian", b"devuan")
@@ -45,7 +45,7 @@ def test_a_layer_that_is_not_what_the_configuration_promises_is_refused(tmp_path
         read_layout(file)
 
 
-def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "image.tar").write_bytes(layer({"manifest.json": b"[]"}))
     with pytest.raises(InputError, match=re.escape("image.tar: not an OCI image layout: KeyError")):
         read_layout(tmp_path / "image.tar")

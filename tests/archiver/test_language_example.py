@@ -1,4 +1,4 @@
-"""The encoder that Marina ships: what it gets right of sentences that it was not trained on."""
+"""The encoder that Marina ships: how many sentences that it was not trained on it gets right."""
 
 import json
 import zipfile
@@ -21,7 +21,7 @@ HELD_OUT = 42 / 48
 
 
 def example(**model: object) -> Spec:
-    """The example's spec with other fields of the model; exported only, for the answers are what is tried."""
+    """The example's spec with other fields of the model; only exported, because the test is about answers."""
     spec = load_spec(EXAMPLE / "spec.yaml")
     changed = spec.model.model_copy(update={"compile": "export", "batch_sizes": (16,), **model})
     copy = spec.model_copy(update={"model": changed})

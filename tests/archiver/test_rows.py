@@ -1,4 +1,4 @@
-"""Models whose answer depends on chance, on what came before or on the rest of the batch get no MAR, by their line."""
+"""Models whose answers depend on chance, on earlier requests or on the rest of the batch are refused with the line."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from specs import make_spec
 from torch import nn
 
 from archiver.package import package
-from archiver.rows import check_alike, check_apart
+from archiver.rows import check_repeatable, check_rows_apart
 from config.errors import SourceError
 from config.progress import Progress
 from handlers.networks import TensorGraph
@@ -33,11 +33,11 @@ class Net(nn.Module):
         return x
 """
 LINE = 16
-IN_BATCH = "the answer to an input depends on those that come in the same batch"
+IN_BATCH = "the answer to an input depends on the other inputs of its batch"
 DRAWN = "draws a random number, so the same input is answered differently every time"
-ONE_BY_ONE = "batch_sizes: [1], or a model that computes each row by itself"
-DROPS = "evaluation mode: `F.dropout(x, p, self.training)`, and no layer that stays in training"
-AVERAGES = "evaluation mode, with the averages of the training and not those of the batch; or `batch_sizes: [1]`"
+ONE_BY_ONE = "use `batch_sizes: [1]`, or a model that computes each row independently"
+DROPS = "use evaluation mode: `F.dropout(x, p, self.training)`, and no layer that stays in training mode"
+AVERAGES = "use evaluation mode, which normalises by the averages of the training; or `batch_sizes: [1]`"
 MIXED = {
     "softmax over the batch": ("x = x.softmax(0)", ONE_BY_ONE),
     "mean over the batch": ("x = x - x.mean(0)", ONE_BY_ONE),
@@ -53,7 +53,7 @@ RANDOM = {
     "dropout that stays in training": ("x = self.drop.train()(x)", DROPS),
     "noise": (
         "x = x + torch.rand(3)",
-        "what is random as an input of `forward`, or `min_agreement: 0`, which serves it as it is",
+        "pass the random values as an input of `forward`, or set `min_agreement: 0` to serve the model as it is",
     ),
 }
 TABLE: dict[str, Any] = {
@@ -78,7 +78,7 @@ def refused(folder: Path, code: str, changes: dict[str, Any] | None = None) -> t
 
 @pytest.mark.parametrize("compiled", ["aot", "eager"])
 @pytest.mark.parametrize("kind", MIXED)
-def test_a_model_that_mixes_the_rows_of_a_batch_is_refused_by_its_line(
+def test_a_model_that_mixes_the_rows_of_a_batch_is_refused_with_its_line(
     kind: str, compiled: str, tmp_path: Path
 ) -> None:
     code, hint = MIXED[kind]
@@ -88,43 +88,47 @@ def test_a_model_that_mixes_the_rows_of_a_batch_is_refused_by_its_line(
 
 @pytest.mark.parametrize("batch_sizes", [[1], [1, 4]])
 @pytest.mark.parametrize("kind", RANDOM)
-def test_a_model_that_draws_numbers_is_refused_by_its_line(kind: str, batch_sizes: list[int], tmp_path: Path) -> None:
+def test_a_model_that_draws_random_numbers_is_refused_with_its_line(
+    kind: str, batch_sizes: list[int], tmp_path: Path
+) -> None:
     code, hint = RANDOM[kind]
     said = refused(tmp_path, code, {"model.batch_sizes": batch_sizes})
     assert said == (f"{tmp_path}/model.py:{LINE}: `{code}`: {DRAWN}", hint)
 
 
-def test_a_model_that_keeps_something_between_requests_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_model_that_keeps_state_between_requests_is_refused_with_its_name(tmp_path: Path) -> None:
     message, _ = refused(tmp_path, "self.calls += 1; x = x * self.calls", {"model.batch_sizes": [1]})
     assert message.endswith("the same input differently the second time: `calls` changes with every request")
 
 
-def test_a_batch_of_one_size_is_filled_up_and_so_no_way_out(tmp_path: Path) -> None:
+def test_a_single_batch_size_does_not_help_because_batches_are_filled_up(tmp_path: Path) -> None:
     assert IN_BATCH in refused(tmp_path, "x = x.softmax(0)", {"model.batch_sizes": [4]})[0]
 
 
-def test_a_model_that_answers_a_row_alone_in_another_way_is_refused_for_batches(tmp_path: Path) -> None:
+def test_a_model_that_answers_a_single_row_differently_is_refused_for_batches(tmp_path: Path) -> None:
     message, hint = refused(tmp_path, "x = -x if len(x) == 1 else x", {"model.compile": "eager"})
-    assert "`model.batch_sizes`: got [1, 4], but the model answers an input differently beside others" in message
-    assert hint == "batch_sizes: [1], or a model whose decisions are made row by row"
+    assert (
+        "`model.batch_sizes`: got [1, 4], but the model answers an input differently in a batch than alone" in message
+    )
+    assert hint == "use `batch_sizes: [1]`, or a model that decides for each row separately"
 
 
-def test_of_a_program_the_operator_is_named() -> None:
+def test_the_operator_of_a_program_is_named() -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.Softmax(0))
     program = torch.export.export(network, (torch.rand(4, 4),)).module()
-    with pytest.raises(SourceError, match="in the same batch, by its operator `aten::_softmax`"):
-        check_apart("here", TensorGraph(program, torch.float32), [torch.rand(4, 4)], 4)
+    with pytest.raises(SourceError, match="inputs of its batch, by its operator `aten::_softmax`"):
+        check_rows_apart("here", TensorGraph(program, torch.float32), [torch.rand(4, 4)], 4)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
-def test_what_computes_each_row_by_itself_passes(batch: int) -> None:
+def test_a_model_that_computes_each_row_independently_passes(batch: int) -> None:
     network = graph(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout())
-    check_alike("here", network, [torch.rand(16, 4)], batch)
-    check_apart("here", network, [torch.rand(16, 4)], batch)
+    check_repeatable("here", network, [torch.rand(16, 4)], batch)
+    check_rows_apart("here", network, [torch.rand(16, 4)], batch)
 
 
 def test_the_check_leaves_the_random_numbers_as_they_were() -> None:
     before = torch.get_rng_state()
     with pytest.raises(SourceError):
-        check_alike("here", graph(nn.Dropout()).train(), [torch.ones(16, 4)], 4)
+        check_repeatable("here", graph(nn.Dropout()).train(), [torch.ones(16, 4)], 4)
     assert torch.equal(torch.get_rng_state(), before)

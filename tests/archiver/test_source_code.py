@@ -1,4 +1,4 @@
-"""`compile: eager`: models that cannot be exported run from their source, and what that needs is in the package."""
+"""`compile: eager`: models that cannot be exported run from their source, and the package has everything it needs."""
 
 import zipfile
 from pathlib import Path
@@ -73,7 +73,7 @@ def message(folder: Path, changes: dict[str, Any]) -> str:
     return f"{raised.value.message} | {raised.value.hint}".replace(str(folder), "DIR")
 
 
-def test_the_modules_that_a_file_imports_are_followed(folder: Path) -> None:
+def test_the_modules_that_a_file_imports_are_packed(folder: Path) -> None:
     assert list(local_modules(folder / "model.py")) == [
         "model.py",
         "parts/__init__.py",
@@ -83,7 +83,7 @@ def test_the_modules_that_a_file_imports_are_followed(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_whose_code_looks_at_its_values_is_packaged_and_the_archive_says_that_it_runs_source(
+def test_a_model_that_branches_on_values_is_packaged_as_source_and_the_report_says_so(
     folder: Path,
 ) -> None:
     torch.manual_seed(7)
@@ -100,7 +100,7 @@ def test_a_model_whose_code_looks_at_its_values_is_packaged_and_the_archive_says
 
 
 @pytest.mark.slow
-def test_an_export_that_fails_names_the_line_and_the_way_out(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_export_names_the_line_and_a_way_out(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert message(folder, {"model.compile": "export"}) == (
         "DIR/model.py:16: `while x.norm() > 1:` cannot be exported: Data-dependent branching | compile: eager, which "
         "runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
@@ -109,7 +109,7 @@ def test_an_export_that_fails_names_the_line_and_the_way_out(folder: Path, capfd
 
 
 @pytest.mark.slow
-def test_what_a_pod_does_not_have_is_missed_when_packaging(folder: Path) -> None:
+def test_an_import_that_a_pod_lacks_fails_when_packaging(folder: Path) -> None:
     said = message(folder, {"model.source": "./hungry.py:build"})
     assert (
         "ModuleNotFoundError: No module named 'promql_parser': promql-parser is installed here, but a pod has only"

@@ -168,40 +168,40 @@ def test_weights_are_found_however_a_training_saved_them(content: dict[str, Any]
     assert loaded.notes == ()
 
 
-def test_of_several_wrappers_a_usual_one_is_taken_and_the_others_named(folder: Path) -> None:
+def test_of_several_prefixes_a_usual_one_is_used_and_the_others_are_named(folder: Path) -> None:
     average = {name: value + 1 for name, value in behind("ema.").items()}
     torch.save({"state_dict": {**behind("model."), **average}}, folder / "last.ckpt")
     loaded = load(folder, {"model.weights": "./last.ckpt"})
     assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
-    assert loaded.notes == ("`last.ckpt` also holds weights behind `ema.`; those behind `model.` are taken",)
+    assert loaded.notes == ("`last.ckpt` also holds weights with the prefix `ema.`; `model.` is used",)
 
 
-def test_a_part_of_another_network_is_not_taken_for_the_whole(folder: Path) -> None:
+def test_a_part_of_another_network_is_not_mistaken_for_the_network(folder: Path) -> None:
     torch.save({**behind("backbone."), "head.weight": torch.ones(1)}, folder / "other.pt")
     assert "does not fit `./model.py:build`: Missing key(s)" in message(folder, {"model.weights": "./other.pt"})
 
 
-def test_weights_of_two_networks_that_both_fit_are_no_guess(folder: Path) -> None:
+def test_no_guess_is_made_between_two_networks_that_both_fit(folder: Path) -> None:
     torch.save({**behind("student."), **behind("teacher.")}, folder / "both.pt")
     assert "does not fit `./model.py:build`: Missing key(s)" in message(folder, {"model.weights": "./both.pt"})
 
 
-def test_of_several_state_dicts_the_one_under_a_usual_key_is_taken_and_the_others_named(folder: Path) -> None:
+def test_of_several_state_dicts_the_one_under_a_usual_key_is_used_and_the_others_are_named(folder: Path) -> None:
     average = {name: value + 1 for name, value in STATE.items()}
     torch.save({"model": STATE, "ema": average}, folder / "checkpoint.pt")
     loaded = load(folder, {"model.weights": "./checkpoint.pt"})
     assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
-    assert loaded.notes == ("`checkpoint.pt` also holds weights under `ema`; those under `model` are taken",)
+    assert loaded.notes == ("`checkpoint.pt` also holds weights under `ema`; those under `model` are used",)
 
 
-def test_a_file_that_is_no_program_says_how_one_is_made(folder: Path) -> None:
+def test_a_file_that_is_not_a_program_gets_a_hint_how_to_export_one(folder: Path) -> None:
     (folder / "p.pt2").write_bytes(b"no program")
     text = message(folder, {"model.source": "./p.pt2", "model.weights": None})
     assert "`DIR/p.pt2` is not an exported program" in text
     assert "torch.export.save" in text
 
 
-def test_a_program_brings_its_inputs(folder: Path) -> None:
+def test_a_program_defines_its_inputs(folder: Path) -> None:
     program = torch.export.export(
         nn.Linear(3, 2), (torch.zeros(4, 3),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=8)},)
     )
@@ -211,13 +211,13 @@ def test_a_program_brings_its_inputs(folder: Path) -> None:
     assert loaded.only_batch is None
 
 
-def test_a_program_of_one_batch_says_so(folder: Path) -> None:
+def test_a_program_with_a_fixed_batch_is_recognised(folder: Path) -> None:
     torch.export.save(torch.export.export(nn.Linear(3, 2), (torch.zeros(4, 3),)), folder / "p.pt2")
     loaded = load(folder, {"model.source": "./p.pt2", "model.weights": None, "model.inputs": None})
     assert loaded.only_batch == 4
 
 
-def test_a_torchvision_model_brings_the_preset_of_its_weights() -> None:
+def test_a_torchvision_model_uses_the_preset_of_its_weights() -> None:
     source = load_source(make_spec({"model.labels": "imagenet"}))
     assert source.image is not None
     assert (source.image.height, source.image.resize, source.image.mean) == (224, 256, (0.485, 0.456, 0.406))
@@ -248,7 +248,7 @@ def test_a_torchvision_model_brings_the_preset_of_its_weights() -> None:
         ),
     ],
 )
-def test_a_wrong_torchvision_name_is_answered_with_the_right_ones(changes: dict[str, Any], expected: str) -> None:
+def test_a_wrong_torchvision_name_gets_the_right_ones(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(SourceError) as raised:
         load_source(make_spec(changes))
     assert expected in str(raised.value)

@@ -1,4 +1,4 @@
-"""Models whose inputs vary in length: what is compiled, how it is compared, and what a worker answers."""
+"""Models whose inputs vary in length: what is compiled, how it is compared, and how a worker answers."""
 
 import json
 import zipfile
@@ -19,7 +19,7 @@ from config.progress import Progress
 from config.record import Package
 from handlers.tensor import TensorHandler
 
-# Its models are compiled.
+# The models are compiled.
 pytestmark = pytest.mark.slow
 
 
@@ -44,7 +44,7 @@ DYNAMIC = BUCKETS | {"ids": BUCKETS["ids"] | {"shape": [{"max": 64, "dynamic": T
     scope="module",
     params=[
         pytest.param(("export", BUCKETS, [1, 4], []), id="export"),
-        # One batch size where each of its shapes takes long to compile.
+        # Only one batch size where every shape takes long to compile.
         pytest.param(("aot", BUCKETS, [2], [(2, 8), (2, 64)]), id="aot"),
         pytest.param(("export", DYNAMIC, [1, 4], []), id="export dynamic"),
         pytest.param(("eager", DYNAMIC, [1, 4], []), id="eager dynamic"),
@@ -82,7 +82,7 @@ def expected(folder: Path, length: int) -> list[torch.Tensor]:
         return [value[0] for value in network(ids, torch.ones_like(ids))]
 
 
-def test_requests_of_all_lengths_get_in_one_batch_what_the_model_answers_without_padding(
+def test_requests_of_all_lengths_in_one_batch_are_answered_as_without_padding(
     handler: TensorHandler, folder: Path
 ) -> None:
     lengths = [3, 64, 8, 1, 9, 30, 2]
@@ -102,7 +102,7 @@ def test_requests_of_all_lengths_get_in_one_batch_what_the_model_answers_without
         pytest.param({"ids": [1], "mask": [1]}, ("the inputs are not those of the model", "ids"), id="a mask"),
     ],
 )
-def test_a_length_out_of_range_gets_a_422_that_says_the_range(
+def test_a_length_out_of_range_gets_a_422_with_the_range(
     sent: dict[str, Any], error: tuple[str, str], handler: TensorHandler
 ) -> None:
     bad, good = ask(handler, json.dumps(sent).encode(), body(5))
@@ -111,7 +111,7 @@ def test_a_length_out_of_range_gets_a_422_that_says_the_range(
     assert (said["error"], said["allowed"]) == error
 
 
-def test_a_model_without_a_mask_that_minds_its_padding_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_a_mask_whose_answers_depend_on_padding_is_refused(tmp_path: Path) -> None:
     inputs = {"ids": VARYING["model.inputs"]["ids"]}
     changes = {"model.source": "./model.py:unmasked", "model.inputs": inputs, "model.compile": "export"}
     with pytest.raises(AgreementError, match="no MAR was written") as raised:
@@ -119,7 +119,7 @@ def test_a_model_without_a_mask_that_minds_its_padding_is_refused(tmp_path: Path
     assert "mask_of: ids" in str(raised.value.hint)
 
 
-def test_a_program_that_takes_several_sizes_is_not_frozen_without_a_word(tmp_path: Path) -> None:
+def test_a_program_that_takes_several_sizes_is_not_silently_fixed_to_one(tmp_path: Path) -> None:
     sizes = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=2, max=64)}
     program = torch.export.export(torch.nn.Softmax(-1), (torch.zeros(2, 10),), dynamic_shapes=(sizes,))
     torch.export.save(program, tmp_path / "program.pt2")

@@ -10,7 +10,7 @@ import yaml
 from specs import ROOT, digits_spec
 from tools import needs
 
-from archiver.containers.build import Options, reference
+from archiver.containers.build import ImageOptions, image_reference
 from config.render import Ports
 from k8s.manifests.plan import make_plan
 from k8s.manifests.writing import write_manifests
@@ -47,7 +47,7 @@ def test_every_mounted_file_exists(built: Path) -> None:
 
 
 def test_the_server_is_the_image_of_the_digits_example() -> None:
-    ref, tag = reference(digits_spec(), "cpu", Options())
+    ref, tag = image_reference(digits_spec(), "cpu", ImageOptions())
     assert SERVICES["server"]["image"] == f"${{IMAGE:-{ref}:{tag}}}"
 
 

@@ -200,7 +200,7 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "nets.py:Wide"],
-        "`--source`: `./nets.py:Wide` needs `width`, allowed: what can be called without\n\n"
+        "`--source`: `./nets.py:Wide` needs `width`, allowed: no required arguments\n\n"
         "hint: in ./nets.py: `def build(): return Wide(width=…)`, then `--source ./nets.py:build`",
         id="a class that needs something",
     ),

@@ -23,7 +23,7 @@ from troubles import ROWS, shows
 
 import marina
 from archiver import torchvision_import
-from archiver.package import check_agreement
+from archiver.agreement import check_agreement
 from config.ports import free_port_base
 from config.record import Agreement
 from config.render import Ports

@@ -1,4 +1,4 @@
-"""What a network takes is found by trying it; what cannot be found is asked for by the flag that says it."""
+"""The inputs of a network are found by trying; if they cannot be found, the error names the option to give them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from archiver.inferring import find_inputs, parse_given
+from archiver.inferring import find_inputs, parse_input_option
 from config.errors import InputError, SourceError
 
 
 class Net(nn.Module):
-    """Layers by name, and what is done with them."""
+    """A network of named layers, and a function that computes with them."""
 
     def __init__(self, forward: Any, **layers: nn.Module) -> None:
         super().__init__()
@@ -119,10 +119,10 @@ def test_inputs_are_found(network: nn.Module, wanted: dict[str, Any]) -> None:
     assert inferred.only_batch is None
 
 
-def test_a_length_that_padding_would_change_stays_fixed_and_is_told() -> None:
+def test_the_length_stays_fixed_with_a_note_if_padding_changes_the_answers() -> None:
     network = Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1))
     fixed, guess = find_inputs(network, []).notes
-    assert fixed.startswith("`x`: every request must hold exactly 128: the model answers otherwise when padded")
+    assert fixed.startswith("`x`: every request must have exactly 128: padding changes the model's answers")
     assert guess == "`x`: 128 is a guess, the model takes longer ones as well"
 
 
@@ -148,8 +148,8 @@ GUESSES: list[Any] = [
     pytest.param(
         Net(lambda self, t, v: self.f(torch.stack([t % 60, v, v * v], -1)), f=nn.Linear(3, 2)),
         (
-            "`t`: float32 [3] is a guess that works, no layer says it; `--input t:…` says another",
-            "`v`: float32 [3] is a guess that works, no layer says it; `--input v:…` says another",
+            "`t`: float32 [3] works but is a guess, as no layer shows it; to change: `--input t:…`",
+            "`v`: float32 [3] works but is a guess, as no layer shows it; to change: `--input v:…`",
         ),
         id="no layer",
     ),
@@ -157,16 +157,16 @@ GUESSES: list[Any] = [
 
 
 @pytest.mark.parametrize(("network", "notes"), GUESSES)
-def test_what_is_only_a_guess_is_told(network: nn.Module, notes: tuple[str, ...]) -> None:
+def test_guesses_get_a_note(network: nn.Module, notes: tuple[str, ...]) -> None:
     assert find_inputs(network, []).notes == notes
 
 
-def test_what_was_given_is_no_guess() -> None:
+def test_given_inputs_get_no_note() -> None:
     network = Net(lambda self, x: self.c(x).mean((2, 3)), c=nn.Conv2d(3, 4, 3))
-    assert find_inputs(network, [parse_given("x:float32:3,64,64")]).notes == ()
+    assert find_inputs(network, [parse_input_option("x:float32:3,64,64")]).notes == ()
 
 
-def test_an_argument_that_says_how_much_of_a_sequence_counts_may_say_all_of_it() -> None:
+def test_an_argument_for_the_used_length_may_be_the_whole_length() -> None:
     def forward(self: Any, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         counts = torch.arange(ids.shape[1]) < lengths[:, None]
         return (self.e(ids) * counts[..., None]).sum(1) / lengths[:, None]
@@ -176,7 +176,9 @@ def test_an_argument_that_says_how_much_of_a_sequence_counts_may_say_all_of_it()
         "ids": ids(128, 8),
         "lengths": {"shape": [], "dtype": "int64", "min": 1, "max": 128},
     }
-    assert "`lengths`: 1 to 128, how much of `ids` counts; every request fills `ids` up to 128 itself" in inferred.notes
+    assert (
+        "`lengths`: 1 to 128, how much of `ids` is used; every request must itself pad `ids` to 128" in inferred.notes
+    )
 
 
 class Dictionary(nn.Module):
@@ -188,19 +190,19 @@ class Dictionary(nn.Module):
         return self.f(batch["x"]) * scale + batch["y"]
 
 
-def test_a_dictionary_is_answered_with_the_module_that_takes_its_values() -> None:
+def test_a_dictionary_is_refused_with_a_wrapper_that_takes_its_values() -> None:
     with pytest.raises(InputError) as caught:
         find_inputs(Dictionary(), [])
     assert caught.value.message == "`--source`: `forward` takes `batch`, a dictionary of `x`, `y`, allowed: tensors"
     made: dict[str, Any] = {"Dictionary": Dictionary}
     assert caught.value.hint is not None
     exec(caught.value.hint, made)
-    values = [parse_given(text) for text in ("x:float32:3", "y:float32:2", "scale:float32:2")]
+    values = [parse_input_option(text) for text in ("x:float32:3", "y:float32:2", "scale:float32:2")]
     inferred = find_inputs(made["Rows"](), values)
     assert (list(inferred.inputs), inferred.outputs) == (["x", "y", "scale"], ((2,),))
 
 
-def test_a_form_that_was_not_found_is_asked_for_as_it_was_tried() -> None:
+def test_inputs_that_were_not_found_are_asked_for_with_the_shapes_tried() -> None:
     def forward(self: Any, nodes: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
         return torch.bmm(adjacency, self.f(nodes))
 
@@ -208,7 +210,7 @@ def test_a_form_that_was_not_found_is_asked_for_as_it_was_tried() -> None:
         find_inputs(Net(forward, f=nn.Linear(5, 2)), [])
     assert caught.value.hint is not None
     assert re.fullmatch(
-        r"--input nodes:float32:\S+ --input adjacency:float32:\S+, with their own sizes", caught.value.hint
+        r"--input nodes:float32:\S+ --input adjacency:float32:\S+, with the real sizes", caught.value.hint
     )
     assert "3,224,224" not in caught.value.hint
 
@@ -217,25 +219,25 @@ def test_a_model_that_looks_at_the_whole_batch_gets_one_row_at_a_time() -> None:
     assert find_inputs(Net(lambda self, x: self.f(x) / x.norm(), f=nn.Linear(4, 2)), []).only_batch == 1
 
 
-def test_a_loop_that_never_ends_is_ended() -> None:
+def test_an_endless_loop_is_interrupted() -> None:
     def stuck(self: Any, x: torch.Tensor) -> torch.Tensor:
         while x.ndim == 2:
             x = x + 0
         return self.f(x)
 
-    inferred = find_inputs(Net(stuck, f=nn.Linear(4, 2)), [parse_given("x:float32:9,4")])
+    inferred = find_inputs(Net(stuck, f=nn.Linear(4, 2)), [parse_input_option("x:float32:9,4")])
     assert inferred.inputs["x"].shape == (9, 4)
 
 
 ASKED: list[Any] = [
     pytest.param(
         Net(lambda self, x: self.f(x).mean(), f=nn.Linear(3, 2)),
-        "`--source`: an output is () for 2 rows, allowed: tensors with a row each",
+        "`--source`: an output is () for 2 rows, allowed: tensors with one row per input row",
         id="one number for all",
     ),
     pytest.param(
         Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2)),
-        "`--input`: missing for `a`, `b`: together they go into a layer of 9, which does not say how wide each is",
+        "`--input`: missing for `a`, `b`: together they enter a layer of width 9, which does not show how wide each is",
         id="two in one",
     ),
     pytest.param(nn.Identity(), "`--input`: missing for `input`: no layer shows what `forward` takes", id="no layer"),
@@ -246,27 +248,27 @@ ASKED: list[Any] = [
     ),
     pytest.param(
         Net(lambda self, text, offsets: self.e(text, offsets), e=nn.EmbeddingBag(9, 4)),
-        "`--source`: `forward` takes the words of all texts one after the other, but requests are rows",
+        "`--source`: `forward` takes the concatenated words of all texts, but requests are rows",
         id="bags in one row",
     ),
 ]
 
 
 @pytest.mark.parametrize(("network", "message"), ASKED)
-def test_what_cannot_be_found_is_asked_for(network: nn.Module, message: str) -> None:
+def test_inputs_that_cannot_be_found_are_asked_for(network: nn.Module, message: str) -> None:
     with pytest.raises((InputError, SourceError)) as caught:
         find_inputs(network, [])
     assert caught.value.message == message
 
 
-def test_states_with_a_row_each_are_found() -> None:
+def test_states_with_one_row_per_input_row_are_found() -> None:
     network = Net(steps, r=nn.LSTM(6, 8, num_layers=2, batch_first=True))
-    inferred = find_inputs(network, [parse_given("x:float32:4,6")])
+    inferred = find_inputs(network, [parse_input_option("x:float32:4,6")])
     assert {name: each.shape for name, each in inferred.inputs.items()} == {"x": (4, 6), "h": (2, 8), "c": (2, 8)}
     assert (inferred.only_batch, inferred.names) == (None, ("y", "h", "c"))
 
 
-def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows() -> None:
+def test_states_in_a_tuple_are_refused_with_a_wrapper_that_takes_them_as_rows() -> None:
     class Steps(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -275,7 +277,7 @@ def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows(
         def forward(self, x: Any, state: Any) -> Any:
             return self.r(x, state)
 
-    given = [parse_given("x:float32:4,7")]
+    given = [parse_input_option("x:float32:4,7")]
     with pytest.raises(SourceError) as caught:
         find_inputs(Steps(), given)
     made: dict[str, Any] = {"Steps": Steps}
@@ -285,13 +287,13 @@ def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows(
     assert (inputs["h"].shape, inputs["c"].shape) == ((1, 4), (1, 4))
 
 
-def test_states_as_layers_keep_them_are_refused_with_what_to_do() -> None:
+def test_states_with_the_batch_second_are_refused_with_a_wrapper() -> None:
     network = Net(lambda self, x, h, c: self.r(x, (h, c))[0][:, -1], r=nn.LSTM(7, 4, 2, batch_first=True))
     with pytest.raises(SourceError, match="takes states of `r`, 2 x batch x 4, but requests are rows"):
-        find_inputs(network, [parse_given("x:float32:4,7")])
+        find_inputs(network, [parse_input_option("x:float32:4,7")])
 
 
-def test_an_argument_that_is_no_tensor_is_named() -> None:
+def test_an_argument_that_is_not_a_tensor_is_named() -> None:
     def forward(self: Any, x: torch.Tensor, times: int) -> torch.Tensor:
         return self.f(x) * times
 
@@ -300,14 +302,14 @@ def test_an_argument_that_is_no_tensor_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "x:float32", "x:float32:{max}", "x y:float32:3", "x:float32:0"])
-def test_an_input_in_no_form_names_the_form(text: str) -> None:
+def test_a_malformed_input_option_gets_the_right_form(text: str) -> None:
     with pytest.raises(InputError, match=r"allowed: NAME:DTYPE:SHAPE such as `ids:int64:128`"):
-        parse_given(text)
+        parse_input_option(text)
 
 
-def test_an_input_that_is_given_is_tried_and_no_other() -> None:
+def test_only_the_given_input_is_tried() -> None:
     network = Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2))
-    inferred = find_inputs(network, [parse_given("a:float32:4")])
+    inferred = find_inputs(network, [parse_input_option("a:float32:4")])
     assert {name: each.shape for name, each in inferred.inputs.items()} == {"a": (4,), "b": (5,)}
     with pytest.raises(InputError, match="got `c`, allowed: `a`, `b`, the arguments of `forward`"):
-        find_inputs(network, [parse_given("c:float32:4")])
+        find_inputs(network, [parse_input_option("c:float32:4")])

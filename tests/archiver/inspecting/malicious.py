@@ -1,4 +1,4 @@
-"""Archives as attackers build them, after published techniques; what each would run only makes one empty file."""
+"""Archives as attackers build them, by published techniques. The code in each would only create one empty file."""
 
 from __future__ import annotations
 
@@ -90,19 +90,19 @@ def _torchscript() -> bytes:
 
 @cache
 def pickles(mark: Path) -> dict[str, bytes]:
-    """Pickles by the technique; they stand in a member whose name says nothing."""
+    """Pickles by technique, for a member whose name does not give them away."""
     made = {name: call(*parts) for name, parts in _calls(mark).items()}
     made |= {f"protocol {protocol}": pickle.dumps(Touches(mark), protocol) for protocol in range(6)}
     return made | _by_opcodes(mark) | _in_files(mark)
 
 
 def _old(mark: Path) -> bytes:
-    """A pickle as Python 2 wrote them, as text."""
+    """A pickle in the text form of Python 2."""
     return imported("os", "system") + f"(S'touch {mark}'\ntR.".encode()
 
 
 def _calls(mark: Path) -> dict[str, tuple[str, ...]]:
-    """What runs code, or helps to, when it is called."""
+    """Functions that run code, or help to, when they are called."""
     touch = f"touch {mark}"
     return {
         "eval": ("builtins", "eval", f"open({str(mark)!r}, 'w')"),
@@ -154,7 +154,7 @@ def _calls(mark: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _by_opcodes(mark: Path) -> dict[str, bytes]:
-    """Pickles that hide what they do behind opcodes or places that a reader may pass over."""
+    """Pickles that hide what they do behind opcodes or in places that a reader may overlook."""
     old = _old(mark)
     plain = old.removeprefix(imported("os", "system"))[:-1]
     tensor = b"\x80\x02" + imported("torch", "Tensor") + b"}"
@@ -196,7 +196,7 @@ def _by_opcodes(mark: Path) -> dict[str, bytes]:
 
 
 def _in_files(mark: Path) -> dict[str, bytes]:
-    """Pickles in the files of torch, numpy and joblib, and in archives."""
+    """Pickles in files of torch, numpy and joblib, and in archives."""
     old = _old(mark)
     return {
         "whole model": saved(torch.nn.Linear(1, 1)),
@@ -234,7 +234,7 @@ def _nested(data: bytes, times: int) -> bytes:
 
 @cache
 def members(mark: Path) -> dict[str, Members]:
-    """Members by the technique."""
+    """Members by technique."""
     old = _old(mark)
     python = {
         "os.system": f"import os\nos.system('touch {mark}')\n",
@@ -283,7 +283,7 @@ def members(mark: Path) -> dict[str, Members]:
 
 
 def manifests() -> dict[str, dict[str, object]]:
-    """Fields of a manifest that reach out of the archive."""
+    """Fields of a manifest that refer to something outside the archive."""
     return {
         "requirements": {"requirementsFile": "requirements.txt"},
         "a handler elsewhere": {"handler": "/tmp/handler.py:run"},
@@ -303,7 +303,7 @@ def _added(file: Path, data: bytes) -> None:
 
 
 def _hidden(file: Path) -> None:
-    """A member in front that the directory does not name."""
+    """Adds a member at the beginning that the directory does not list."""
     file.write_bytes(zipped({"evil.py": b""})[:40] + file.read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Programs of `torch.export` as attackers change them: texts that torch runs as Python while it loads them."""
+"""Programs of `torch.export` as attackers change them: strings that torch runs as Python while it loads them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _exported() -> Members:
 
 
 def exported(change: Callable[[str], str] = str) -> bytes:
-    """A program of torch.export whose JSON is changed."""
+    """A program of `torch.export` with its JSON changed."""
     files = _exported()
     return zipped({n: change(d.decode()).encode() if n.endswith("model.json") else d for n, d in files.items()})
 
 
 def programs(mark: Path) -> dict[str, bytes]:
-    """Programs that would run something, by where it stands."""
+    """Programs that would run code, by where the code is."""
     run = f"__import__('os').system('touch {mark}')"
     size, old = "Symbol('s77', positive=True, integer=True)", '"guards_code": []'
     changes = {

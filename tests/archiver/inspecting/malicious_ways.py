@@ -110,14 +110,14 @@ PYTHON = {
 
 
 def _raw(data: bytes) -> bytes:
-    """Compressed, with nothing in front that says so."""
+    """The data compressed without a header."""
     engine = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     return engine.compress(data) + engine.flush()
 
 
 @cache
 def files(payload: bytes) -> dict[str, Members]:
-    """Members that hide a pickle, `payload`, or that another program runs."""
+    """Members that hide the pickle `payload`, or that some other program would run."""
     raw = _raw(payload + bytes(99))
     entity = b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]><a>&b;</a>"
     engine = zlib.compressobj(9, zlib.DEFLATED, 9)
@@ -158,14 +158,14 @@ def files(payload: bytes) -> dict[str, Members]:
 
 
 def array_of_objects(payload: bytes, kind: str) -> bytes:
-    """A file of numpy's whose header says what the values are."""
+    """A numpy file whose header says what the values are."""
     header = f"{{'descr': {kind}, 'fortran_order': False, 'shape': (1,), }}".encode()
     header = header.ljust(118 - 1) + b"\n"
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + payload
 
 
 def _at(signature: bytes, offset: int, data: bytes) -> Callable[[Path], None]:
-    """Overwrites what an archive says of its last member, in front of it or in the directory."""
+    """Overwrites a field of an archive's last member, in its own header or in the directory."""
 
     def change(file: Path) -> None:
         content = bytearray(file.read_bytes())
@@ -204,7 +204,7 @@ LAYOUTS = {
 
 
 def legacy(payload: bytes) -> bytes:
-    """A model as old torch saves it, with a pickle behind its end."""
+    """A model in torch's old format, followed by another pickle."""
     buffer = io.BytesIO()
     torch.save({"w": torch.ones(1)}, buffer, _use_new_zipfile_serialization=False)
     return buffer.getvalue() + payload

@@ -1,4 +1,4 @@
-"""A MAR that is damaged anywhere ends in one error of ours, whichever verb reads it."""
+"""A MAR that is damaged anywhere gives a single error, and no traceback, whichever verb reads it."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ SEEDS = range(40)
 
 
 def damaged(data: bytes, seed: int) -> bytes:
-    """Bytes changed, cut out, doubled or exchanged; most often where the archive's directory is."""
+    """The data with bytes changed, removed, doubled or swapped, mostly in the archive's directory."""
     chosen, changed = random.Random(seed), bytearray(data)
     directory = data.find(b"PK\x01\x02")
     for _ in range(chosen.randrange(1, 6)):
@@ -46,7 +46,8 @@ def damaged(data: bytes, seed: int) -> bytes:
 
 
 def ends_well(function: Callable[[], object]) -> None:
-    """It works, or it is one ArchiveError; anything else would be a traceback."""
+    """Checks that the function succeeds or raises ArchiveError; any other exception would be a traceback for the
+    user."""
     message = ""
     try:
         function()
@@ -62,7 +63,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Spec, bytes]:
 
 
 def served(spec: Spec, mar: Path, folder: Path) -> None:
-    """As far as a start reads the MAR."""
+    """Reads the MAR as far as a server does when it starts."""
     check_package(spec, mar)
     check_disk_space(mar, folder)
     java = Java(folder / "no-java", 17)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from archiver.archive import MANIFEST
-from archiver.inspecting.containers import Budget, unpacked
 from archiver.inspecting.inspect import inspect
+from archiver.inspecting.nested import ReadBudget, walk_nested
 from archiver.inspecting.pickles import find_pickles
 from config.errors import ArchiveError
 from config.record import RECORD
@@ -77,16 +77,16 @@ def test_a_pickle_in_an_archive_in_an_archive_is_found() -> None:
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as target:
         target.writestr("deep.bin", pickle.dumps(Bomb()))
-    budget = Budget.of(0)
+    budget = ReadBudget.of(0)
     pickles = [
         pickle
-        for each in unpacked("outer.zip", inner.getvalue(), budget)
-        for pickle in find_pickles(each.name, each.data)
+        for file in walk_nested("outer.zip", inner.getvalue(), budget)
+        for pickle in find_pickles(file.name, file.data)
     ]
     assert "outer.zip:deep.bin" in [pickle.file for pickle in pickles if pickle.runs_code]
 
 
-def test_text_is_no_pickle() -> None:
+def test_text_is_not_a_pickle() -> None:
     assert list(find_pickles("notes.txt", b"\x80\x04 is how a pickle begins")) == []
 
 
@@ -97,13 +97,13 @@ def test_text_is_no_pickle() -> None:
         pytest.param(b"", "not a readable MAR", id="empty"),
     ],
 )
-def test_what_is_no_archive_is_an_error(data: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_an_error(data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "m.mar").write_bytes(data)
     with pytest.raises(ArchiveError, match=message):
         inspect(tmp_path / "m.mar")
 
 
-def test_a_zip_without_a_manifest_is_no_mar(tmp_path: Path) -> None:
+def test_a_zip_without_a_manifest_is_not_a_mar(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "m.mar", "w") as target:
         target.writestr("a", b"")
     with pytest.raises(ArchiveError, match="not a MAR"):

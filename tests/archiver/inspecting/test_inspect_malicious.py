@@ -1,4 +1,4 @@
-"""No archive of the corpus is called sound, and none of them runs anything while it is looked at."""
+"""No archive of the corpus is called sound, and none of them runs anything while it is inspected."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ import marina
 from archiver.inspecting.inspect import inspect
 from config.errors import ArchiveError
 
-# What the archives of the corpus would make; nobody does.
+# The file that an archive of the corpus would create if its code ran.
 MARK = Path(tempfile.gettempdir(), f"marina-corpus-{os.getpid()}")
 
 
@@ -33,14 +33,14 @@ def is_called_sound(mar: Path) -> bool:
 
 @pytest.mark.parametrize("technique", malicious.pickles(MARK))
 @pytest.mark.parametrize("name", ["weights_0", "model.pt"])
-def test_a_pickle_that_does_more_than_make_tensors_is_not_sound(technique: str, name: str, tmp_path: Path) -> None:
+def test_a_pickle_that_does_more_than_create_tensors_is_not_sound(technique: str, name: str, tmp_path: Path) -> None:
     data = malicious.pickles(MARK)[technique]
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", {name: data, "helper.py": b"x = 1\n"}))
     assert not MARK.exists()
 
 
 @pytest.mark.parametrize("technique", malicious.members(MARK))
-def test_a_member_that_runs_code_or_leads_elsewhere_is_not_sound(technique: str, tmp_path: Path) -> None:
+def test_a_member_that_runs_code_or_leads_outside_is_not_sound(technique: str, tmp_path: Path) -> None:
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", malicious.members(MARK)[technique]))
     assert not MARK.exists()
 
@@ -71,18 +71,18 @@ def test_a_manifest_that_reaches_out_of_the_archive_is_not_sound(field: str, tmp
 
 
 @pytest.mark.parametrize("change", malicious.LAYOUTS)
-def test_an_archive_that_is_more_than_its_directory_says_is_not_sound(change: str, tmp_path: Path) -> None:
+def test_an_archive_that_contradicts_its_directory_is_not_sound(change: str, tmp_path: Path) -> None:
     mar = malicious.archive(tmp_path / "m.mar", {"a.txt": b"text"})
     assert inspect(mar).sound
     malicious.LAYOUTS[change](mar)
     assert not is_called_sound(mar)
 
 
-def test_the_corpus_is_of_a_hundred_archives_and_more() -> None:
+def test_the_corpus_has_more_than_a_hundred_archives() -> None:
     assert len(malicious.pickles(MARK)) + len(malicious.members(MARK)) + len(malicious.LAYOUTS) > 100
 
 
-def test_what_a_name_would_tell_a_terminal_is_written_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = {"\x1b]0;title\x07a\x1b[31m\nsound": b""}
     mar = malicious.archive(tmp_path / "m.mar", named, {"modelName": "\x1b[2J\x9b1m"})
     assert marina.main(["inspect", str(mar)]) == 1
@@ -102,7 +102,7 @@ def test_what_a_name_would_tell_a_terminal_is_written_out(tmp_path: Path, capsys
         pytest.param(b"\xff", "not JSON", id="no text"),
     ],
 )
-def test_a_manifest_of_another_form_is_one_error(manifest: bytes, text: str, tmp_path: Path) -> None:
+def test_a_malformed_manifest_is_one_error(manifest: bytes, text: str, tmp_path: Path) -> None:
     mar = tmp_path / "m.mar"
     with zipfile.ZipFile(mar, "w") as archive:
         archive.writestr("MAR-INF/MANIFEST.json", manifest)
@@ -123,12 +123,12 @@ def test_a_manifest_of_another_form_is_one_error(manifest: bytes, text: str, tmp
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_what_is_no_pickle_is_sound(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_pickle_is_sound(data: bytes, tmp_path: Path) -> None:
     assert inspect(malicious.archive(tmp_path / "m.mar", {"notes.txt": data})).sound
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "data.npy", "old.pt"])
-def test_what_holds_only_numbers_is_sound(name: str, tmp_path: Path) -> None:
+def test_a_file_that_contains_only_numbers_is_sound(name: str, tmp_path: Path) -> None:
     import io
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""Archives as others make them: by torch-model-archiver, with the models and handlers of TorchServe's examples."""
+"""Archives that others make with torch-model-archiver, of the models and handlers in TorchServe's examples."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class MNISTDigitClassifier(ImageClassifier):
 
 
 def archived(folder: Path, source: str, state: dict[str, object], *, form: str = "default", handler: str = "") -> Path:
-    """What `torch-model-archiver` makes of a model file, its weights and an example's other files."""
+    """The archive that torch-model-archiver makes of a model file, its weights and an example's other files."""
     files = {"model.py": source, "index_to_name.json": '{"0": ["n01440764", "tench"]}', "handler.py": handler}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -73,7 +73,7 @@ def test_an_example_of_torchserve_is_sound(example: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", ["default", "zip-store"])
-def test_an_example_with_a_handler_of_its_own_is_sound_however_it_is_archived(form: str, tmp_path: Path) -> None:
+def test_an_example_with_its_own_handler_is_sound_however_it_is_archived(form: str, tmp_path: Path) -> None:
     state = {
         "state_dict": dict(torch.nn.Linear(8, 8).state_dict()),
         "epoch": 3,
@@ -84,8 +84,8 @@ def test_an_example_with_a_handler_of_its_own_is_sound_however_it_is_archived(fo
     assert report.sound, report.as_text()
 
 
-def test_numbers_that_begin_like_a_pickle_are_numbers(tmp_path: Path) -> None:
-    """Each byte at the beginning of a storage, before numbers of any kind."""
+def test_numbers_that_begin_like_a_pickle_are_not_pickles(tmp_path: Path) -> None:
+    """Tries each byte at the beginning of a storage, before numbers of any type."""
     chance = torch.Generator().manual_seed(3)
     tails = [torch.randint(0, 256, (15,), dtype=torch.uint8, generator=chance) for _ in range(256)]
     state = {

@@ -1,4 +1,4 @@
-"""Ways round what `inspect` looks for: none of them is called sound."""
+"""Ways to evade `inspect`, none of which is called sound."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def is_called_sound(mar: Path) -> bool:
 
 
 @pytest.mark.parametrize("way", malicious_ways.PYTHON)
-def test_code_that_goes_round_the_list_of_names_is_not_sound(way: str, tmp_path: Path) -> None:
+def test_code_that_evades_the_list_of_names_is_not_sound(way: str, tmp_path: Path) -> None:
     code = malicious_ways.PYTHON[way].encode()
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", {"handler.py": code}))
 
@@ -35,12 +35,12 @@ def test_a_file_that_hides_a_pickle_or_that_another_program_runs_is_not_sound(wa
 
 
 @pytest.mark.parametrize("kind", ["'|O'", "'O8'", "[('a', '|O')]", "('|O', (2,))"])
-def test_an_array_of_objects_is_not_sound_however_its_header_says_so(kind: str, tmp_path: Path) -> None:
+def test_an_array_of_objects_is_not_sound_however_its_header_is_written(kind: str, tmp_path: Path) -> None:
     data = malicious_ways.array_of_objects(PAYLOAD, kind)
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", {"a.npy": data}))
 
 
-def test_a_pickle_behind_a_model_of_old_torch_is_not_sound(tmp_path: Path) -> None:
+def test_a_pickle_after_a_model_in_torchs_old_format_is_not_sound(tmp_path: Path) -> None:
     assert inspect(malicious.archive(tmp_path / "a.mar", {"model.pt": malicious_ways.legacy(b"")})).sound
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", {"model.pt": malicious_ways.legacy(PAYLOAD)}))
 
@@ -113,7 +113,7 @@ class MyNet(torch.nn.Module):
     assert report.sound, report
 
 
-def test_what_lies_beside_a_file_may_be_imported_but_not_what_that_imports(tmp_path: Path) -> None:
+def test_a_file_may_import_its_neighbours_but_not_their_imports(tmp_path: Path) -> None:
     members = {
         "handler.py": b"import parts.layers as p\nfrom parts import Block\nimport model\np.halve(Block, model.build)\n",
         "model.py": b"import torch as zz\ndef build():\n    return zz.ones(1)\n",
@@ -126,13 +126,13 @@ def test_what_lies_beside_a_file_may_be_imported_but_not_what_that_imports(tmp_p
         assert not is_called_sound(malicious.archive(tmp_path / "n.mar", members | {"handler.py": through})), through
 
 
-def test_what_is_not_known_is_named_with_its_file_and_line(tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_its_file_and_line(tmp_path: Path) -> None:
     code = b"import torch\n\ntorch.nn.Linear(1, 1)\ntorch.something_new()\n"
     report = inspect(malicious.archive(tmp_path / "m.mar", {"model.py": code}))
     assert report.code == ("model.py:4: `torch.something_new` is not known to be harmless",)
 
 
-# In a process of its own: what other tests import gives the libraries' classes further attributes.
+# In a process of its own, because imports of other tests add attributes to the libraries' classes.
 _OF_CLASSES = """
 import numpy, torch, PIL.Image
 from archiver.inspecting.known import known
@@ -145,6 +145,6 @@ print(*sorted(known().values & known().acting))
 
 
 @pytest.mark.slow
-def test_all_of_a_tensor_an_array_a_module_and_a_picture_is_known_or_known_to_act() -> None:
+def test_every_attribute_of_a_tensor_an_array_a_module_and_a_picture_is_listed() -> None:
     ran = subprocess.run([sys.executable, "-c", _OF_CLASSES], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []

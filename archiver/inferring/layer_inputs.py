@@ -1,4 +1,4 @@
-"""The shapes that a layer may be given first, the likeliest first."""
+"""The inputs that a layer accepts, the likeliest first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from archiver.inferring.found import Input
+from archiver.inferring.inferred import Input
 
 _SIDES = (224, 32, 28, 64, 96, 128, 48, 16, 256, 299, 384, 160, 192, 112, 84, 512, 8)
 _LENGTHS = (128, 64, 32, 16, 8, 256, 512, 4)
@@ -16,16 +16,16 @@ KNOWN = (
     nn.BatchNorm1d, nn.BatchNorm2d, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.EmbeddingBag, nn.Flatten,
     nn.LayerNorm, nn.Linear, nn.MultiheadAttention, nn.RNNBase,
 )  # fmt: skip
-_OF_SEQUENCES = (nn.Conv1d, nn.MultiheadAttention, nn.RNNBase, nn.EmbeddingBag)
+_SEQUENCE_LAYERS = (nn.Conv1d, nn.MultiheadAttention, nn.RNNBase, nn.EmbeddingBag)
 
 
-def reads_sequences(network: nn.Module) -> bool:
-    """Whether a layer of it goes along a sequence."""
-    return any(isinstance(layer, _OF_SEQUENCES) for layer in network.modules())
+def has_sequence_layers(network: nn.Module) -> bool:
+    """Whether the network has a layer that processes sequences."""
+    return any(isinstance(layer, _SEQUENCE_LAYERS) for layer in network.modules())
 
 
-def states_of(network: nn.Module) -> Iterator[Input]:
-    """What recurrent layers keep, a row for each row of the inputs."""
+def recurrent_states(network: nn.Module) -> Iterator[Input]:
+    """The states of the network's recurrent layers, with one row per input row."""
     for layer in network.modules():
         if isinstance(layer, nn.RNNBase):
             yield Input((layer.num_layers * (2 if layer.bidirectional else 1), layer.hidden_size))
@@ -34,18 +34,18 @@ def states_of(network: nn.Module) -> Iterator[Input]:
 
 
 def sounds() -> Iterator[Input]:
-    """A second as it is usually recorded."""
+    """One second of sound at the usual 16 kHz, without and with a channel dimension."""
     for shape in ((16000,), (1, 16000)):
         yield Input(shape, sequence=len(shape) - 1)
 
 
-def width_of(layer: nn.Module) -> int | None:
-    """The size of the last dimension that a layer takes."""
+def layer_width(layer: nn.Module) -> int | None:
+    """The size that a linear layer's input must have in its last dimension; None for other layers."""
     return layer.in_features if isinstance(layer, nn.Linear) else None
 
 
-def inputs_of(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterator[Input]:
-    """What a layer that an input reaches first may be given."""
+def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterator[Input]:
+    """Inputs to try if they reach this layer first; `sequence`: a sequence is likelier than a single value."""
     match layer:
         case nn.Embedding() | nn.EmbeddingBag():
             most = layer.num_embeddings - 1
@@ -61,7 +61,8 @@ def inputs_of(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterat
         case nn.Conv3d():
             yield from (Input((layer.in_channels, 16, side, side)) for side in _SIDES)
         case nn.Linear():
-            yield from _wide(layer.in_features)
+            yield Input((layer.in_features,))
+            yield from (Input((length, layer.in_features), sequence=0) for length in _LENGTHS)
         case nn.BatchNorm1d():
             yield Input((layer.num_features,))
             yield from (Input((layer.num_features, length), sequence=1) for length in _LENGTHS)
@@ -76,17 +77,12 @@ def inputs_of(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterat
         case nn.Flatten():
             head = next((layer for layer in network.modules() if isinstance(layer, nn.Linear)), None)
             if head is not None:
-                yield from _pictures(head.in_features)
+                yield from _square_pictures(head.in_features)
                 yield Input((head.in_features,))
 
 
-def _wide(width: int) -> Iterator[Input]:
-    yield Input((width,))
-    yield from (Input((length, width), sequence=0) for length in _LENGTHS)
-
-
-def _pictures(values: int) -> Iterator[Input]:
-    """Square ones, grey or in colours, of so many values."""
+def _square_pictures(values: int) -> Iterator[Input]:
+    """Square pictures, grey or in colour, that have this many values."""
     for channels in (1, 3):
         side = math.isqrt(values // channels)
         if side > 3 and side * side * channels == values:
@@ -94,5 +90,6 @@ def _pictures(values: int) -> Iterator[Input]:
 
 
 def _all_of(usual: tuple[int, ...]) -> Iterator[int]:
+    """The usual sizes first, then every other one."""
     yield from usual
     yield from (side for side in range(1, _MOST_SIDE) if side not in usual)

@@ -1,4 +1,4 @@
-"""What handlers of the user's own say that they take and give: what of it is refused, and where it lands."""
+"""The forms that a user's own handler declares: which are refused, and where they end up."""
 
 import json
 import zipfile
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from specs import FILE_SOURCE, make_spec
 
-from archiver.own import declared
+from archiver.own_handler import declared_forms
 from archiver.package import package
 from config.errors import SourceError
 from config.progress import Progress
@@ -62,9 +62,9 @@ def written(folder: Path, takes: str = TAKES, gives: str = GIVES) -> Spec:
         ),
     ],
 )
-def test_a_form_that_does_not_hold_is_refused(takes: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_form_is_refused(takes: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as raised:
-        declared(written(tmp_path, takes=takes))
+        declared_forms(written(tmp_path, takes=takes))
     assert str(raised.value).startswith(f"{tmp_path / 'spec.yaml'}: `Sums.takes`: {said}")
 
 
@@ -87,7 +87,7 @@ def test_what_is_declared_is_in_the_record_and_its_example_is_the_sample(tmp_pat
         ('Form({}, None, "text/plain")', "the sample was answered with `application/json`, declared: `text/plain`"),
     ],
 )
-def test_a_handler_that_gives_something_else_than_it_says_is_not_packaged(
+def test_a_handler_that_answers_in_another_form_than_declared_is_not_packaged(
     gives: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SourceError, match=r"Sums\.gives") as raised:

@@ -1,4 +1,5 @@
-"""Which tensors of a file are a network's: under a key, or behind the names of modules that it was trained inside."""
+"""Finds a network's tensors in a file: under a key of a checkpoint, or prefixed with the names of modules that wrapped
+it in training."""
 
 from __future__ import annotations
 
@@ -13,17 +14,18 @@ from config.errors import SourceError, listed
 
 State = dict[str, torch.Tensor]
 
-# Under which trainings keep the weights, beside those of an optimiser or an average.
+# Keys under which trainings usually save the weights, beside those of an optimiser or of an average.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
-# Of Lightning, of DataParallel and averages, of `torch.compile`, and what people call the network inside.
+# Prefixes of Lightning, of DataParallel and averaged models, of `torch.compile`, and common names for the network.
 _WRAPPERS = {"_orig_mod", "model", "module", "net", "network"}
 _DEEPEST = 2
-# Counts the steps of a training; older files have none.
+# Batch norm's step counter, which older files do not have.
 _COUNTER = "num_batches_tracked"
 
 
 def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tuple[str, ...]:
-    """Fills the network from the file; what was chosen in it. SourceError where nothing fits."""
+    """Loads the file into the network; returns notes on what was chosen if it holds several. SourceError if nothing
+    fits."""
     content = _read(where, file)
     if not isinstance(content, dict):
         raise SourceError(f"{where}: `{file}` is not a state dict, allowed: names to tensors")
@@ -31,12 +33,12 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
     prefix = _prefix(network, state)
     if prefix:
         if others := [other for other in _prefixes(network, state) if other != prefix]:
-            notes += (f"`{file.name}` also holds weights behind {listed(others)}; those behind `{prefix}` are taken",)
+            notes += (f"`{file.name}` also holds weights with the prefix {listed(others)}; `{prefix}` is used",)
         state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     try:
         network.load_state_dict(state)
     except RuntimeError as err:
-        # torch's message has a line for each key; the first few say enough.
+        # torch's message has a line per key; the first few are enough.
         lines = [line.strip() for line in str(err).splitlines()[1:]]
         shown = "; ".join(line[:200] for line in lines[:3])
         under = f"`{key}` of `{file}`" if key else f"`{file}`"
@@ -60,7 +62,8 @@ def _read(where: str, file: Path) -> Any:
 
 
 def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any]) -> tuple[str, State, tuple[str, ...]]:
-    """The one state dict that fits, or of several the one under a usual key; SourceError names the keys otherwise."""
+    """The state dict that fits, with its key and notes; if several fit, the one under a usual key. SourceError lists
+    the keys if there is no such state dict."""
     states = dict(_states("", content))
     fitting = [key for key, state in states.items() if _prefix(network, state) is not None]
     candidates = fitting or list(states)
@@ -73,23 +76,24 @@ def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any])
             hint="torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
         )
     others = [key for key in fitting if key != chosen[0]]
-    note = f"`{file.name}` also holds weights under {listed(others)}; those under `{chosen[0]}` are taken"
+    note = f"`{file.name}` also holds weights under {listed(others)}; those under `{chosen[0]}` are used"
     return chosen[0], states[chosen[0]], (note,) if others else ()
 
 
 def _states(path: str, content: dict[Any, Any]) -> Iterator[tuple[str, State]]:
-    """Every dictionary of tensors by its keys; beside them a file may hold numbers, such as that of the last epoch."""
+    """Every dictionary of tensors in the content, with its dotted key. Files may hold other values too, such as the
+    number of the last epoch."""
     tensors = {key: value for key, value in content.items() if isinstance(value, torch.Tensor) and isinstance(key, str)}
-    folders = {key: value for key, value in content.items() if isinstance(value, dict) and value}
-    if tensors and not (folders and path == ""):
+    nested = {key: value for key, value in content.items() if isinstance(value, dict) and value}
+    if tensors and not (nested and path == ""):
         yield path, tensors
-    for key, value in folders.items():
+    for key, value in nested.items():
         if path.count(".") < _DEEPEST - 1:
             yield from _states(f"{path}.{key}" if path else str(key), value)
 
 
 def _prefix(network: nn.Module, state: State) -> str | None:
-    """What stands before every name of the network's own; None where they are not all there, or not by themselves."""
+    """The prefix of all the network's tensors in the state; None if some are missing or the prefix is ambiguous."""
     prefixes = _prefixes(network, state)
     usual = [prefix for prefix in prefixes if set(prefix.split(".")[:-1]) <= _WRAPPERS]
     chosen = prefixes if len(prefixes) == 1 and all(name.startswith(prefixes[0]) for name in state) else usual
@@ -97,14 +101,15 @@ def _prefix(network: nn.Module, state: State) -> str | None:
 
 
 def _prefixes(network: nn.Module, state: State) -> list[str]:
-    wanted = {name for name in network.state_dict() if not name.endswith(_COUNTER)}
-    if not wanted:
+    """Every prefix under which the state has exactly the network's tensors."""
+    expected = {name for name in network.state_dict() if not name.endswith(_COUNTER)}
+    if not expected:
         return [] if state else [""]
-    first = min(wanted, key=len)
-    before = {name.removesuffix(first) for name in state if name == first or name.endswith(f".{first}")}
-    return sorted(prefix for prefix in before if _below(state, prefix) == wanted)
+    first = min(expected, key=len)
+    candidates = {name.removesuffix(first) for name in state if name == first or name.endswith(f".{first}")}
+    return sorted(prefix for prefix in candidates if _names_under(state, prefix) == expected)
 
 
-def _below(state: State, prefix: str) -> set[str]:
+def _names_under(state: State, prefix: str) -> set[str]:
     names = (name.removeprefix(prefix) for name in state if name.startswith(prefix))
     return {name for name in names if not name.endswith(_COUNTER)}

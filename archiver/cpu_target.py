@@ -1,5 +1,5 @@
-"""Compiling for other CPUs than the one here: what g++, Inductor and oneDNN are told so that nothing of this machine
-gets into an artifact that an older one cannot run."""
+"""Compiles for a CPU other than this machine's: settings of g++, Inductor and oneDNN that keep instructions out of an
+artifact that the target does not have."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from config.errors import SourceError, listed
 from config.spec import Spec
 from handlers.machine import cpu_flags
 
-# What `-march` is told; AMX is a step of its own above v4, which Inductor's own flags add.
+# Values for `-march`. AMX has no such level: it is v4 plus the AMX flags, which Inductor adds itself.
 _MARCH = {"x86-64-v3": "x86-64-v3", "x86-64-v4": "x86-64-v4", "amx": "x86-64-v4"}
-# oneDNN lays weights out for the best CPU that it knows of, and torch's own kernels are chosen likewise; both read this
-# when they are first used.
+# oneDNN packs weights for the best instruction set of the CPU it runs on, and torch chooses its own kernels by it too.
+# These variables limit both; they are read on first use.
 _CEILINGS = {
     "x86-64-v3": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
     "x86-64-v4": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512"},
     "amx": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX", "ATEN_CPU_CAPABILITY": "avx512"},
 }
-# Without VNNI, products of two int8 are summed in 16 bits: they need a bit of room.
+# Without VNNI, products of int8 values are summed in 16 bits, so activations have to leave one bit free.
 WITHOUT_VNNI = ("x86-64-v3", "x86-64-v4")
 
 
@@ -33,41 +33,42 @@ _AVX512 = "-mavx512f -mavx512dq -mavx512vl -mavx512bw -mfma"
 _AMX = f"{_AVX512} -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8"
 
 
-def check_machine(spec: Spec, cpuinfo: Path | None = None) -> None:
-    """SourceError unless this machine can run what it is to compile: every artifact is tried here."""
+def check_cpu_target(spec: Spec, cpuinfo: Path | None = None) -> None:
+    """Raises SourceError unless this machine can run the target's instructions, since every artifact is run here."""
     target = spec.model.cpu_target
     missing = sorted(set(FLAGS.get(target, ())) - cpu_flags(*([cpuinfo] if cpuinfo else [])))
     if missing:
         raise SourceError(
             f"{spec.file}: `model.cpu_target`: got `{target}`, but this machine ({platform.machine()}) lacks "
-            f"{listed(missing)}, and an artifact is tried where it is made",
-            hint="package on a machine that has them, or take a lower target",
+            f"{listed(missing)}, and an artifact is tested on the machine that compiles it",
+            hint="package on a machine that has them, or choose a lower target",
         )
 
 
 @contextmanager
 def targeting(target: CpuTarget) -> Iterator[None]:
-    """While it lasts, torch sees no more of this CPU than the target has."""
+    """Within this context, torch uses only those instructions of this CPU that the target has."""
     if target == "native":
         yield
         return
     before = {name: os.environ.get(name) for name in _CEILINGS[target]}
-    # Imported here and not above: the compiler costs a second.
+    # Imported here because Inductor takes a second to import.
     cpu_vec_isa: Any = import_module("torch._inductor.cpu_vec_isa")
-    known = cpu_vec_isa.valid_vec_isa_list
+    original = cpu_vec_isa.valid_vec_isa_list
     os.environ.update(_CEILINGS[target])
     isa = _instruction_set(cpu_vec_isa, target)
     cpu_vec_isa.valid_vec_isa_list = lambda: [isa]
     try:
         yield
     finally:
-        cpu_vec_isa.valid_vec_isa_list = known
+        cpu_vec_isa.valid_vec_isa_list = original
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _instruction_set(cpu_vec_isa: Any, target: CpuTarget) -> Any:
-    """What Inductor vectorises for. Its own AVX-512 and AMX add what the compiling machine has besides."""
+    """Inductor's description of the target's vector instructions. Its own AVX-512 and AMX would add further
+    instructions that this machine has, so those are overridden."""
     if target == "x86-64-v3":
         return cpu_vec_isa.VecAVX2()
     isa = cpu_vec_isa.VecAMX() if target == "amx" else cpu_vec_isa.VecAVX512()
@@ -78,15 +79,15 @@ def _instruction_set(cpu_vec_isa: Any, target: CpuTarget) -> Any:
 
 
 def compiler_flags(target: CpuTarget) -> list[str]:
-    """What the compiler is told where it is called directly."""
+    """The flags for a C++ compiler that is called directly."""
     return [f"-march={_MARCH.get(target, 'native')}", *(_AMX.split() if target == "amx" else [])]
 
 
 def compiler_settings(target: CpuTarget) -> dict[str, object]:
-    """Inductor's settings for it."""
+    """Inductor's options for the target."""
     return {} if target == "native" else {"cpp.march": _MARCH[target]}
 
 
-def key_of(target: CpuTarget, key: dict[str, object]) -> dict[str, object]:
-    """The key of an artifact: of this machine, or of what the target needs and no more."""
+def artifact_key(target: CpuTarget, key: dict[str, object]) -> dict[str, object]:
+    """The key that says where an artifact runs: this machine's `key`, or what the target requires."""
     return key if target == "native" else key | {"target": target, "isa": list(FLAGS[target])}

@@ -1,6 +1,6 @@
-"""What a pickle may import: exactly what torch's weights-only unpickler allows by default.
+"""The names that a pickle may import: exactly those that torch's weights-only unpickler allows by default.
 
-Written out, and compared with torch by a test, because `inspect` runs without torch.
+They are listed here because `inspect` runs without torch; a test compares them with torch's own.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ ALLOWED = frozenset(
 )
 
 
-def imported(module: str, name: str, protocol: int) -> tuple[str, str]:
-    """What is really imported: names of Python 2 in old protocols are taken for those of Python 3."""
+def resolve_import(module: str, name: str, protocol: int) -> tuple[str, str]:
+    """The name that is really imported: old protocols map Python 2 names to those of Python 3."""
     if protocol >= 3:
         return module, name
     if (module, name) in _compat_pickle.NAME_MAPPING:

@@ -1,13 +1,13 @@
-"""What an unpickler would do with a pickle, followed on a stack of descriptions: nothing is imported or called.
+"""Simulates what an unpickler would do with a pickle, on a stack of descriptions: nothing is imported or called.
 
-Where an unpickler would fail, following ends too; everything up to there would have happened.
+The simulation ends where an unpickler would fail; everything up to there would have happened.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from archiver.inspecting.allowed import ALLOWED, imported
+from archiver.inspecting.allowed_imports import ALLOWED, resolve_import
 from archiver.inspecting.opcodes import read_opcodes
 
 _DATA_OPCODES = (
@@ -18,13 +18,14 @@ _DATA = frozenset(_DATA_OPCODES.split())
 _TEXT_OPCODES = "STRING BINSTRING SHORT_BINSTRING UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8"
 _TEXT = frozenset(_TEXT_OPCODES.split())
 _FROM_MARK = frozenset({"LIST", "DICT", "FROZENSET"})
-# How many values lie on top of what they are put into.
+# Opcodes that put this many values from the top of the stack into the container below them.
 _INTO = {"APPEND": 1, "SETITEM": 2}
 _INTO_FROM_MARK = frozenset({"APPENDS", "SETITEMS", "ADDITEMS"})
-BY_EXTENSION = "imports by an extension code, which does not say what is imported"
+BY_EXTENSION = "imports by an extension code, which does not name what is imported"
 _EXTENSIONS = frozenset({"EXT1", "EXT2", "EXT4"})
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NOTHING = frozenset({"PROTO", "FRAME", "STOP"})
+_REFERS_OUTSIDE = "refers to an object outside the pickle"
 MOST_OPCODES = 20_000_000
 
 
@@ -45,12 +46,12 @@ class Global:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A value of which nothing is known but where it is from: `data`, `made` by a call, or `unknown`."""
+    """A value of which only the origin is known: plain `data`, the `result` of an allowed call, or `unknown`."""
 
     origin: str
 
 
-DATA, MADE, UNKNOWN = Opaque("data"), Opaque("made"), Opaque("unknown")
+DATA, RESULT, UNKNOWN = Opaque("data"), Opaque("result"), Opaque("unknown")
 Value = Global | Opaque | str | tuple["Value", ...]
 
 
@@ -59,8 +60,8 @@ class _Fails(Exception):
 
 
 @dataclass
-class Stream:
-    """One pickle: where it ends, what it imports, and what in it runs code or cannot be followed."""
+class PickleEffects:
+    """What one pickle does: where it ends, what it imports, and what in it runs code or cannot be analysed."""
 
     end: int
     opcodes: int = 0
@@ -68,31 +69,33 @@ class Stream:
     protocol: int = 0
     imports: list[Global] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
-    """What it does beyond making tensors and plain data."""
+    """What it does beyond creating tensors and plain data."""
     doubts: list[str] = field(default_factory=list)
-    """What a usual unpickler refuses, and one of somebody's own may not."""
+    """What the usual unpicklers refuse, but a custom one may not."""
 
 
-def follow(data: bytes, at: int, most: int = MOST_OPCODES) -> Stream:
-    """What happens when the pickle at a position is loaded; one of more than `most` opcodes is not followed."""
+def simulate_pickle(data: bytes, at: int, most: int = MOST_OPCODES) -> PickleEffects:
+    """Simulates what happens when the pickle at a position is loaded, for at most `most` opcodes."""
     machine = _Machine(at)
     for name, argument, end in read_opcodes(data, at):
-        machine.stream.opcodes += 1
-        if machine.stream.opcodes > most:
-            machine.stream.calls.append("has too many opcodes to be followed")
+        machine.effects.opcodes += 1
+        if machine.effects.opcodes > most:
+            machine.effects.calls.append("has too many opcodes to be analysed")
             break
         try:
             machine.step(name, argument)
         except _Fails:
             break
-        machine.stream.end = end
-        machine.stream.complete = name == "STOP"
-    return machine.stream
+        machine.effects.end = end
+        machine.effects.complete = name == "STOP"
+    return machine.effects
 
 
 class _Machine:
+    """The unpickler's stack and memo; `effects` collects what happens."""
+
     def __init__(self, at: int) -> None:
-        self.stream = Stream(at)
+        self.effects = PickleEffects(at)
         self._stack: list[Value] = []
         self._below: list[list[Value]] = []
         self._memo: dict[int, Value] = {}
@@ -125,7 +128,7 @@ class _Machine:
 
     def _control(self, name: str, argument: bytes) -> None:
         if name == "PROTO":
-            self.stream.protocol = argument[0]
+            self.effects.protocol = argument[0]
             if argument[0] > 5:
                 raise _Fails
         if name == "STOP":
@@ -139,7 +142,7 @@ class _Machine:
             self._from_mark()
             self._need(1)
         if isinstance(self._stack[-1], Global):
-            self.stream.calls.append(f"changes {self._stack[-1]}")
+            self.effects.calls.append(f"changes {self._stack[-1]}")
 
     def _move(self, name: str, argument: bytes) -> None:
         if name == "MARK":
@@ -165,7 +168,7 @@ class _Machine:
                 self._memo[len(self._memo) if name == "MEMOIZE" else _key(name, argument)] = self._stack[-1]
 
     def _risky(self, name: str, argument: bytes) -> None:
-        """What imports, calls or changes something."""
+        """Handles the opcodes that import, call or change something."""
         if name == "GLOBAL":
             self._stack.append(self._import(*_lines(argument)))
         elif name == "STACK_GLOBAL":
@@ -174,74 +177,75 @@ class _Machine:
             if isinstance(module, str) and isinstance(attribute, str):
                 self._stack.append(self._import(module, attribute))
             else:
-                self.stream.calls.append("imports a name that cannot be followed")
+                self.effects.calls.append("imports a name that is computed and cannot be analysed")
                 self._stack.append(UNKNOWN)
         elif name == "INST":
             self._from_mark()
-            self._called(self._import(*_lines(argument)), always=True)
+            self._call(self._import(*_lines(argument)), always=True)
         elif name == "OBJ":
             items = self._from_mark()
             if not items:
                 raise _Fails
-            self._called(items[0], always=True)
+            self._call(items[0], always=True)
         elif name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
             count = 3 if name == "NEWOBJ_EX" else 2
             self._need(count)
             function = self._stack[-count]
             del self._stack[-count:]
-            self._called(function, always=name == "NEWOBJ_EX")
+            self._call(function, always=name == "NEWOBJ_EX")
         elif name == "BUILD":
             self._need(2)
             self._stack.pop()
             if isinstance(self._stack[-1], Global):
-                self.stream.calls.append(f"changes {self._stack[-1]}")
+                self.effects.calls.append(f"changes {self._stack[-1]}")
         elif name in _EXTENSIONS:
-            self.stream.calls.append(BY_EXTENSION)
+            self.effects.calls.append(BY_EXTENSION)
             self._stack.append(UNKNOWN)
         else:
             self._external(name)
 
     def _external(self, name: str) -> None:
-        """Values that come from outside of the pickle."""
+        """Handles the opcodes whose values come from outside the pickle."""
         if name == "BINPERSID":
             self._need(1)
             key = self._stack.pop()
-            # The one kind of reference that torch takes: a tensor's storage.
+            # The only kind of reference that torch accepts: a tensor's storage.
             if not (isinstance(key, tuple) and key and key[0] == "storage"):
-                self.stream.doubts.append("refers to an object outside of it")
+                self.effects.doubts.append(_REFERS_OUTSIDE)
         elif name in ("PERSID", "NEXT_BUFFER"):
-            self.stream.doubts.append("refers to an object outside of it")
+            self.effects.doubts.append(_REFERS_OUTSIDE)
         elif name == "READONLY_BUFFER":
             self._need(1)
             return
         else:
-            # An opcode of a later Python.
-            self.stream.calls.append(f"has the opcode {name}, which is not known")
+            # An opcode of a newer Python.
+            self.effects.calls.append(f"has the opcode {name}, which Marina does not know")
         self._stack.append(UNKNOWN)
 
     def _import(self, module: str, name: str) -> Global:
-        value = Global(*imported(module, name, self.stream.protocol))
+        value = Global(*resolve_import(module, name, self.effects.protocol))
         if not all(part.isidentifier() for part in value.module.split(".")):
-            raise _Fails  # no module of that name can be there
-        self.stream.imports.append(value)
+            raise _Fails  # no module can have that name
+        self.effects.imports.append(value)
         return value
 
-    def _called(self, function: Value, *, always: bool) -> None:
+    def _call(self, function: Value, *, always: bool) -> None:
+        """Calls a value; `always` reports the call even if the function is allowed."""
         if isinstance(function, (str, tuple)) or function is DATA:
             raise _Fails
         if isinstance(function, Opaque):
-            self.stream.calls.append("calls what an earlier call gave")
+            self.effects.calls.append("calls the result of an earlier call")
         elif always or not function.allowed:
-            self.stream.calls.append(f"calls {function}")
+            self.effects.calls.append(f"calls {function}")
         allowed = isinstance(function, Global) and function.allowed
-        self._stack.append(MADE if allowed else UNKNOWN)
+        self._stack.append(RESULT if allowed else UNKNOWN)
 
     def _need(self, count: int) -> None:
         if len(self._stack) < count:
             raise _Fails
 
     def _from_mark(self) -> list[Value]:
-        """Everything above the last mark, and the mark."""
+        """Pops everything above the last mark, and the mark."""
         if not self._below:
             raise _Fails
         items, self._stack = self._stack, self._below.pop()
@@ -249,7 +253,7 @@ class _Machine:
 
 
 def _text(name: str, argument: bytes) -> Value:
-    """A text's value; unknown where it cannot be told for sure."""
+    """The value of a string opcode; UNKNOWN if it cannot be decoded."""
     try:
         if name == "STRING":
             return argument.strip()[1:-1].decode("unicode_escape")

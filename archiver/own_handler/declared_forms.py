@@ -1,5 +1,5 @@
-"""What an own handler declares, `takes` and `gives`: checked against JSON Schema, its examples and the answer to the
-sample, so that `/docs` and `/openapi.json` say nothing that does not hold."""
+"""Checks the forms `takes` and `gives` that an own handler declares: that their schemas are JSON Schema, and that their
+examples and the answer to the sample fit, so that `/docs` and `/openapi.json` are right."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from archiver.own.handler import own_handler
+from archiver.own_handler.loading import load_own_handler
 from config.errors import SourceError
-from config.record import BodyFormat
 from config.spec import Spec
 from handlers.request import JSON
 from handlers.request import Form as Declared
@@ -18,22 +17,21 @@ from handlers.request import Form as Declared
 _HINT = 'Form({"type": "object"}, {"text": "an example"}), with `from handlers import Form`'
 
 
-def declared(spec: Spec) -> dict[str, BodyFormat]:
-    """The `takes` and `gives` of the spec's own handler, for the record; SourceError where one does not hold."""
+def declared_forms(spec: Spec) -> tuple[BodyFormat | None, BodyFormat | None]:
+    """The `takes` and `gives` of the spec's own handler, each None if not declared; SourceError if one is wrong."""
     if not spec.model.handler.partition(":")[0].endswith(".py"):
-        return {}
-    handler = own_handler(spec)
-    named = {name: getattr(handler, name) for name in ("takes", "gives")}
-    return {name: _checked(f"{_where(spec)}.{name}`", value) for name, value in named.items() if value is not None}
+        return None, None
+    handler = load_own_handler(spec)
+    return _checked(f"{_where(spec)}.takes`", handler.takes), _checked(f"{_where(spec)}.gives`", handler.gives)
 
 
 def example_body(takes: BodyFormat) -> bytes:
-    """The example as the body of a request."""
+    """The declared example, encoded as the body of a request."""
     return json.dumps(takes.example).encode() if takes.content_type == JSON else str(takes.example).encode()
 
 
 def check_answer(spec: Spec, gives: BodyFormat, content_type: str, body: bytes) -> None:
-    """The answer to the sample is what the handler says that it gives."""
+    """Raises SourceError unless the answer to the sample is of the form that the handler declares."""
     where = f"{_where(spec)}.gives`"
     if content_type.partition(";")[0].strip() != gives.content_type:
         raise SourceError(f"{where}: the sample was answered with `{content_type}`, declared: `{gives.content_type}`")
@@ -45,7 +43,10 @@ def _where(spec: Spec) -> str:
     return f"{spec.file}: `{spec.model.handler.partition(':')[2]}"
 
 
-def _checked(where: str, form: object) -> BodyFormat:
+def _checked(where: str, form: object) -> BodyFormat | None:
+    """The form as the record has it."""
+    if form is None:
+        return None
     if not isinstance(form, Declared):
         raise SourceError(f"{where}: got `{type(form).__name__}`, allowed: a `Form`", hint=_HINT)
     try:

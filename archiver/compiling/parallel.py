@@ -1,7 +1,7 @@
-"""Several programs compiled side by side, within the cores and the memory of this machine.
+"""Compiles several programs in parallel, within the cores and the memory of this machine.
 
-Inductor computes in one thread and waits for a compiler that does as well, so a second program takes a second process.
-A process that fails leaves its program to this one, whose error is then the user's.
+Inductor is single-threaded, and so is the C++ compiler it waits for, so each program that is compiled at the same time
+needs a process of its own. If a process fails, its program is compiled here, and the user sees the error of that.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from archiver.compiling import pace
-from archiver.compiling.building import build, settings_for
-from archiver.compiling.cache import compile_key, keep, taken_out
-from archiver.compiling.surroundings import quiet, threads
+from archiver.compiling import time_estimate
+from archiver.compiling.artifacts import compile_artifact, inductor_settings
+from archiver.compiling.cache import compile_key, load_from_cache, store_in_cache
+from archiver.compiling.environment import quiet, torch_threads
 from config.cpu_targets import CpuTarget
 from config.errors import InputError
 from config.machine import end_with_parent, free_memory, usable_cores
@@ -36,15 +36,15 @@ from config.progress import Progress
 from config.record import Artifact
 from config.spec import Spec
 
-# How many artifacts are compiled at once; without it as many as there are cores and memory for.
+# Environment variable: how many artifacts to compile at once.
 JOBS = "MARINA_JOBS"
-# What torch and Inductor take, and how often the weights are held while they are folded and written.
-_PROCESS_BYTES, _WEIGHTS_HELD = 1_500_000_000, 4
+# Memory of a process with torch and Inductor, and how many copies of the weights it holds while folding and writing.
+_PROCESS_BYTES, _COPIES_OF_WEIGHTS = 1_500_000_000, 4
 
 
 @dataclass(frozen=True)
 class Task:
-    """One artifact to compile: of which program, for which CPU and how many threads, and its name in the cache."""
+    """One artifact to compile: its program, CPU target and threads, and its key in the cache."""
 
     artifact: Artifact
     program: ExportedProgram
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def text(self) -> str:
-        """What it is for."""
+        """The shape that it is compiled for, for the progress output."""
         return f"batch {self.artifact.batch}" + (f", length {self.artifact.length}" if self.artifact.length else "")
 
 
@@ -63,63 +63,63 @@ Finished = Callable[[Task, float], None]
 
 
 def task_for(spec: Spec, program: ExportedProgram, batch: int, length: int | None) -> Task:
-    """What it takes to compile a program as a spec says."""
+    """The task of compiling a program with the settings of a spec."""
     name = f"model-b{batch}.pt2" if length is None else f"model-b{batch}-l{length}.pt2"
     target = spec.model.cpu_target
-    with threads(spec.threads):
-        key = compile_key(program, {"target": target} | settings_for(target))
+    with torch_threads(spec.threads):
+        key = compile_key(program, {"target": target} | inductor_settings(target))
     artifact = Artifact(file=name, batch=batch, length=length)
     return Task(artifact, program, target, spec.threads, spec.model.precision == "int8", key)
 
 
 def compile_all(tasks: Sequence[Task], folder: Path, progress: Progress, title: str) -> None:
-    """Puts every artifact into a folder: from the cache, or compiled, with how long that will take said before."""
-    missing = [task for task in tasks if not taken_out(task.key, folder / task.artifact.file)]
+    """Puts every artifact into a folder, from the cache or compiled; announces beforehand how long compiling takes."""
+    missing = [task for task in tasks if not load_from_cache(task.key, folder / task.artifact.file)]
     if not missing:
         progress.say(f"  {title}: all taken from the cache")
         return
     at_once = _at_once(missing)
-    sizes = [pace.size_of(task.program) for task in missing]
-    beside = f", {at_once} at once" if at_once > 1 else ""
-    progress.say(f"  {len(missing)} of {len(tasks)} to compile{beside}: about {pace.estimate(sizes, at_once)}")
+    sizes = [time_estimate.program_size(task.program) for task in missing]
+    parallel, duration = f", {at_once} at once" if at_once > 1 else "", time_estimate.describe_estimate(sizes, at_once)
+    progress.say(f"  {len(missing)} of {len(tasks)} to compile{parallel}: about {duration}")
     began = time.monotonic()
 
     def finished(task: Task, seconds: float) -> None:
-        keep(task.key, folder / task.artifact.file)
+        store_in_cache(task.key, folder / task.artifact.file)
         if len(missing) > 1:
             progress.say(f"    {task.text:<42} {seconds:6.1f} s")
 
     with progress.step(title):
-        left = _beside(missing, folder, at_once, finished) if at_once > 1 else missing
+        left = _compile_in_children(missing, folder, at_once, finished) if at_once > 1 else missing
         for task in left:
-            one_began = time.monotonic()
-            build(task.program, task.target, task.threads, folder / task.artifact.file)
-            finished(task, time.monotonic() - one_began)
-    pace.note(sizes, at_once, time.monotonic() - began)
+            task_began = time.monotonic()
+            compile_artifact(task.program, task.target, task.threads, folder / task.artifact.file)
+            finished(task, time.monotonic() - task_began)
+    time_estimate.record_time(sizes, at_once, time.monotonic() - began)
 
 
 def _at_once(tasks: Sequence[Task]) -> int:
-    """How many artifacts to compile at the same time: `$MARINA_JOBS`, or as many as there are cores and memory for. On
-    a GPU one, because kernels are timed while they are chosen."""
-    # The same for each of them, but for what depends on the length.
+    """How many tasks to compile at once: `$MARINA_JOBS`, or what this machine has the cores and memory for. 1 on a GPU,
+    where Inductor chooses kernels by timing them."""
+    # All tasks have the same weights, but for constants that depend on the length.
     program = tasks[-1].program
-    held = [value for value in (*program.state_dict.values(), *program.constants.values()) if torch.is_tensor(value)]
-    if any(value.is_cuda for value in held):
+    weights = [value for value in (*program.state_dict.values(), *program.constants.values()) if torch.is_tensor(value)]
+    if any(value.is_cuda for value in weights):
         return 1
     if jobs := os.environ.get(JOBS):
-        return min(len(tasks), _number(jobs))
-    by_memory = free_memory() // (_PROCESS_BYTES + _WEIGHTS_HELD * sum(value.nbytes for value in held))
+        return min(len(tasks), _parse_jobs(jobs))
+    by_memory = free_memory() // (_PROCESS_BYTES + _COPIES_OF_WEIGHTS * sum(value.nbytes for value in weights))
     return max(1, min(len(tasks), usable_cores(), by_memory))
 
 
-def _number(jobs: str) -> int:
+def _parse_jobs(jobs: str) -> int:
     if not jobs.isdecimal() or int(jobs) < 1:
         raise InputError(f"`{JOBS}`: got `{jobs}`, allowed: a whole number from 1", hint=f"unset {JOBS}")
     return int(jobs)
 
 
-def _beside(tasks: Sequence[Task], folder: Path, at_once: int, finished: Finished) -> list[Task]:
-    """Compiles in processes of their own; what those left undone."""
+def _compile_in_children(tasks: Sequence[Task], folder: Path, at_once: int, finished: Finished) -> list[Task]:
+    """Compiles in child processes; returns the tasks that they failed to do."""
     waiting, undone = deque(tasks), list(tasks)
     with (
         tempfile.TemporaryDirectory(prefix="marina-compile-") as scratch,
@@ -128,7 +128,7 @@ def _beside(tasks: Sequence[Task], folder: Path, at_once: int, finished: Finishe
     ):
         for compiler in compilers:
             answers.register(compiler.answers, selectors.EVENT_READ, compiler)
-            compiler.next_of(waiting, Path(scratch), folder)
+            compiler.start_next(waiting, Path(scratch), folder)
         while answers.get_map():
             for ready, _ in answers.select():
                 compiler = ready.data
@@ -138,19 +138,19 @@ def _beside(tasks: Sequence[Task], folder: Path, at_once: int, finished: Finishe
                     continue
                 undone.remove(task)
                 finished(task, json.loads(answer)["seconds"])
-                if not compiler.next_of(waiting, Path(scratch), folder):
+                if not compiler.start_next(waiting, Path(scratch), folder):
                     answers.unregister(compiler.answers)
     return undone
 
 
 class _Compiler:
-    """A process that compiles what it is told to, one after another; at the end of its answers it is gone."""
+    """A child process that compiles one program at a time; the end of its answers means that it has died."""
 
     def __init__(self) -> None:
-        # -P: the current folder is not on the path. A session of its own: Ctrl-C is ours alone, and all of it can be
-        # ended.
+        # -P keeps the current folder off the path. In a session of its own, Ctrl-C reaches only this process, and the
+        # child can be killed together with the compilers that it started.
         self._process: subprocess.Popen[str] = subprocess.Popen(
-            [sys.executable, "-P", "-m", "archiver.compiling.apart"],
+            [sys.executable, "-P", "-m", "archiver.compiling.child_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -163,8 +163,8 @@ class _Compiler:
         self._orders, self.answers = self._process.stdin, self._process.stdout
         self.task: Task | None = None
 
-    def next_of(self, waiting: deque[Task], scratch: Path, folder: Path) -> bool:
-        """Gives it the next program; False when there is none left."""
+    def start_next(self, waiting: deque[Task], scratch: Path, folder: Path) -> bool:
+        """Sends the child its next program; False if none is left."""
         if not waiting:
             return False
         self.task = waiting.popleft()
@@ -173,12 +173,12 @@ class _Compiler:
             torch.export.save(self.task.program, program)
         order: dict[str, Any] = {"program": str(program), "file": str(folder / self.task.artifact.file)}
         order |= {"target": self.task.target, "threads": self.task.threads, "quantised": self.task.quantised}
-        with suppress(BrokenPipeError):  # its answers end too
+        with suppress(BrokenPipeError):  # the child has died, which the end of its answers shows as well
             print(json.dumps(order), file=self._orders, flush=True)
         return True
 
     def end(self) -> None:
-        """Ends it, whatever it does, with the compilers that it started."""
+        """Kills the child and the compilers that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self.answers.close()

@@ -1,5 +1,5 @@
-"""A language model into a package: its folder's files as they are, and a proof that the engine in the package writes
-what the model, computed whole and in fp32, would write."""
+"""Stages a language model's files unchanged, and compares what the package's engine writes with what the model,
+computed as a whole in fp32, would write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from archiver.native import compile_decoder
-from archiver.stage import PROMPT, start_draft
+from archiver.staging import PROMPT, extend_draft, start_draft
 from config.errors import AgreementError, SourceError, listed
 from config.hf_folder import CONFIG, TOKENIZER, FolderRefused, ModelFolder, read_model_folder
 from config.machine import free_memory
@@ -38,22 +38,23 @@ from handlers.generation import (
 from handlers.record import TextSpec, parse_record
 
 FOLDER, _GENERATION = "model", "generation_config.json"
-# What the model writes for the comparison: so many texts of so many tokens, each with a seed of its own.
+# For the comparison the model writes this many texts of this many tokens, each with its own seed.
 _TEXTS, _LENGTH = 8, 96
-# What it reads, where nobody says what it should know: a model of these families has read of such things.
-_PLAIN = (
+# The text to measure the perplexity on if the spec has no calibration: something that any language model should know.
+_PLAIN_ENGLISH = (
     f"{PROMPT} there was a fisher who lived by the harbour. One morning she found a silver key in the sand, and nobody "
     "knew whose it was."
 )
-_NO_NUMBERS = "the model's scores are not numbers: its weights are broken; no MAR was written"
-_ANOTHER_ALONE = "the compiled decoder writes another text alone than beside others; no MAR was written"
-# More tokens would change the figure little, and packaging would take minutes; so many at once, for each of them gives
-# every token that the model knows a score.
-_MOST_KNOWN, _AT_ONCE = 4096, 256
+_NOT_FINITE = "the model's scores are not finite numbers: its weights are broken; no MAR was written"
+_DIFFERS_ALONE = "the compiled decoder writes a different text alone than in a batch; no MAR was written"
+# The perplexity is measured on this many tokens at most: more would hardly change it, and would take minutes.
+_MOST_TOKENS = 4096
+# They are read in pieces of this size, to bound the memory for scores: each token has one for the whole vocabulary.
+_TOKENS_AT_ONCE = 256
 
 
-def stage_text(spec: Spec, staged: Path) -> Draft:
-    """The record of a language model as far as it is known before the comparison; stages the files it names."""
+def stage_language_model(spec: Spec, staged: Path) -> Draft:
+    """Stages a language model's files, and returns its record as far as it is known before the comparison."""
     folder, ends = _stage_folder(spec, staged / FOLDER)
     settings = spec.writing.model_dump(exclude={"max_perplexity", "route", "sessions"}) | {"waiting": spec.waiting}
     if spec.vllm is not None:
@@ -63,10 +64,11 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
     if writing.engine == "aot":
         compile_decoder(spec.model.cpu_target, staged / FOLDER / LIBRARY)
         artifacts.append(Artifact(file=f"{FOLDER}/{LIBRARY}", batch=writing.slots))
-    return start_draft(spec, None, staged).model_copy(update={"text": writing, "artifacts": tuple(artifacts)})
+    return extend_draft(start_draft(spec, None, staged), text=writing, artifacts=tuple(artifacts))
 
 
 def _stage_folder(spec: Spec, into: Path) -> tuple[ModelFolder, tuple[int, ...]]:
+    """Copies the model's folder; returns it with the tokens that end an answer."""
     where, computed = f"{spec.file}: `model.source`", spec.writing.engine != "fake"
     packs_weights = computed and (spec.vllm is None or spec.vllm.weights is None)
     try:
@@ -76,7 +78,7 @@ def _stage_folder(spec: Spec, into: Path) -> tuple[ModelFolder, tuple[int, ...]]
         for file in (*(file for file in folder.files if file.suffix != ".safetensors"), *weights):
             if file.is_file():
                 shutil.copy(file, into / file.name)
-        ends = _ends(folder, into, ModelTokenizer(into))
+        ends = _end_tokens(folder, into, ModelTokenizer(into))
         if computed and spec.vllm is None:
             check_weights(into)
     except FolderRefused as err:
@@ -86,9 +88,9 @@ def _stage_folder(spec: Spec, into: Path) -> tuple[ModelFolder, tuple[int, ...]]
     return folder, ends
 
 
-def _ends(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tuple[int, ...]:
-    """Tokens after which the model has nothing more to say, from `generation_config.json` too, where chats have more of
-    them."""
+def _end_tokens(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tuple[int, ...]:
+    """The tokens that end an answer, from `generation_config.json` if it names any: chat models have more of them
+    there."""
     where, given = CONFIG, folder.config.get("eos_token_id")
     if (staged / _GENERATION).is_file():
         config = json.loads((staged / _GENERATION).read_text(encoding="utf-8"))
@@ -103,31 +105,31 @@ def _ends(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tuple[in
     return tuple(ends)
 
 
-def doubts(draft: Draft, staged: Path) -> Iterator[str]:
-    """What of a language model's folder may be wrong, and is said because it may not be."""
+def end_token_warnings(draft: Draft, staged: Path) -> Iterator[str]:
+    """Warnings about end tokens that are allowed but look like a mistake in the model's folder."""
     if draft.text is None or draft.text.engine == "fake":
         return
     ends, end = draft.text.ends, ModelTokenizer(staged / FOLDER).end
     if not ends:
-        yield f"no `eos_token_id` in `{CONFIG}` or `{_GENERATION}`: every answer is as long as it may be"
+        yield f"no `eos_token_id` in `{CONFIG}` or `{_GENERATION}`: every answer will have its maximum length"
     elif end is not None and end not in ends:
         yield (
-            f"`eos_token_id` is {listed(ends)}, and the `eos_token` of the tokenizer is `{end}`: answers may go on "
+            f"`eos_token_id` is {listed(ends)}, but the `eos_token` of the tokenizer is `{end}`: answers may go on "
             "after it"
         )
 
 
 @dataclass
-class _Text:
-    """What the engine wrote: all tokens, how many of them were the prompt, and of each other one what it said of it."""
+class _GeneratedText:
+    """What the engine wrote: all tokens, how many of them are the prompt, and the engine's report on each other one."""
 
     tokens: list[int]
     prompt: int
     reports: list[Token]
 
 
-def missing_vllm(draft: Draft) -> str | None:
-    """Why the model cannot be run on this machine, where vLLM is what runs it."""
+def why_not_runnable(draft: Draft) -> str | None:
+    """Why a model that vLLM serves cannot run on this machine; None if it can, or if vLLM is not used."""
     vllm = draft.text.vllm if draft.text else None
     if vllm is None:
         return None
@@ -140,8 +142,8 @@ def missing_vllm(draft: Draft) -> str | None:
     return None
 
 
-def known_texts(spec: Spec) -> list[str]:
-    """The texts of the calibration, a line each; none without one."""
+def calibration_texts(spec: Spec) -> list[str]:
+    """The spec's calibration texts, one per line of its `.txt` files; empty if it has none."""
     if spec.model.calibration is None:
         return []
     folder, texts = spec.path(spec.model.calibration), []
@@ -152,94 +154,97 @@ def known_texts(spec: Spec) -> list[str]:
     except (OSError, ValueError) as err:
         raise SourceError(f"{where}: `{file}`: cannot be read: {err}") from err
     if not texts:
-        raise SourceError(f"{where}: nothing to read in `{folder}`, allowed: `.txt` files with a text a line")
+        raise SourceError(f"{where}: nothing to read in `{folder}`, allowed: `.txt` files with one text per line")
     return texts
 
 
 def compare_text(draft: Draft, staged: Path, original: Path, known: Sequence[str] = ()) -> Agreement:
-    """The engine's likeliest next tokens against those of the `original` folder's model in fp32, on texts that the
-    engine has written with its slots full, and the perplexity of those that it should know; AgreementError where a
-    compiled engine writes otherwise alone, or the scores are not numbers. What cannot be run here is not judged,
-    and the record says so."""
+    """Compares the engine's likeliest next tokens with those of the `original` folder's model in fp32, on texts that
+    the engine writes with its slots full, and measures the perplexity of the `known` texts.
+
+    Raises AgreementError if a compiled engine writes something else alone than in a batch, or if scores are not finite.
+    A model that cannot run here is not judged, and the record says so.
+    """
     record = parse_record(draft.to_data())
     text = record.text
     if text is None or text.engine == "fake":
-        # What says the prompt again has nothing to agree with.
-        return _agreed([], [], [])
+        # The fake engine repeats the prompt, so there is nothing to compare.
+        return _agreement([], [], [])
     folder = staged / text.folder
     weights = Path(text.vllm.weights) if text.vllm and text.vllm.weights else original
-    if text.vllm and (missing := missing_vllm(draft) or _incomparable(weights)):
-        return _agreed([], [], []).model_copy(update={"agreement": None, "not_judged": missing})
-    # It says more than an answer would, beyond its own ends too.
+    if text.vllm and (missing := why_not_runnable(draft) or _incomparable(weights)):
+        return _agreement([], [], []).model_copy(update={"agreement": None, "not_judged": missing})
+    # Without end tokens, so that every text has its full length.
     engine = make_engine(replace(text, ends=()), folder, record.precision)
-    written = _written(engine, text, folder, range(_TEXTS))
+    written = _generate(engine, text, folder, range(_TEXTS))
     if text.engine == "aot":
-        [alone] = _written(engine, text, folder, range(1))
+        [alone] = _generate(engine, text, folder, range(1))
         if alone.reports != written[0].reports:
-            raise AgreementError(_ANOTHER_ALONE)
+            raise AgreementError(_DIFFERS_ALONE)
     engine.close()
-    texts = _read(ModelTokenizer(folder), known or (_PLAIN,), min(text.context, _MOST_KNOWN))
+    texts = _encode(ModelTokenizer(folder), known or (_PLAIN_ENGLISH,), min(text.context, _MOST_TOKENS))
     longest = max(map(len, (*texts, *(answer.tokens for answer in written))))
-    whole = Llama(weights, precision="fp32", slots=1, context=longest)
+    reference = Llama(weights, precision="fp32", slots=1, context=longest)
     same: list[bool] = []
-    engines: list[float] = []
-    wholes: list[float] = []
+    engine_logprobs: list[float] = []
+    reference_logprobs: list[float] = []
     for answer in written:
-        logprobs = torch.log_softmax(whole.read_whole(torch.tensor(answer.tokens)), -1)
+        logprobs = torch.log_softmax(reference.read_whole(torch.tensor(answer.tokens)), -1)
         for row, token in zip(logprobs[answer.prompt - 1 :], answer.reports, strict=False):
             same.append(int(row.argmax()) == token.likeliest[0][0])
-            engines.append(token.logprob)
-            wholes.append(float(row[token.token]))
-    if not all(map(math.isfinite, (*engines, *wholes))):
-        raise AgreementError(_NO_NUMBERS)
-    known_by = {"perplexity": _perplexity(whole, texts), "guessing": whole.vocabulary}
-    return _agreed(same, engines, wholes).model_copy(update=known_by)
+            engine_logprobs.append(token.logprob)
+            reference_logprobs.append(float(row[token.token]))
+    if not all(map(math.isfinite, (*engine_logprobs, *reference_logprobs))):
+        raise AgreementError(_NOT_FINITE)
+    knowledge = {"perplexity": _perplexity(reference, texts), "guessing": reference.vocabulary}
+    return _agreement(same, engine_logprobs, reference_logprobs).model_copy(update=knowledge)
 
 
-def _read(tokens: ModelTokenizer, texts: Iterable[str], context: int) -> list[list[int]]:
-    """The beginnings of texts in tokens, as many as are needed."""
-    read: list[list[int]] = []
-    left = _MOST_KNOWN
+def _encode(tokens: ModelTokenizer, texts: Iterable[str], context: int) -> list[list[int]]:
+    """The beginnings of the texts as tokens, `_MOST_TOKENS` in all."""
+    encoded: list[list[int]] = []
+    left = _MOST_TOKENS
     for text in texts:
-        read.append(tokens.encode(text)[: min(context, left)])
-        left -= len(read[-1])
-    return read
+        encoded.append(tokens.encode(text)[: min(context, left)])
+        left -= len(encoded[-1])
+    return encoded
 
 
-def _perplexity(whole: Llama, texts: Sequence[Sequence[int]]) -> float | None:
-    """How many tokens the model wavers between, on average, where it reads on; None where there is nothing to read."""
-    lost, count = 0.0, 0
+def _perplexity(model: Llama, texts: Sequence[Sequence[int]]) -> float | None:
+    """The model's perplexity on the texts; None if they have no token to predict."""
+    loss, count = 0.0, 0
     for tokens in texts:
-        if max(tokens, default=0) >= whole.vocabulary:
-            known = f"the model knows those from 0 to {whole.vocabulary - 1}"
-            raise AgreementError(f"a text of the calibration has the token {max(tokens)}, {known}; no MAR was written")
-        for start in range(0, len(tokens) - 1, _AT_ONCE):
-            next_ones = torch.tensor(tokens[start + 1 : start + 1 + _AT_ONCE])
-            scores = whole.read_whole(torch.tensor(tokens[start : start + len(next_ones)]), start)
-            lost += float(cross_entropy(scores, next_ones, reduction="sum"))
-            count += len(next_ones)
-    # Far above the number of tokens it says no more than that.
-    return round(math.exp(min(lost / count, 100)), 4) if count else None
+        if max(tokens, default=0) >= model.vocabulary:
+            known = f"but the model knows tokens from 0 to {model.vocabulary - 1}"
+            raise AgreementError(f"a calibration text has the token {max(tokens)}, {known}; no MAR was written")
+        for start in range(0, len(tokens) - 1, _TOKENS_AT_ONCE):
+            targets = torch.tensor(tokens[start + 1 : start + 1 + _TOKENS_AT_ONCE])
+            scores = model.read_whole(torch.tensor(tokens[start : start + len(targets)]), start)
+            loss += float(cross_entropy(scores, targets, reduction="sum"))
+            count += len(targets)
+    # Limited to avoid an overflow; far above the size of the vocabulary, the exact value means nothing.
+    return round(math.exp(min(loss / count, 100)), 4) if count else None
 
 
 def _incomparable(folder: Path) -> str | None:
-    """Why the model's fp32 cannot be had to compare with: vLLM knows more models, and larger ones."""
+    """Why the model cannot be computed in fp32 for the comparison; None if it can. vLLM serves more kinds of models
+    than we can compute, and larger ones."""
     try:
         check_weights(folder)
     except UnknownModel as err:
-        return f"nothing to compare with, {err}"
-    # Most weights have two bytes, and four where they are compared with.
+        return f"nothing to compare with: {err}"
+    # Most weights have two bytes in the file, and four in fp32.
     needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
     if needed > (free := free_memory()):
-        return f"in fp32 it takes {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free on this machine"
+        return f"in fp32 it takes {needed / 1e9:.0f} GB, but only {free / 1e9:.0f} GB are free on this machine"
     return None
 
 
-def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int]) -> list[_Text]:
-    """A text for each seed, all at the same time; the first takes the likeliest tokens."""
+def _generate(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int]) -> list[_GeneratedText]:
+    """A text for each seed, as many at a time as there are slots; with seed 0 the engine takes the likeliest tokens."""
     prompt = ModelTokenizer(folder).encode(PROMPT)[: text.context // 2]
     length = min(_LENGTH, text.context - len(prompt))
-    texts = {str(seed): _Text(list(prompt), len(prompt), []) for seed in seeds}
+    texts = {str(seed): _GeneratedText(list(prompt), len(prompt), []) for seed in seeds}
     waiting, running = list(texts), 0
     while waiting or running:
         while waiting and running < text.slots:
@@ -249,12 +254,12 @@ def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int])
             running += 1
         for token in engine.step():
             if isinstance(token, NoToken):
-                raise AgreementError("the engine fails at a token of its own; no MAR was written")
+                raise AgreementError("the engine fails on a token that it wrote itself; no MAR was written")
             if not math.isfinite(token.logprob):
-                raise AgreementError(_NO_NUMBERS)
+                raise AgreementError(_NOT_FINITE)
             written = texts[token.sequence]
             if len(written.reports) == length:
-                # Of a guess that was right, after the last.
+                # Speculation may yield several tokens in a step, also beyond the last one that is wanted.
                 continue
             written.tokens.append(token.token)
             written.reports.append(token)
@@ -264,9 +269,10 @@ def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int])
     return list(texts.values())
 
 
-def _agreed(same: list[bool], engines: list[float], wholes: list[float]) -> Agreement:
+def _agreement(same: list[bool], engine_logprobs: list[float], reference_logprobs: list[float]) -> Agreement:
     count = len(same)
-    differences = [abs(left - right) for left, right in zip(engines, wholes, strict=True)]
+    differences = [abs(left - right) for left, right in zip(engine_logprobs, reference_logprobs, strict=True)]
+    log_ratio = (sum(reference_logprobs) - sum(engine_logprobs)) / count if count else 0.0
     return Agreement(
         inputs="generated",
         count=count,
@@ -274,5 +280,5 @@ def _agreed(same: list[bool], engines: list[float], wholes: list[float]) -> Agre
         agreement=sum(same) / count if count else 1.0,
         max_abs_difference=round(max(differences, default=0.0), 6),
         cosine=1.0,
-        perplexity_ratio=round(math.exp((sum(wholes) - sum(engines)) / count), 6) if count else 1.0,
+        perplexity_ratio=round(math.exp(log_ratio), 6),
     )

@@ -1,4 +1,5 @@
-"""A process that compiles the programs it is told of: an order a line on its input, how long it took on its output."""
+"""A child process that compiles programs: reads one order per line on stdin, and answers on stdout with the seconds
+that each took."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from archiver.compiling.building import build
-from archiver.compiling.surroundings import quiet
-from archiver.instructions import targeting
+from archiver.compiling.artifacts import compile_artifact
+from archiver.compiling.environment import quiet
+from archiver.cpu_target import targeting
 from archiver.quantize import import_torchao
 
 
 def main() -> None:
-    # What torch prints is no answer.
+    # Whatever torch prints to stdout goes to stderr, so that it is not taken for an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -29,7 +30,7 @@ def main() -> None:
             with quiet():
                 exported = torch.export.load(program)
             program.unlink()
-            build(exported, order["target"], order["threads"], Path(order["file"]))
+            compile_artifact(exported, order["target"], order["threads"], Path(order["file"]))
         print(json.dumps({"seconds": time.monotonic() - began}), file=answers, flush=True)
 
 

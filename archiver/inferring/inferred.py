@@ -1,4 +1,4 @@
-"""What is known of one input, and of all of them together."""
+"""One input as it was guessed or found, and the result of a search."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 
 @dataclass(frozen=True)
 class Input:
-    """A shape and type that may be tried, without the batch."""
+    """The shape and type of one input, without the batch dimension."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     sequence: int | None = None
-    """Which of its dimensions is one of words or steps."""
+    """The dimension along which words or time steps lie; None if there is none."""
     least: int | None = None
     most: int | None = None
-    """Of whole numbers, where they are known."""
+    """The limits of an integer input, if known."""
     varies: bool = False
-    """Whether its sequence may be of any length up to that of the shape."""
+    """Whether the sequence may be shorter than in `shape`."""
     mask_of: str | None = None
 
     def values(self, rows: int, generator: torch.Generator, *, least: int = 0, most: int | None = 1) -> torch.Tensor:
-        """Seeded ones; whole numbers from `least` to `most`, which any table has."""
+        """Random rows; integers are from `least` to `most`, by default 0 and 1, which every embedding table has."""
         shape, dtype = (rows, *self.shape), getattr(torch, self.dtype)
         if dtype.is_floating_point:
             return torch.rand(shape, generator=generator, dtype=dtype)
@@ -35,7 +35,7 @@ class Input:
         return torch.randint(least, most + 1, shape, generator=generator, dtype=dtype)
 
     def field(self) -> dict[str, Any]:
-        """As `model.inputs` says it."""
+        """The input's entry under `model.inputs` of a spec."""
         if self.mask_of is not None:
             return {"mask_of": self.mask_of, "dtype": self.dtype}
         shape: list[Any] = list(self.shape)
@@ -51,14 +51,14 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a model takes and gives."""
+class InferredInputs:
+    """The inputs that were found, and the outputs of a run on them."""
 
     inputs: dict[str, Input]
     outputs: tuple[tuple[int, ...], ...]
-    """Shapes, without the batch."""
+    """Their shapes, without the batch dimension."""
     only_batch: int | None = None
     names: tuple[str, ...] | None = None
-    """Of the outputs, where the model gives them by name."""
+    """The names of the outputs, if the model returns them by name."""
     notes: tuple[str, ...] = ()
-    """What a user should know of what was chosen."""
+    """What the user should know about the choices made."""

@@ -1,4 +1,4 @@
-"""A language model into a package: what of its folder is packed, and how its answers are held against fp32."""
+"""Packaging of language models: which files are packed, and how the answers are compared with fp32."""
 
 import json
 import shutil
@@ -12,15 +12,16 @@ from packages import standin_python
 from safetensors.torch import load_file, save_file
 from specs import TALES, tales_spec
 
-from archiver.package import check_agreement, package
-from archiver.writing import compare_text, doubts, known_texts, stage_text
+from archiver.agreement import check_agreement
+from archiver.language_model import calibration_texts, compare_text, end_token_warnings, stage_language_model
+from archiver.package import package
 from config.errors import AgreementError, SourceError
 from config.progress import Progress
 from config.record import Artifact, Draft
 from handlers.generation.engines import network
 from handlers.generation.engines.compiled import CompiledDecoder
 
-# The network is too small for two threads to have something to do.
+# The network is too small to keep two threads busy.
 torch.set_num_threads(1)
 MODEL = TALES.parent / "model"
 
@@ -32,12 +33,12 @@ SPEC = tales_spec({"model.precision": "int8", "model.compile": "aot", "text": TE
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Draft, Path]:
     folder = tmp_path_factory.mktemp("compiled")
-    return stage_text(SPEC, folder), folder
+    return stage_language_model(SPEC, folder), folder
 
 
 @pytest.fixture
 def staged(compiled: tuple[Draft, Path], tmp_path: Path) -> Path:
-    """Of its own, to be spoiled."""
+    """A copy of the staged folder that a test may spoil."""
     copy: Path = shutil.copytree(compiled[1], tmp_path / "staged")
     return copy
 
@@ -48,14 +49,14 @@ def change_config(folder: Path, **changes: object) -> None:
 
 
 def spoil(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """One tensor of a folder becomes another."""
+    """Changes one tensor of a folder."""
     weights = load_file(folder / "model.safetensors")
     save_file(weights | {name: change(weights[name]).contiguous()}, folder / "model.safetensors")
 
 
 @pytest.mark.slow
-def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
-    draft = stage_text(tales_spec({"model.precision": "bf16", "text": TEXT}), tmp_path)
+def test_the_tales_are_packed_completely_and_agree_with_fp32(tmp_path: Path) -> None:
+    draft = stage_language_model(tales_spec({"model.precision": "bf16", "text": TEXT}), tmp_path)
     assert {file.name for file in (tmp_path / "model").iterdir()} == {
         "chat_template.jinja",
         "config.json",
@@ -65,7 +66,7 @@ def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
     }
     assert draft.text is not None
     assert (draft.text.ends, draft.text.waiting, draft.batch_sizes) == ((0,), 16, ())
-    assert list(doubts(draft, tmp_path)) == []
+    assert list(end_token_warnings(draft, tmp_path)) == []
     agreed = compare_text(draft, tmp_path, MODEL)
     assert agreed.count > 500
     assert agreed.agreement > 0.95
@@ -78,10 +79,10 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(compiled: tuple[
     assert draft.artifacts == (Artifact(file="model/decoder.so", batch=16),)
     assert draft.text is not None
     assert draft.text.engine == "aot"
-    agreed = compare_text(draft, folder, MODEL, known_texts(SPEC))
+    agreed = compare_text(draft, folder, MODEL, calibration_texts(SPEC))
     assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
-    # docs/02-text.md states it, and guessing among 512 tokens would have 512.
+    # docs/02-text.md quotes this figure; guessing among 512 tokens would have a perplexity of 512.
     assert (agreed.perplexity, agreed.guessing) == (pytest.approx(1.35, abs=0.01), 512)
     assert agreed.text.endswith("generated inputs), perplexity 1.35")
     check_agreement(SPEC, agreed)
@@ -90,7 +91,7 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(compiled: tuple[
 @pytest.mark.slow
 def test_the_tales_agree_in_4_bits(tmp_path: Path) -> None:
     spec = tales_spec({"model.precision": "int4", "model.compile": "aot", "text": TEXT, "model.min_agreement": 0.95})
-    agreed = compare_text(stage_text(spec, tmp_path), tmp_path, MODEL, known_texts(spec))
+    agreed = compare_text(stage_language_model(spec, tmp_path), tmp_path, MODEL, calibration_texts(spec))
     assert agreed.agreement > 0.95
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
     check_agreement(spec, agreed)
@@ -99,7 +100,7 @@ def test_the_tales_agree_in_4_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_decoder_that_answers_otherwise_beside_others_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
+def test_a_decoder_that_answers_differently_in_a_batch_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
     step = CompiledDecoder.step
 
@@ -107,7 +108,7 @@ def test_a_decoder_that_answers_otherwise_beside_others_is_refused(compiled: tup
         return step(self, tokens, slots, positions, wanted) * (1 + 1e-6 * len(tokens))
 
     monkeypatch.setattr(CompiledDecoder, "step", leaning)
-    with pytest.raises(AgreementError, match="writes another text alone than beside others"):
+    with pytest.raises(AgreementError, match="writes a different text alone than in a batch"):
         compare_text(draft, folder, MODEL)
 
 
@@ -131,7 +132,7 @@ def test_a_package_whose_weights_are_spoiled_is_refused(
 
 
 @pytest.mark.slow
-def test_an_engine_that_turns_positions_otherwise_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
+def test_an_engine_with_other_rotary_positions_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
     other = lambda shape, context: network.rotary_tables(replace(shape, rope_theta=2 * shape.rope_theta), context)  # noqa: E731
     monkeypatch.setattr("handlers.generation.engines.compiled.rotary_tables", other)
@@ -141,12 +142,12 @@ def test_an_engine_that_turns_positions_otherwise_is_refused(compiled: tuple[Dra
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [{"rope_theta": 1000.0}, {"num_attention_heads": 8, "num_key_value_heads": 4}])
-def test_a_wrong_configuration_agrees_with_itself_and_does_not_know_its_texts(
+def test_a_wrong_configuration_agrees_with_itself_but_does_not_know_its_texts(
     compiled: tuple[Draft, Path], staged: Path, change: dict[str, object]
 ) -> None:
     wrong = staged / "model"
     change_config(wrong, **change)
-    agreed = compare_text(compiled[0], staged, wrong, known_texts(SPEC))
+    agreed = compare_text(compiled[0], staged, wrong, calibration_texts(SPEC))
     assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
     with pytest.raises(
@@ -157,17 +158,17 @@ def test_a_wrong_configuration_agrees_with_itself_and_does_not_know_its_texts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "aot"])
-def test_weights_that_are_no_numbers_are_refused(compiled: tuple[Draft, Path], staged: Path, engine: str) -> None:
+def test_weights_that_are_not_finite_are_refused(compiled: tuple[Draft, Path], staged: Path, engine: str) -> None:
     draft = compiled[0]
     assert draft.text is not None
     draft = draft.model_copy(update={"precision": "bf16", "text": draft.text.model_copy(update={"engine": engine})})
     spoil(staged / "model", "model.norm.weight", lambda norm: norm * float("nan"))
-    with pytest.raises(AgreementError, match="the model's scores are not numbers"):
+    with pytest.raises(AgreementError, match="the model's scores are not finite numbers"):
         compare_text(draft, staged, staged / "model")
 
 
 @pytest.mark.slow
-def test_a_model_that_reads_no_better_than_by_guessing_is_said_to_where_nobody_says_what_it_knows(
+def test_a_model_no_better_than_guessing_gets_a_warning_without_calibration(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wrong = shutil.copytree(MODEL, tmp_path / "model")
@@ -177,7 +178,7 @@ def test_a_model_that_reads_no_better_than_by_guessing_is_said_to_where_nobody_s
     packaged = package(tales_spec(changes), tmp_path / "out", progress=Progress())
     perplexity = packaged.record.agreement.perplexity
     assert perplexity > 512
-    said = f"the model reads plain English no better than by guessing, perplexity {perplexity:.4g} with 512 tokens"
+    said = f"the model predicts plain English no better than by guessing (perplexity {perplexity:.4g} with 512 tokens)"
     assert said in capfd.readouterr().err
 
 
@@ -191,7 +192,7 @@ def test_a_model_that_reads_no_better_than_by_guessing_is_said_to_where_nobody_s
         (0, [], "`generation_config.json` is not a JSON object"),
     ],
 )
-def test_an_end_that_no_answer_comes_to_is_refused(
+def test_an_end_token_that_is_not_a_token_is_refused(
     config: object, generation: object, message: str, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(MODEL, tmp_path / "broken")
@@ -200,38 +201,43 @@ def test_an_end_that_no_answer_comes_to_is_refused(
         (folder / "generation_config.json").write_text(json.dumps(generation))
     (tmp_path / "staged").mkdir()
     with pytest.raises(SourceError, match=message):
-        stage_text(tales_spec({"model.source": f"hf:{folder}", "model.compile": "eager"}), tmp_path / "staged")
+        stage_language_model(
+            tales_spec({"model.source": f"hf:{folder}", "model.compile": "eager"}), tmp_path / "staged"
+        )
 
 
 @pytest.mark.parametrize(
     ("ends", "doubt"),
     [
-        (None, "no `eos_token_id` in `config.json` or `generation_config.json`: every answer is as long as it may be"),
+        (
+            None,
+            "no `eos_token_id` in `config.json` or `generation_config.json`: every answer will have its maximum length",
+        ),
         (
             [7, 5],
-            "`eos_token_id` is `5`, `7`, and the `eos_token` of the tokenizer is `0`: answers may go on after it",
+            "`eos_token_id` is `5`, `7`, but the `eos_token` of the tokenizer is `0`: answers may go on after it",
         ),
         ([7, 0], ""),
     ],
 )
-def test_an_end_that_may_be_meant_otherwise_is_said(ends: object, doubt: str, tmp_path: Path) -> None:
+def test_end_tokens_that_look_like_a_mistake_get_a_warning(ends: object, doubt: str, tmp_path: Path) -> None:
     folder = shutil.copytree(MODEL, tmp_path / "other")
     change_config(folder, eos_token_id=ends)
     (tmp_path / "staged").mkdir()
-    draft = stage_text(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
-    assert "".join(doubts(draft, tmp_path / "staged")) == doubt
+    draft = stage_language_model(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
+    assert "".join(end_token_warnings(draft, tmp_path / "staged")) == doubt
 
 
 @pytest.mark.parametrize("written", [None, " \n\n", b"\xff"])
-def test_texts_that_a_model_should_know_can_be_read(written: str | bytes | None, tmp_path: Path) -> None:
+def test_calibration_texts_must_be_readable(written: str | bytes | None, tmp_path: Path) -> None:
     if written is not None:
         (tmp_path / "a.txt").write_bytes(written.encode() if isinstance(written, str) else written)
     with pytest.raises(SourceError, match=r"`model.calibration`: (nothing to read in|`.*/a.txt`: cannot be read)"):
-        known_texts(tales_spec({"model.calibration": str(tmp_path)}))
+        calibration_texts(tales_spec({"model.calibration": str(tmp_path)}))
 
 
 def test_an_engine_that_computes_nothing_packs_no_weights(tmp_path: Path) -> None:
-    draft = stage_text(tales_spec({"text": {"engine": "fake"}}), tmp_path)
+    draft = stage_language_model(tales_spec({"text": {"engine": "fake"}}), tmp_path)
     assert not (tmp_path / "model" / "model.safetensors").exists()
     assert compare_text(draft, tmp_path, MODEL).count == 0
 
@@ -244,19 +250,19 @@ def test_an_engine_that_computes_nothing_packs_no_weights(tmp_path: Path) -> Non
         ("tokenizer.json", "{}", "`tokenizer.json` cannot be read"),
     ],
 )
-def test_a_folder_that_would_not_serve_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_served_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
     broken, staged = tmp_path / "broken", tmp_path / "staged"
     shutil.copytree(MODEL, broken)
     (broken / name).write_text(text)
     staged.mkdir()
     with pytest.raises(SourceError, match=message):
-        stage_text(tales_spec({"model.source": f"hf:{broken}"}), staged)
+        stage_language_model(tales_spec({"model.source": f"hf:{broken}"}), staged)
 
 
-def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> None:
+def test_a_model_that_vllm_cannot_run_here_is_packed_but_not_judged(tmp_path: Path) -> None:
     mounted = {"python": "/nowhere/python", "weights": "/models/tales"}
     changes = {"model.precision": "bf16", "serving.device": "cuda", "kubernetes.resources.gpu": 1}
-    draft = stage_text(
+    draft = stage_language_model(
         tales_spec(changes | {"text": {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": mounted}}), tmp_path
     )
     assert draft.key.device == "cuda"
@@ -270,17 +276,17 @@ def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> N
     assert agreed.text == "not judged: no vLLM on this machine, no `/nowhere/python`"
 
 
-def test_vllm_that_can_be_run_is_held_against_fp32(tmp_path: Path) -> None:
+def test_a_model_that_vllm_can_run_is_compared_with_fp32(tmp_path: Path) -> None:
     text = {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": {"python": standin_python()}}
-    draft = stage_text(tales_spec({"text": text}), tmp_path)
+    draft = stage_language_model(tales_spec({"text": text}), tmp_path)
     agreed = compare_text(draft, tmp_path, MODEL)
-    # What stands in for vLLM says the prompt again, which the tales do not.
+    # The stand-in for vLLM repeats the prompt, which the real model does not.
     assert agreed.count > 500
     assert agreed.agreement is not None
     assert agreed.agreement < 0.5
     unknown = tmp_path / "model" / "config.json"
     unknown.write_text(unknown.read_text().replace("LlamaForCausalLM", "MixtralForCausalLM"))
     assert (
-        "not judged: nothing to compare with, `architectures`: got `Mix"
+        "not judged: nothing to compare with: `architectures`: got `Mix"
         in compare_text(draft, tmp_path, unknown.parent).text
     )

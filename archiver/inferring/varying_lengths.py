@@ -1,4 +1,4 @@
-"""Whether a model answers a padded sequence as it answers the sequence itself, so that lengths may vary."""
+"""Finds out whether a model answers a padded sequence as it answers the sequence alone, so that lengths may vary."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from archiver.inferring.found import Input
-from archiver.inferring.trial import equal, run
+from archiver.inferring.inferred import Input
+from archiver.inferring.trial import equal, try_inputs
 
 _SHORTEST = 4
 
 
-def with_lengths(network: nn.Module, inputs: dict[str, Input], *, fixed: bool) -> tuple[dict[str, Input], list[str]]:
-    """The inputs, those that vary marked, and what to tell of those that do not; `fixed` where a user has said it."""
+def mark_varying_lengths(
+    network: nn.Module, inputs: dict[str, Input], *, fixed: bool
+) -> tuple[dict[str, Input], list[str]]:
+    """The inputs with those marked that may vary in length, and a note if they may not. `fixed` leaves them alone,
+    because the user has decided."""
     names, guess = list(inputs), list(inputs.values())
     sequences = [at for at, tensor in enumerate(guess) if tensor.sequence is not None]
     masks = [at for at, name in enumerate(names) if "mask" in name and at not in sequences]
@@ -38,31 +41,37 @@ def with_lengths(network: nn.Module, inputs: dict[str, Input], *, fixed: bool) -
         guess[at] = replace(guess[at], varies=False)
     named = names[sequences[0]]
     why = "although it takes a mask" if masks else "and it takes no argument called `mask`"
-    note = f"`{named}`: every request must hold exactly {length}: the model answers otherwise when padded, {why}"
+    note = f"`{named}`: every request must have exactly {length}: padding changes the model's answers, {why}"
     return dict(zip(names, guess, strict=True)), [note]
 
 
-def counted(network: nn.Module, inputs: dict[str, Input], counts: Sequence[str]) -> tuple[dict[str, Input], list[str]]:
-    """The inputs, those that say how much of a sequence counts limited to its length, and what to tell of it."""
+def limit_length_arguments(
+    network: nn.Module, inputs: dict[str, Input], counts: Sequence[str]
+) -> tuple[dict[str, Input], list[str]]:
+    """The inputs with `counts`, the arguments that say how much of a sequence is used, limited to its length; and a
+    note for each."""
     sequence = next((name for name, tensor in inputs.items() if tensor.sequence is not None), None)
     if sequence is None:
-        return inputs, [f"`{name}`: 1 is a guess, and the spec allows no more: raise its `max`" for name in counts]
+        return inputs, [
+            f"`{name}`: 1 is a guess, and the spec allows no larger value: raise its `max`" for name in counts
+        ]
     length = inputs[sequence].shape[inputs[sequence].sequence or 0]
     longer = {name: replace(tensor, most=length) if name in counts else tensor for name, tensor in inputs.items()}
     generator = torch.Generator().manual_seed(0)
     values = [tensor.values(2, generator, least=1, most=None) for tensor in longer.values()]
-    if run(network, values).outputs is None:
+    if try_inputs(network, values).outputs is None:
         return inputs, [f"`{name}`: values beyond 1 fail" for name in counts]
-    shown = f"every request fills `{sequence}` up to {length} itself"
-    return longer, [f"`{name}`: 1 to {length}, how much of `{sequence}` counts; {shown}" for name in counts]
+    padding = f"every request must itself pad `{sequence}` to {length}"
+    return longer, [f"`{name}`: 1 to {length}, how much of `{sequence}` is used; {padding}" for name in counts]
 
 
 def _padding_is_neutral(
     network: nn.Module, guess: list[Input], sequences: list[int], masks: list[int], length: int
 ) -> bool:
+    """Whether the first half of a sequence is answered the same alone and padded to the full length."""
     short = length // 2
     generator = torch.Generator().manual_seed(0)
-    # Zero may stand for padding.
+    # Without zeros, because the model may treat 0 as padding.
     whole = [tensor.values(1, generator, least=1, most=None) for tensor in guess]
     alone, padded = list(whole), list(whole)
     for at in sequences:
@@ -73,11 +82,11 @@ def _padding_is_neutral(
     for at in masks:
         alone[at] = torch.ones(1, short, dtype=whole[at].dtype)
         padded[at] = torch.cat([alone[at], torch.zeros(1, length - short, dtype=whole[at].dtype)], dim=1)
-    wanted, got = run(network, alone).outputs, run(network, padded).outputs
-    if wanted is None or got is None:
+    expected, got = try_inputs(network, alone).outputs, try_inputs(network, padded).outputs
+    if expected is None or got is None:
         return False
     cut = []
-    for left, right in zip(wanted, got, strict=True):
+    for left, right in zip(expected, got, strict=True):
         longer = [at for at, (a, b) in enumerate(zip(left.shape, right.shape, strict=False)) if a != b]
         if (
             left.ndim != right.ndim
@@ -86,4 +95,4 @@ def _padding_is_neutral(
         ):
             return False
         cut.append(right.narrow(longer[0], 0, short) if longer else right)
-    return equal(wanted, tuple(cut))
+    return equal(expected, tuple(cut))

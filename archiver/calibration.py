@@ -1,4 +1,4 @@
-"""What the model is calibrated and checked on: the spec's calibration folder, or seeded inputs when there is none."""
+"""The inputs that a model is calibrated and checked on: the spec's calibration folder, or seeded random inputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from handlers.validation import RequestError
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 GENERATED_ROWS = 64
-# More than this changes neither ranges nor agreement, and packaging would take minutes.
+# More rows would change neither the calibrated ranges nor the agreement, and packaging would take minutes.
 MOST_ROWS = 512
 
 Rows = tuple[torch.Tensor, ...]
 
 
-def checked_inputs(spec: Spec, source: Source, image: ImageSpec | None) -> Rows:
-    """One tensor an input, with a row for each calibration item; seeded ones without a calibration folder."""
+def calibration_inputs(spec: Spec, source: Source, image: ImageSpec | None) -> Rows:
+    """One tensor per input with a row per calibration item, or seeded random rows if the spec has no calibration."""
     if spec.model.calibration is None:
         return examples(spec, source, GENERATED_ROWS)
     folder = spec.path(spec.model.calibration)
@@ -48,8 +48,8 @@ def checked_inputs(spec: Spec, source: Source, image: ImageSpec | None) -> Rows:
 
 
 def batches(inputs: Rows, size: int) -> Iterator[tuple[Rows, int]]:
-    """The inputs cut into batches of exactly `size`, with how many rows of each are real; the last is filled up by
-    repeating its last row."""
+    """Cuts the inputs into batches of exactly `size` rows, each with its number of real rows; the last batch is filled
+    up with copies of its last row."""
     for begin in range(0, len(inputs[0]), size):
         cut = tuple(value[begin : begin + size] for value in inputs)
         real = len(cut[0])
@@ -78,7 +78,7 @@ def _rows_of(spec: Spec, source: Source, image: ImageSpec | None, file: Path) ->
 
 
 def _column(where: str, port: Port, array: np.ndarray) -> np.ndarray:
-    """An input's rows: an array of one row or of many."""
+    """The rows of one input, from an array that holds one row or many."""
     if array.shape == port.shape:
         array = array[None]
     if array.shape[1:] != port.shape or str(array.dtype) != port.dtype:

@@ -1,4 +1,4 @@
-"""The inputs of an exported program: it says them itself, but not how large a dimension gets that has no limit."""
+"""Finds the inputs of an exported program, which names them itself, except for the size of unlimited dimensions."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from archiver.inferring.arguments import Given
-from archiver.inferring.found import Found, Input
-from archiver.inferring.lengths import with_lengths
-from archiver.inferring.trial import run
+from archiver.inferring.arguments import GivenInput
+from archiver.inferring.inferred import InferredInputs, Input
+from archiver.inferring.trial import try_inputs
+from archiver.inferring.varying_lengths import mark_varying_lengths
 from config.errors import InputError, listed
 
 _LONGEST = 512
 
 
-def inputs_of_program(program: ExportedProgram, given: Sequence[Given], only_batch: int | None) -> Found:
-    """Its inputs with the dimensions that stayed dynamic; one of an input may."""
+def find_program_inputs(
+    program: ExportedProgram, given: Sequence[GivenInput], only_batch: int | None
+) -> InferredInputs:
+    """The program's inputs; of each, one dimension may be dynamic and then varies."""
     names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    wanted = {value.name: value.tensor for value in given}
-    if strange := sorted(set(wanted) - set(names)):
-        raise InputError(f"`--input`: got `{strange[0]}`, allowed: {listed(names)}, the inputs of the program")
+    given_tensors = {value.name: value.tensor for value in given}
+    if unknown := sorted(set(given_tensors) - set(names)):
+        raise InputError(f"`--input`: got `{unknown[0]}`, allowed: {listed(names)}, the inputs of the program")
     notes: list[str] = []
     inputs: dict[str, Input] = {}
     for name in names:
         value = nodes[name].meta["val"]
-        inputs[name] = _input(program, name, value, _vocabulary(nodes[name]), notes, known=name in wanted)
-        if name in wanted:
-            sides = wanted[name].shape
+        inputs[name] = _input(program, name, value, _vocabulary(nodes[name]), notes, known=name in given_tensors)
+        if name in given_tensors:
+            sides = given_tensors[name].shape
             place = next((at for at, side in enumerate(sides) if not isinstance(side, int)), None)
-            most = inputs[name].most if wanted[name].max is None else int(wanted[name].max or 0)
-            shape = wanted[name].largest_shape
-            inputs[name] = Input(shape, wanted[name].dtype, place, most=most, varies=place is not None)
+            most = inputs[name].most if given_tensors[name].max is None else int(given_tensors[name].max or 0)
+            shape = given_tensors[name].largest_shape
+            inputs[name] = Input(shape, given_tensors[name].dtype, place, most=most, varies=place is not None)
     network = program.module()
-    # The mask of an input is as long as that, and varies with it.
+    # A mask is no sequence of its own: it varies with the input that it masks.
     tried = {name: replace(tensor, sequence=None) if "mask" in name else tensor for name, tensor in inputs.items()}
-    inputs, more = with_lengths(
+    inputs, more = mark_varying_lengths(
         network, tried, fixed=bool(given) or not any(tensor.varies for tensor in tried.values())
     )
     generator = torch.Generator().manual_seed(0)
-    ran = run(network, [tensor.values(only_batch or 2, generator) for tensor in inputs.values()])
-    return Found(inputs, ran.shapes, only_batch, ran.names, (*notes, *more))
+    result = try_inputs(network, [tensor.values(only_batch or 2, generator) for tensor in inputs.values()])
+    return InferredInputs(inputs, result.shapes, only_batch, result.names, (*notes, *more))
 
 
 def _input(
@@ -62,7 +64,7 @@ def _input(
         if at in free:
             limit = _limit(program, side)
             if limit is None and not known:
-                notes.append(f"`{name}`: the program names no largest size; requests up to {_LONGEST} are taken")
+                notes.append(f"`{name}`: the program has no largest size; requests up to {_LONGEST} are accepted")
             shape_of.append(limit or _LONGEST)
         else:
             shape_of.append(int(side))
@@ -71,7 +73,7 @@ def _input(
 
 
 def _limit(program: ExportedProgram, side: Any) -> int | None:
-    """What `Dim(…, max=…)` allowed."""
+    """The `max` of a dynamic dimension, as `Dim(…, max=…)` set it; None if it has no limit."""
     bounds = program.range_constraints.get(side.node.expr)
     try:
         upper = int(bounds.upper) if bounds is not None else None
@@ -81,7 +83,7 @@ def _limit(program: ExportedProgram, side: Any) -> int | None:
 
 
 def _vocabulary(node: torch.fx.Node) -> int | None:
-    """Rows of the table that an input picks from."""
+    """The number of rows of the embedding table that an input indexes; None if it indexes none."""
     sizes = []
     for user in node.users:
         if "embedding" in str(user.target) and len(user.args) > 1 and user.args[1] is node:

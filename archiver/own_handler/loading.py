@@ -1,24 +1,21 @@
-"""The class of a handler of the user's own, imported from its file."""
+"""Imports the class of a user's own handler from its file."""
 
 from __future__ import annotations
 
-import sys
-
-from archiver.archive import ENTRY
+from archiver.archive import RESERVED_MODULES
 from archiver.sources import import_file
 from config.errors import SourceError, listed, nearest
 from config.spec import Spec
 from handlers.base import Handler
 
 
-def own_handler(spec: Spec) -> type[Handler]:
-    """The class that the spec names; SourceError where it cannot serve."""
+def load_own_handler(spec: Spec) -> type[Handler]:
+    """The class that the spec names as its handler; SourceError if it is missing or not a handler."""
     where = f"{spec.file}: `model.handler`"
     text, _, name = spec.model.handler.partition(":")
     file = spec.path(text)
     module = file.stem
-    # The archive's folder comes first on a worker's path, so such a file would replace what everything imports.
-    if module in sys.stdlib_module_names or module in ("handlers", "ts", "torch", "numpy", ENTRY.removesuffix(".py")):
+    if module in RESERVED_MODULES:
         raise SourceError(
             f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
         )

@@ -1,5 +1,5 @@
-"""What goes into a MAR besides the compiled model: handlers, entry module, labels, sample, TorchServe's file; and what
-the record says of them."""
+"""Stages everything in a MAR except the compiled model: handlers, entry module, labels, sample, TorchServe's file; and
+starts the record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,15 +15,15 @@ from PIL import Image as Picture
 
 import handlers
 from archiver.archive import ENTRY
+from archiver.cpu_target import artifact_key
 from archiver.encoders import sample_body, stage_encoding
 from archiver.graph import examples
-from archiver.instructions import key_of
-from archiver.lengths import of_length, sent, typical_length
-from archiver.own import declared, example_body
+from archiver.lengths import cut_to_length, request_arguments, typical_length
+from archiver.own_handler import declared_forms, example_body
 from archiver.sources import Source
 from config.content_types import CONTENT_TYPES
 from config.errors import SourceError
-from config.record import BodyFormat, Draft, MachineKey, Sample
+from config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
 from config.render import render_model_config
 from config.sections import Image
 from config.spec import Spec
@@ -34,12 +35,12 @@ BUILT_IN = {
     "tensor": ("handlers.tensor", "TensorHandler"),
     "text": ("handlers.generation", "TextHandler"),
 }
-# What `text` is where the model has a task.
+# The handler that `text` means if the model has a task.
 ENCODER = ("handlers.encoder", "EncoderHandler")
-# Of a MAR: what a user's own handler reads.
+# The folder in a MAR with the files that a user's own handler reads.
 FILES = "files"
 PROMPT = "Once upon a time"
-_ENTRY_TEXT = '''"""What TorchServe imports: one class, because it takes exactly one that is defined in this file."""
+_ENTRY_TEXT = '''"""TorchServe imports this module, and takes the one class that is defined in it."""
 
 from {module} import {name}
 
@@ -50,19 +51,15 @@ class Service({name}):
 
 
 def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
-    """The record as far as it is known before anything is compiled; stages the files it names. A language model has no
-    source: the files of its folder are packed as they are."""
+    """Stages the code, the labels and the sample, and returns the record as far as it is known before compiling. A
+    language model has no source, because its files are packed unchanged."""
     model, serving = spec.model, spec.serving
-    forms = declared(spec)
-    device = torch.device("cuda", 0) if spec.worker_device == "cuda" else torch.device("cpu")
-    key = key_of(model.cpu_target, machine_key(device))
-    if spec.vllm is not None:
-        # Nothing is compiled here, and what vLLM computes on is asked where it is served.
-        key |= {"device": serving.device, "isa": ()}
-    draft = Draft(
+    takes, gives = declared_forms(spec)
+    return Draft(
         name=spec.name,
         version=spec.version,
         source=model.source,
+        weights=model.weights if source else None,
         handler=_stage_code(spec, folder),
         precision=model.precision,
         compile=model.compile,
@@ -70,29 +67,48 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         device=serving.device,
         workers=spec.workers,
         threads=spec.threads,
+        batch_sizes=model.batch_sizes if source else (),
+        image=_explicit_image(source.image) if source and source.image else None,
+        inputs=source.inputs if source else (),
+        labels=_stage_labels(source, folder) if source else None,
+        lengths=source.lengths if source else None,
+        encoding=stage_encoding(spec, folder),
         max_request_bytes=round(serving.max_request_mb * 1_000_000),
         max_response_bytes=round(serving.max_response_mb * 1_000_000),
-        sample=_stage_sample(spec, source, forms.get("takes"), folder),
-        key=MachineKey.model_validate(key),
-        **forms,
-    )
-    if source is None:
-        return draft
-    return draft.model_copy(
-        update={
-            "weights": model.weights,
-            "batch_sizes": model.batch_sizes,
-            "image": source.image and _spelt_out(source.image),
-            "inputs": source.inputs,
-            "labels": _stage_labels(source, folder),
-            "encoding": stage_encoding(spec, folder),
-            "lengths": source.lengths,
-        }
+        sample=_stage_sample(spec, source, takes, folder),
+        key=_key(spec),
+        takes=takes,
+        gives=gives,
     )
 
 
-def _spelt_out(image: Image) -> Image:
-    """How pictures are read, with nothing left to a default that depends on other fields."""
+class DraftFields(TypedDict, total=False):
+    """The fields of a draft that are only known once the model was loaded or compiled."""
+
+    outputs: tuple[Port, ...]
+    artifacts: tuple[Artifact, ...]
+    program: str
+    cache: str
+    code: Code
+    text: Writing
+
+
+def extend_draft(draft: Draft, **fields: Unpack[DraftFields]) -> Draft:
+    """A copy of the draft with these fields set."""
+    return draft.model_copy(update={**fields})
+
+
+def _key(spec: Spec) -> MachineKey:
+    device = torch.device("cuda", 0) if spec.worker_device == "cuda" else torch.device("cpu")
+    key = artifact_key(spec.model.cpu_target, machine_key(device))
+    if spec.vllm is not None:
+        # Nothing is compiled here: vLLM checks the machine that it serves on.
+        key |= {"device": spec.serving.device, "isa": ()}
+    return MachineKey.model_validate(key)
+
+
+def _explicit_image(image: Image) -> Image:
+    """How pictures are read, without defaults that depend on other fields."""
     return image.model_copy(
         update={
             "mean": tuple(image.per_channel(image.mean)),
@@ -103,10 +119,10 @@ def _spelt_out(image: Image) -> Image:
 
 
 def _stage_code(spec: Spec, folder: Path) -> str:
-    """The `handlers` package, the user's own handler if there is one, and the entry module; what `handler` is called
-    in the record."""
-    source = Path(handlers.__file__).parent
-    shutil.copytree(source, folder / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    """Stages the `handlers` package, the user's own handler if there is one, and the entry module; returns the record's
+    `handler`."""
+    package = Path(handlers.__file__).parent
+    shutil.copytree(package, folder / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
     module, name = ENCODER if spec.model.task is not None else BUILT_IN.get(spec.model.handler, ("", ""))
     recorded = spec.model.handler
     if not module:
@@ -123,7 +139,7 @@ def _stage_code(spec: Spec, folder: Path) -> str:
 
 
 def _stage_labels(source: Source, folder: Path) -> str | None:
-    """`labels.txt`, when the model has labels."""
+    """Writes `labels.txt` if the model has labels; returns the record's `labels`."""
     if source.labels is None:
         return None
     (folder / "labels.txt").write_text("".join(f"{label}\n" for label in source.labels), encoding="utf-8")
@@ -131,8 +147,8 @@ def _stage_labels(source: Source, folder: Path) -> str | None:
 
 
 def _stage_sample(spec: Spec, source: Source | None, takes: BodyFormat | None, folder: Path) -> Sample:
-    """The spec's sample, or the example of what an own handler takes, or one made from the inputs; without a source it
-    is a prompt."""
+    """Stages the spec's sample, the example that an own handler declares, or a generated request: a picture, tensors,
+    or a prompt for a language model."""
     if spec.load.sample is not None:
         file = spec.path(spec.load.sample)
         if not file.is_file():
@@ -147,17 +163,17 @@ def _stage_sample(spec: Spec, source: Source | None, takes: BodyFormat | None, f
     elif source is None:
         suffix, data = ".json", json.dumps({"prompt": PROMPT, "max_tokens": 8, "temperature": 0}).encode()
     elif source.image is not None:
-        suffix, data = ".png", _drawn(source)
+        suffix, data = ".png", _gradient(source)
     else:
-        rows = of_length(source, examples(spec, source, 1), typical_length(source))
-        named = {port.name: rows[place][0].tolist() for port, place in zip(source.inputs, sent(source), strict=True)}
-        suffix, data = ".json", json.dumps(named).encode()
+        rows = cut_to_length(source, examples(spec, source, 1), typical_length(source))
+        pairs = zip(source.inputs, request_arguments(source), strict=True)
+        suffix, data = ".json", json.dumps({port.name: rows[place][0].tolist() for port, place in pairs}).encode()
     (folder / f"sample{suffix}").write_bytes(data)
     return Sample(file=f"sample{suffix}", content_type=CONTENT_TYPES[suffix])
 
 
-def _drawn(source: Source) -> bytes:
-    """A picture of the model's size with a gradient in it."""
+def _gradient(source: Source) -> bytes:
+    """A PNG of the model's input size with a gradient in it."""
     height, width, channels = source.inputs[0].shape
     across = np.linspace(0, 255, width, dtype=np.uint8)
     pixels = np.broadcast_to(across[None, :, None], (height, width, channels))

@@ -1,4 +1,4 @@
-"""The stack that `inspect` follows pickles on, held against Python's own unpickler."""
+"""`inspect`'s simulated unpickler, compared with Python's own unpickler."""
 
 import io
 import pickle
@@ -7,8 +7,8 @@ import random
 import pytest
 import torch._weights_only_unpickler
 
-from archiver.inspecting.allowed import ALLOWED
-from archiver.inspecting.stack import follow
+from archiver.inspecting.allowed_imports import ALLOWED
+from archiver.inspecting.unpickler import simulate_pickle
 
 # Every opcode that moves or uses values, with arguments that often fit together.
 _PIECES = [
@@ -19,12 +19,12 @@ _PIECES = [
     *(b"cos\nsystem\n", b"ccollections\nOrderedDict\n", b"\x93", b"\x93", b"R", b"R", b"R", b"b", b"\x81", b"\x92"),
     *(b"ios\nsystem\n", b"o", b"Q", b"Px\n", b"\x80\x02", b"\x80\x04", b"B\x01\x00\x00\x00x", b"C\x01x"),
 ]
-# Enough on the stack for the rest to have something to work on.
+# Puts enough on the stack for the rest to work with.
 _FIRST = [b"(", b"((", b"cos\nsystem\n", b"cos\nsystem\n", b")", b"}", b"N", b"\x8c\x02os", b"Vsystem\n", b"]"]
 
 
 class Trap:
-    """Stands for whatever a pickle imports; it remembers that it was used."""
+    """Stands in for whatever a pickle imports, and records that it was used."""
 
     used = False
 
@@ -48,7 +48,7 @@ class Watched(pickle.Unpickler):
 
 
 def loaded(data: bytes) -> tuple[bool, bool, bool]:
-    """Whether Python's unpickler imported something, used it, and came to the end."""
+    """Whether Python's unpickler imported something, used it, and reached the end."""
     Trap.used = Watched.imported = False
     try:
         Watched(io.BytesIO(data)).load()
@@ -59,18 +59,18 @@ def loaded(data: bytes) -> tuple[bool, bool, bool]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_python_imports_and_uses_is_seen(seed: int) -> None:
+def test_whatever_python_imports_and_uses_is_reported(seed: int) -> None:
     chosen = random.Random(seed)
     used_somewhere = 0
     for _ in range(3000):
         first = b"".join(chosen.choices(_FIRST, k=chosen.randrange(3, 12)))
         data = first + b"".join(chosen.choices(_PIECES, k=chosen.randrange(2, 10))) + b"."
         imported, used, complete = loaded(data)
-        stream = follow(data, 0)
-        seen = stream.calls or stream.doubts
-        assert not imported or stream.imports or seen, data
-        assert not used or seen or any(value.allowed for value in stream.imports), data
-        assert not complete or stream.complete, data
+        effects = simulate_pickle(data, 0)
+        seen = effects.calls or effects.doubts
+        assert not imported or effects.imports or seen, data
+        assert not used or seen or any(value.allowed for value in effects.imports), data
+        assert not complete or effects.complete, data
         used_somewhere += used
     assert used_somewhere > 50
 

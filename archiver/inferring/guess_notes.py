@@ -1,0 +1,57 @@
+"""Notes on which parts of the inputs are guesses: a size beside which others work too, a shape that no layer shows."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from archiver.inferring.inferred import Input
+from archiver.inferring.trial import try_inputs
+
+_OTHER_SIDE = 32
+
+
+def describe_guesses(
+    network: nn.Module, inputs: dict[str, Input], inferred: Set[str], unreached: Set[str]
+) -> list[str]:
+    """A note per guess; `inferred` are the inputs that the user did not give, `unreached` those that no layer got
+    directly."""
+    notes = []
+    for name, tensor in inputs.items():
+        if name not in inferred or tensor.mask_of is not None:
+            continue
+        if name in unreached:
+            notes.append(
+                f"`{name}`: {tensor} works but is a guess, as no layer shows it; to change: `--input {name}:…`"
+            )
+        elif len(tensor.shape) == 3 and tensor.sequence is None:
+            channels, rows, columns = tensor.shape
+            larger = replace(tensor, shape=(channels, rows + _OTHER_SIDE, columns + _OTHER_SIDE))
+            if _works(network, inputs | {name: larger}):
+                notes.append(f"`{name}`: {rows} x {columns} is a guess, the model takes other sizes as well")
+    return notes + _length_note(network, inputs, inferred - unreached)
+
+
+def _length_note(network: nn.Module, inputs: dict[str, Input], inferred: Set[str]) -> list[str]:
+    """A note if longer sequences work too. All sequences are lengthened together, since they have the same length."""
+    dimensions = {name: tensor.sequence for name, tensor in inputs.items() if tensor.sequence is not None}
+    dimensions |= {name: 0 for name, tensor in inputs.items() if tensor.mask_of in dimensions}
+    name = next((name for name in dimensions if name in inferred), None)
+    if name is None:
+        return []
+    longer = {key: _doubled(tensor, dimensions[key]) if key in dimensions else tensor for key, tensor in inputs.items()}
+    if not _works(network, longer):
+        return []
+    return [f"`{name}`: {inputs[name].shape[dimensions[name]]} is a guess, the model takes longer ones as well"]
+
+
+def _doubled(tensor: Input, at: int) -> Input:
+    return replace(tensor, shape=(*tensor.shape[:at], 2 * tensor.shape[at], *tensor.shape[at + 1 :]))
+
+
+def _works(network: nn.Module, inputs: dict[str, Input]) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    return try_inputs(network, [tensor.values(1, generator) for tensor in inputs.values()]).outputs is not None
