@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator, SchemaError
 
 from archiver.own_handler.loading import load_own_handler
 from config.errors import SourceError
+from config.record import BodyFormat
 from config.spec import Spec
 from handlers.request import JSON
 from handlers.request import Form as Declared
