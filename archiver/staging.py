@@ -21,10 +21,10 @@ from archiver.graph import examples
 from archiver.lengths import cut_to_length, request_arguments, typical_length
 from archiver.own_handler import declared_forms, example_body
 from archiver.sources import Source
-from config.content_types import CONTENT_TYPES
 from config.errors import SourceError
 from config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
 from config.render import render_model_config
+from config.request_headers import CONTENT_TYPES
 from config.sections import Image
 from config.spec import Spec
 from handlers.machine import machine_key

@@ -24,7 +24,7 @@ if str(Path(__file__).resolve().parent.parent) not in sys.path:
 from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
-from config.uncached import UNCACHED
+from config.request_headers import UNCACHED
 from loadtest.closed_loop import CLOSED_LOOP_WARNING, EVENTS, ClosedLoop
 from loadtest.judging import client_timeout_s, objective_of
 from loadtest.sending import (

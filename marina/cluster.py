@@ -11,68 +11,67 @@ from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs and their options."""
-    _manifests_options(
-        add_verb(
-            verbs,
-            manifests,
-            "write Kubernetes manifests, as files, as a Helm chart or for KServe",
-            "marina manifests",
-            "marina manifests my/spec.yaml --format helm",
-            "marina manifests my/spec.yaml --check deploy/digits",
-        )
+    parser = add_verb(
+        verbs,
+        manifests,
+        "write Kubernetes manifests, as files, as a Helm chart or for KServe",
+        "marina manifests",
+        "marina manifests my/spec.yaml --format helm",
+        "marina manifests my/spec.yaml --check deploy/digits",
     )
-    _verify_options(
-        add_verb(
-            verbs,
-            verify,
-            "check manifests, without a cluster",
-            "marina verify",
-            "marina verify my/spec.yaml --kubernetes 1.34",
-            "marina verify --dir manifests --json",
-            "marina verify --explain pdb-blocks-drain",
-        )
+    _manifests_options(parser)
+    parser = add_verb(
+        verbs,
+        verify,
+        "check manifests, without a cluster",
+        "marina verify",
+        "marina verify my/spec.yaml --kubernetes 1.34",
+        "marina verify --dir manifests --json",
+        "marina verify --explain pdb-blocks-drain",
     )
-    _deploy_options(
-        add_verb(
-            verbs,
-            deploy,
-            "apply the manifests to a cluster and wait until the pods serve, or say why they do not and go back",
-            "marina deploy --dry-run",
-            "marina deploy my/spec.yaml --context production",
-        )
+    _verify_options(parser)
+    parser = add_verb(
+        verbs,
+        deploy,
+        "apply the manifests to a cluster and wait until the pods serve, or say why they do not and go back",
+        "marina deploy --dry-run",
+        "marina deploy my/spec.yaml --context production",
     )
-    _rollback_options(
-        add_verb(
-            verbs,
-            rollback,
-            "go back to the revision that ran before, or to another one that is kept",
-            "marina rollback my/spec.yaml",
-            "marina rollback my/spec.yaml --to 3",
-            "marina rollback mine -n shop",
-            spec=False,
-        )
+    _deploy_options(parser)
+    _add_verbs_of_a_release(verbs)
+
+
+def _add_verbs_of_a_release(verbs: Any) -> None:
+    """Those that take the name of a release as well as a spec."""
+    parser = add_verb(
+        verbs,
+        rollback,
+        "go back to the revision that ran before, or to another one that is kept",
+        "marina rollback my/spec.yaml",
+        "marina rollback my/spec.yaml --to 3",
+        "marina rollback mine -n shop",
+        spec=False,
     )
-    _named_options(
-        add_verb(
-            verbs,
-            status,
-            "show what is deployed, and whether it is healthy",
-            "marina status my/spec.yaml",
-            "marina status my/spec.yaml --json",
-            "marina status mine -n shop",
-            spec=False,
-        )
+    _rollback_options(parser)
+    parser = add_verb(
+        verbs,
+        status,
+        "show what is deployed, and whether it is healthy",
+        "marina status my/spec.yaml",
+        "marina status my/spec.yaml --json",
+        "marina status mine -n shop",
+        spec=False,
     )
-    _delete_options(
-        add_verb(
-            verbs,
-            delete,
-            "delete what `deploy` applied, and nothing else",
-            "marina delete my/spec.yaml",
-            "marina delete mine -n shop --with-namespace",
-            spec=False,
-        )
+    _named_options(parser)
+    parser = add_verb(
+        verbs,
+        delete,
+        "delete what `deploy` applied, and nothing else",
+        "marina delete my/spec.yaml",
+        "marina delete mine -n shop --with-namespace",
+        spec=False,
     )
+    _delete_options(parser)
 
 
 def manifests(options: argparse.Namespace) -> int:

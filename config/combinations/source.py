@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.content_types import CONTENT_TYPES
 from config.errors import listed, nearest
+from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
 from config.torchvision_models import unknown_model_error
 

@@ -12,7 +12,7 @@ from kubernetes import client
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from config.errors import ClusterError
-from config.uncached import UNCACHED
+from config.request_headers import UNCACHED
 from k8s.cluster.api_errors import ApiError, api_error, describe_unreachable, may_recover
 
 CONNECT_S, READ_S = 10.0, 60.0

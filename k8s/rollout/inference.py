@@ -22,7 +22,7 @@ from config.errors import ClusterError
 from config.mar import open_mar
 from config.record import Package
 from config.render import Ports
-from config.uncached import UNCACHED
+from config.request_headers import UNCACHED
 from k8s.cluster import Cluster
 
 _LONGEST = 300

@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import Any
 
 from config.errors import MarinaError
+from config.request_headers import UNCACHED
 from config.spec import Spec
-from config.uncached import UNCACHED
 from loadtest.comparing.comparison import AnswerCounts
 from loadtest.sending import LoadRequest, content_type_of
 

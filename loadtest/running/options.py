@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.content_types import CONTENT_TYPES
 from config.errors import InputError
 from config.record import Part
+from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
 from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, is_undecided, judge, samples_needed
 from loadtest.measuring import Measurement

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Base64Bytes
 
 from config.record import Part
-from config.uncached import UNCACHED
+from config.request_headers import UNCACHED
 from loadtest.scheduling import Schedule
 from loadtest.sending.headers import Header
 

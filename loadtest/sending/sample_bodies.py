@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from config.content_types import CONTENT_TYPES
 from config.errors import InputError, listed
 from config.record import Record
+from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
 from loadtest.scheduling import Trace
 from loadtest.sending.plan import Body, Expected, LoadRequest

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from config.content_types import CONTENT_TYPES
 from config.errors import InputError
 from config.mar import open_mar
 from config.record import Package, Record
+from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
 from loadtest.sending.plan import Expected, LoadRequest
 

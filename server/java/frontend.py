@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.render import MANAGEMENT, METRICS, Ports
-from config.uncached import UNCACHED
+from config.request_headers import UNCACHED
 from server.system import reachable_host
 
 _SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)

@@ -3,13 +3,10 @@ from typing import Any
 
 import pytest
 import yaml
-from specs import DIGITS, FILE_SOURCE, MINIMAL, ROOT, changed, make_spec
+from specs import FILE_SOURCE, changed
 
 from config.errors import InputError, SpecError
 from config.load import load_spec, parse_spec
-from config.quantity import quantity
-from config.sections import Section
-from config.spec import Spec
 
 IMAGE = {"height": 8, "width": 8}
 
@@ -298,72 +295,3 @@ def test_a_missing_spec_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
     with pytest.raises(InputError, match="not readable as text"):
         load_spec(tmp_path / "latin.yaml")
-
-
-def test_five_lines_are_enough_for_a_spec() -> None:
-    text = "name: shells\nmodel:\n  source: torchvision:resnet18\n  weights: random\nslo: {p99_ms: 50}\n"
-    spec = parse_spec(text, Path("spec.yaml"))
-    assert (spec.workers, spec.threads, spec.max_batch) == (2, 1, 4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({"kubernetes.resources.cpu": "4"}, (4, 1), id="a worker for each core"),
-        pytest.param({"kubernetes.resources.cpu": 4}, (4, 1), id="a number without quotes"),
-        pytest.param({"kubernetes.resources.cpu": "4", "serving.threads": 2}, (2, 2), id="threads given"),
-        pytest.param({"kubernetes.resources.cpu": "4", "serving.workers": 1}, (1, 4), id="workers given"),
-        pytest.param({"kubernetes.resources.cpu": "500m"}, (1, 1), id="half a core"),
-        pytest.param(
-            {"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 8}}, (2, 4), id="a worker for each GPU"
-        ),
-    ],
-)
-def test_auto_uses_the_whole_cpu_limit(changes: dict[str, Any], expected: tuple[int, int]) -> None:
-    spec = make_spec(changes)
-    assert (spec.workers, spec.threads) == expected
-
-
-@pytest.mark.parametrize("example", sorted(DIGITS.parent.parent.glob("*/spec.yaml")), ids=lambda file: file.parent.name)
-def test_a_completed_spec_stays_the_same_when_it_is_completed_again(example: Path) -> None:
-    completed = load_spec(example).completed()
-    again = parse_spec(yaml.safe_dump(completed), example)
-    assert again.completed() == completed
-
-
-@pytest.mark.parametrize("name", ["digits", "resnet50", "custom"])
-def test_the_examples_are_valid(name: str) -> None:
-    assert load_spec(ROOT / f"config/examples/{name}/spec.yaml").name
-
-
-def sections(kind: type[Section] = Spec) -> set[type[Section]]:
-    return {kind} | {below for child in Section.__subclasses__() for below in (child,)}
-
-
-@pytest.mark.parametrize("section", sorted(sections(), key=lambda kind: kind.__name__))
-def test_every_section_is_frozen_and_refuses_unknown_keys(section: type[Section]) -> None:
-    assert section.model_config["frozen"]
-    assert section.model_config["extra"] == "forbid"
-
-
-@pytest.mark.parametrize("section", sorted(sections(), key=lambda kind: kind.__name__))
-def test_every_field_is_documented(section: type[Section]) -> None:
-    assert [name for name, field in section.model_fields.items() if not field.description] == []
-
-
-@pytest.mark.parametrize(("text", "value"), [("500m", 0.5), ("2", 2), ("1.5", 1.5), ("2Gi", 2**31), ("3k", 3000),
-                                                 ("1e3", 1000), ("1.5e-1", 0.15), (".5", 0.5), ("2.", 2), ("1E", 1e18), ("5u", 5e-6),
-                                                 ("1.5Gi", 1.5 * 2**30), ("1Ei", 2**60)])  # fmt: skip
-def test_a_quantity_is_a_number(text: str, value: float) -> None:
-    assert quantity(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "m", ".", "1.2.3m", "2GB", "-1", "1e", "1e3k", "1K", "1 Gi"])
-def test_text_that_is_not_a_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="Kubernetes quantity"):
-        quantity(text)
-
-
-def test_the_smallest_spec_has_no_objective() -> None:
-    assert "slo" not in MINIMAL
-    assert make_spec().slo is None

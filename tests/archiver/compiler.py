@@ -4,7 +4,7 @@ A small model's kernels are a few lines below fifty thousand lines of headers, s
 spent on these. What it makes is the same to the byte: `test_compiler.py` compares. `MARINA_COMPILE_ANEW` in the
 environment turns the memory for whole files off, for tests that want to see the compiler work.
 
-python -I tests/compiler.py G++ ARGUMENT…      what the program `g++` that `put_on_path` writes does
+python -I tests/archiver/compiler.py G++ ARGUMENT…      what the program `g++` that `put_on_path` writes does
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parent.parent / "build" / "compiler"
+HOME = Path(__file__).resolve().parents[2] / "build" / "compiler"
 ANEW = "MARINA_COMPILE_ANEW"
 # What Inductor's kernels and what it writes around them begin with.
 HEADERS = {

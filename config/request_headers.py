@@ -1,0 +1,13 @@
+"""What requests say in their headers: the content type of a file, and that an answer must not come from the cache."""
+
+CONTENT_TYPES = {
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".json": "application/json",
+    ".npy": "application/x-npy",
+    ".png": "image/png",
+    ".webp": "image/webp",
+}
+# Checks and measurements send it, because they would otherwise test the cache: `handlers/caching` neither answers such
+# a request from the cache nor stores its answer.
+UNCACHED = {"Cache-Control": "no-store"}
