@@ -31,6 +31,8 @@ HEADERS = {
         "torch/csrc/inductor/aoti_torch/c/shim_cpu.h",
     ),
 }
+# Making them takes as long as reading them three times.
+_PAYS_AFTER = 3
 # Flags of linking say nothing about a header.
 _OF_LINKING = ("-c", "-shared", "-l", "-L", "-Wl,")
 
@@ -78,7 +80,8 @@ def compile_with(real: str, arguments: Sequence[str]) -> int:
 
 
 def _headers(real: str, flags: Sequence[str], code: str) -> list[str]:
-    """Arguments that include what the code begins with, read before; none where another process reads it now."""
+    """Arguments that include the precompiled headers that the code begins with. They are made at the third use of the
+    same flags, because earlier it does not pay; none while another process makes them."""
     names = next((names for first, names in HEADERS.items() if first in code), None)
     if names is None:
         return []
@@ -92,6 +95,10 @@ def _headers(real: str, flags: Sequence[str], code: str) -> list[str]:
         except BlockingIOError:
             return []
         if not compiled.exists():
+            with (folder / "uses").open("a+") as uses:
+                uses.write(".")
+                if uses.tell() < _PAYS_AFTER:
+                    return []
             header.write_text("".join(f"#include <{name}>\n" for name in names), encoding="utf-8")
             with _written_whole(compiled) as partial:
                 subprocess.run([real, "-x", "c++-header", *flags, str(header), "-o", partial], check=True)
