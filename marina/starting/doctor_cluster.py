@@ -14,9 +14,9 @@ from config.errors import MarinaError
 try:
     from k8s import describe_capacity, connect, prometheus_selectors
     cluster = connect()
-    found = {"context": cluster.context, "server": cluster.server}
-    found |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
-    found |= {"nodes": describe_capacity(cluster), "prometheus": prometheus_selectors(cluster)}
+    facts = {"context": cluster.context, "server": cluster.server}
+    facts |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
+    facts |= {"nodes": describe_capacity(cluster), "prometheus": prometheus_selectors(cluster)}
 except MarinaError as err:
     facts = {"error": err.message}
 print(json.dumps(facts))
