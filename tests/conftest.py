@@ -7,6 +7,7 @@ import signal
 import compiler
 import hypothesis
 import pytest
+import setuptools  # noqa: F401  Inductor fails where Python's own distutils was imported before it
 from packages import COMPILED, packaged_digits
 from side_by_side import longest_first, set_aside
 from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport
