@@ -14,8 +14,10 @@ EMPTY_NAMES = ("one", "found")
 PACKAGES = ("archiver", "config", "docker", "handlers", "k8s", "loadtest", "marina", "server")
 # Names that do not say what they hold.
 NAMES = (
+    "Asked",
     "FLATTERS",
     "SAID_WHY",
+    "Said",
     "Silent",
     "arrive",
     "bring",
@@ -23,22 +25,36 @@ NAMES = (
     "everything_ends",
     "hurried",
     "lacks",
+    "mine",
     "said",
     "stuff",
+    "surroundings",
+    "taken_out",
     "thing",
     "told",
+    "unsaid",
+    "wish",
+    "wishes",
 )
 PHRASES = (
     "a handler of one's own",
     "but not without the arrivals",
+    "are told",
     "everything that lacks",
     "held against",
     "in the making",
     "is no JSON",
+    "is to be said",
+    "is told",
     "is what is there",
     "it is mended",
+    "it is said",
+    "lets be",
     "none of ours",
+    "such a one",
+    "takes note of",
     "the kit",
+    "without a sign",
 )
 
 

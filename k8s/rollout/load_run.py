@@ -34,11 +34,14 @@ def run_load(
 
 def served_packages(cluster: Cluster, plan: Plan, pods: Iterable[str]) -> list[str]:
     """The sha256 of the package that each pod reports. Raises ClusterError if one cannot be read."""
-    packages = {pod: served_package(cluster, plan.namespace, [pod], _PAGE_TIMEOUT_S) for pod in pods}
-    if unknown := [pod for pod, sha256 in packages.items() if not sha256]:
-        ways = "neither through the API server nor by a port-forward"
-        raise ClusterError(f"cannot read from {unknown[0]} which package it serves, {ways}")
-    return list(packages.values())
+    packages = []
+    for pod in pods:
+        sha256 = served_package(cluster, plan.namespace, [pod], _PAGE_TIMEOUT_S)
+        if not sha256:
+            ways = "neither through the API server nor by a port-forward"
+            raise ClusterError(f"cannot read from {pod} which package it serves, {ways}")
+        packages.append(sha256)
+    return packages
 
 
 def pod_metrics(cluster: Cluster, plan: Plan, pod: str) -> str:

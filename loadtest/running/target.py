@@ -190,8 +190,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout
 
 def _is_ready(supervisor: str) -> bool:
     try:
-        _read(f"{supervisor}/ready", 5, None)
-        return True
+        with _OPENER.open(f"{supervisor}/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
     except (OSError, http.client.HTTPException):
         return False
 

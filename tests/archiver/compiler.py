@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,10 +42,10 @@ def put_on_path() -> None:
     if real is None or shutil.which("g++") != real:
         return
     HOME.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=HOME, delete=False) as file:
-        file.write(f'#!/bin/sh\nexec {sys.executable} -I -S {Path(__file__).resolve()} {real} "$@"\n')
-    os.chmod(file.name, 0o755)
-    os.replace(file.name, HOME / "g++")
+    with _written_whole(HOME / "g++") as partial:
+        script = f'#!/bin/sh\nexec {sys.executable} -I -S {Path(__file__).resolve()} {real} "$@"\n'
+        Path(partial).write_text(script, encoding="utf-8")
+        os.chmod(partial, 0o755)
     os.environ["PATH"] = f"{HOME}{os.pathsep}{os.environ['PATH']}"
 
 
