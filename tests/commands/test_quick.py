@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch._inductor.config  # noqa: F401  It reads CXX when it is imported, and would keep the one that is set below
 from specs import ROOT
 
 from config.record import read_package
