@@ -30,7 +30,7 @@ from config.spec import Spec
 SCHEMA = "marina.image/1"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 BOM = "opt/marina/bom.json"
-Target = Literal["cpu", "cuda", "loadtest", "vllm"]
+ImageTarget = Literal["cpu", "cuda", "loadtest", "vllm"]
 _ROOT = Path(__file__).resolve().parents[2]
 # 1980-01-01, as in the MAR and in docker/install.py: equal inputs give equal layers, whenever they are built.
 _EPOCH = 315532800
@@ -42,7 +42,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 class ImageOptions:
     """The choices that the command line offers for an image."""
 
-    target: Target | None = None
+    target: ImageTarget | None = None
     """Default: the one that the spec needs."""
     builder: str | None = None
     base: str = BASE
@@ -67,7 +67,7 @@ class BuiltImage:
     digest: str | None
     """The digest of the manifest in the registry; None if the image was not pushed."""
     package_sha256: str | None
-    target: Target
+    target: ImageTarget
     base: str
     builder: str
     layout: Layout
@@ -82,7 +82,7 @@ class BuiltImage:
 def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Progress) -> BuiltImage:
     """Builds the image of the package in `folder` (`build/<name>`), and writes its record and bill of materials
     there."""
-    target: Target = options.target or spec.image_target
+    target: ImageTarget = options.target or spec.image_target
     package = None if target == "loadtest" or options.model_at_runtime else _checked_package(spec, folder, target)
     _check_options(options)
     builder = find_builder(options.builder)
@@ -120,7 +120,7 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
     return record
 
 
-def _checked_package(spec: Spec, folder: Path, target: Target) -> Package:
+def _checked_package(spec: Spec, folder: Path, target: ImageTarget) -> Package:
     """The package in the folder. Raises InputError unless it is the spec's, undamaged, and can run in this image."""
     package = read_package(folder)
     record, again = package.record, f"marina package {spec.file}"
@@ -161,7 +161,7 @@ def _check_options(options: ImageOptions) -> None:
         raise InputError(f"`--pip-conf`: no such file: {options.pip_conf}")
 
 
-def image_reference(spec: Spec, target: Target, options: ImageOptions) -> tuple[str, str]:
+def image_reference(spec: Spec, target: ImageTarget, options: ImageOptions) -> tuple[str, str]:
     """The image's repository and tag. The load generator's image is the same for every model. An image for a target
     other than the spec's must not get the tag of the image that serves the spec."""
     if target == "loadtest":
@@ -190,7 +190,7 @@ def _staged_contexts(
         yield contexts | ({"wheels": wheels.resolve()} if wheels else {})
 
 
-def _labels(spec: Spec, target: Target, package: Package | None, options: ImageOptions) -> dict[str, str]:
+def _labels(spec: Spec, target: ImageTarget, package: Package | None, options: ImageOptions) -> dict[str, str]:
     """The image's labels, with the OCI's names where it has one. The build time is left out, because it would make
     equal images differ."""
     oci, server = "org.opencontainers.image.", target != "loadtest"

@@ -7,7 +7,7 @@ from kubernetes import client
 
 from config.quantity import canonical
 from k8s.manifests import pod
-from k8s.manifests.plan import LOG_BYTES, MIB, Plan
+from k8s.manifests.plan import Plan
 
 _FOLDER = "/var/log/marina"
 _SETTINGS = "/etc/shipper"
@@ -17,8 +17,7 @@ def log_volumes(plan: Plan) -> list[tuple[client.V1Volume, client.V1VolumeMount]
     """The volume that the server writes its log to, with the mount. Empty without a log shipper."""
     if plan.spec.kubernetes.log_shipper is None:
         return []
-    # Two files, and room for the shipper's own state.
-    return [(pod.scratch("logs", 2 * LOG_BYTES + 64 * MIB), client.V1VolumeMount(name="logs", mount_path=_FOLDER))]
+    return [(pod.scratch("logs", plan.log_volume_bytes), client.V1VolumeMount(name="logs", mount_path=_FOLDER))]
 
 
 def sidecars(plan: Plan) -> list[client.V1Container]:

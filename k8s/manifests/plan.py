@@ -173,10 +173,15 @@ class Plan:
         return self.package.bytes + 64 * MIB if self.package else 0
 
     @property
+    def log_volume_bytes(self) -> int:
+        """The size of the volume that a log shipper reads: two log files, and room for the shipper's own state."""
+        return 2 * LOG_BYTES + 64 * MIB if self.spec.kubernetes.log_shipper else 0
+
+    @property
     def storage_bytes(self) -> int:
         """The pod's ephemeral storage: its volumes, and the container logs that the node keeps."""
         store = self.spec.kubernetes.model
-        logs = 128 * MIB + (2 * LOG_BYTES if self.spec.kubernetes.log_shipper else 0)
+        logs = 128 * MIB + self.log_volume_bytes
         return self.temporary_bytes + logs + (self.loaded_bytes if store and store.downloads and not store.cache else 0)
 
     @property

@@ -7,14 +7,14 @@ from k8s.rollout.placement import Placement, RolloutOptions
 from k8s.rollout.record import RolloutRecord
 from k8s.rollout.release import Release, make_release
 from k8s.rollout.rollback import rollback
-from k8s.rollout.status import Status, read_status
+from k8s.rollout.status import ServiceStatus, read_status
 
 __all__ = [
     "Placement",
     "Release",
     "RolloutOptions",
     "RolloutRecord",
-    "Status",
+    "ServiceStatus",
     "delete",
     "deploy",
     "make_release",

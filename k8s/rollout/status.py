@@ -19,7 +19,7 @@ _SHA = 12
 
 
 @dataclass(frozen=True)
-class Status:
+class ServiceStatus:
     """The status of a release right now."""
 
     name: str
@@ -83,7 +83,7 @@ class Status:
         return "\n".join(lines)
 
 
-def read_status(placement: Placement, folder: Path) -> Status:
+def read_status(placement: Placement, folder: Path) -> ServiceStatus:
     """Reads the status of a release, and the last verdict from its build folder, if there is one."""
     cluster, store = placement.cluster, placement.store
     state = store.load()
@@ -91,7 +91,7 @@ def read_status(placement: Placement, folder: Path) -> Status:
     deployment = next((ref for ref in state.objects if ref.kind == "Deployment"), None) if state else None
     view = read_view(cluster, deployment) if deployment else None
     facts = revision.facts if revision else {}
-    return Status(
+    return ServiceStatus(
         name=placement.name,
         namespace=placement.namespace,
         context=cluster.context,

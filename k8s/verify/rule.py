@@ -40,7 +40,7 @@ class Remark:
     """None: the rule's own."""
 
 
-Check = Callable[[Application, Scope], Iterator[Remark]]
+CheckFunction = Callable[[Application, Scope], Iterator[Remark]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Rule:
     """The harm, and why neither a server's dry run nor kube-linter shows it."""
     fix: str
     """What to type."""
-    check: Check = field(repr=False)
+    check: CheckFunction = field(repr=False)
 
 
 @dataclass(frozen=True, order=True)
@@ -84,10 +84,12 @@ class Topic:
         self.name = name
         self.rules: list[Rule] = []
 
-    def rule(self, name: str, level: Level, *, what: str, why: str, fix: str) -> Callable[[Check], Check]:
+    def rule(
+        self, name: str, level: Level, *, what: str, why: str, fix: str
+    ) -> Callable[[CheckFunction], CheckFunction]:
         """A decorator that makes a function the check of a new rule."""
 
-        def add(check: Check) -> Check:
+        def add(check: CheckFunction) -> CheckFunction:
             self.rules.append(Rule(name, level, self.name, what, why, fix, check))
             return check
 

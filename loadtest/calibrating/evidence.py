@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from config.record import Document, Part
 from loadtest.calibrating.knee import Knee
-from loadtest.judging import Costs, LatencySummary, Objective, Reason, Status
+from loadtest.judging import Costs, LatencySummary, Objective, Reason, VerdictStatus
 from loadtest.measuring import Machine, PeakMemory, figure
 from loadtest.running import ServerLimits
 from loadtest.scheduling import Arrivals
@@ -44,7 +44,7 @@ def knee_interval_text(knee: Knee) -> str:
 
 class LatencyAtRate(Part):
     rate: float
-    status: Status
+    status: VerdictStatus
     response: LatencySummary
 
 
@@ -52,7 +52,7 @@ class TrialRecord(Part):
     """One run of the search."""
 
     rate: float
-    status: Status
+    status: VerdictStatus
     p50_ms: float | None
     p99_ms: float | None
     error_rate: float | None

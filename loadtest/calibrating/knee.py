@@ -13,10 +13,10 @@ from typing import Literal
 from pydantic import computed_field
 
 from config.record import Part
-from loadtest.judging import Status
+from loadtest.judging import VerdictStatus
 from loadtest.measuring import figure
 
-TrialFunction = Callable[[float], Status]
+TrialFunction = Callable[[float], VerdictStatus]
 """Whether a server holds a rate; INVALID if the generator could not measure it. Untrusted ends the search."""
 
 TOLERANCE = 0.03

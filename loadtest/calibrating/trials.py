@@ -14,8 +14,8 @@ from loadtest.judging import (
     UNDECIDED,
     Objective,
     Reason,
-    Status,
     Verdict,
+    VerdictStatus,
     best_guess,
     decided_early,
     is_undecided,
@@ -60,7 +60,7 @@ class RateTrials:
         self._number = 0
         self._measured_s = self._reserved_s = 0.0
 
-    def judge_rate(self, rate: float) -> Status:
+    def judge_rate(self, rate: float) -> VerdictStatus:
         """Whether a rate is held, by one short run if that is clear, otherwise by the figures of longer ones.
 
         INVALID if the generator could not measure it; Untrusted if anything else was wrong.
@@ -78,7 +78,9 @@ class RateTrials:
                 return self._record(rate, measured, verdict, early)
             looks_s = min(so_far_s, most_s - so_far_s)
 
-    def _record(self, rate: float, runs: list[Measurement], verdict: Verdict, early: Status | None = None) -> Status:
+    def _record(
+        self, rate: float, runs: list[Measurement], verdict: Verdict, early: VerdictStatus | None = None
+    ) -> VerdictStatus:
         status = early or best_guess(verdict)
         self.runs.append((pool(runs), verdict.model_copy(update={"status": status})))
         expected = {*GENERATOR_REASONS, UNDECIDED, TOO_FEW}
@@ -108,7 +110,7 @@ class RateTrials:
     def _say(self, rate: float, verdict: Verdict) -> None:
         self._session.progress.say(f"  {self._label(rate):<44} {verdict.status} {figures_text(verdict)}")
 
-    def _long_run(self, rate: float, length_s: float) -> Status:
+    def _long_run(self, rate: float, length_s: float) -> VerdictStatus:
         """Whether a rate is held, judged by a single run."""
         measured = [self._run(rate, length_s)]
         verdict = judge(measured, self._objective)

@@ -23,7 +23,7 @@ from loadtest.comparing.sides import Contender, OpenedSide, find_contender, open
 from loadtest.judging import (
     Objective,
     Reason,
-    Status,
+    VerdictStatus,
     client_timeout_s,
     costs_of,
     costs_text,
@@ -81,7 +81,7 @@ class _RoundRunner:
         self._sides: dict[SideName, OpenedSide] = {"old": old, "new": new}
         self._load, self._objective = load, objective
         self.rounds: list[Round] = []
-        self.ended: tuple[Reason, Status] | None = None
+        self.ended: tuple[Reason, VerdictStatus] | None = None
 
     def round(self) -> None:
         """Runs one turn of each server under the same arrivals."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from config.record import Document, Part
-from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, Status
+from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, VerdictStatus
 from loadtest.measuring import Histogram, Latencies, Machine, Measurement, merge_histograms
 from loadtest.scheduling import Spacing
 
@@ -54,7 +54,7 @@ class Figure(Part):
     """One figure that is compared, over all rounds that count."""
 
     figure: FigureName
-    status: Status
+    status: VerdictStatus
     old: float | None
     new: float | None
     ratio: float | None = None
@@ -105,7 +105,7 @@ class Comparison(Document):
     """The whole record of a comparison."""
 
     schema_: Literal["marina.comparison/1"] = SCHEMA
-    status: Status
+    status: VerdictStatus
     reasons: tuple[Reason, ...]
     """Reasons against the comparison as a whole."""
     figures: tuple[Figure, ...]

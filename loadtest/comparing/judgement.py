@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
 from loadtest.comparing.ratios import Ratio, ratio
 from loadtest.comparing.swaps import by_chance, late_line, more_late
-from loadtest.judging import P99_SHARE, UNDECIDED, Objective, Reason, Status, worst_status
+from loadtest.judging import P99_SHARE, UNDECIDED, Objective, Reason, VerdictStatus, worst_status
 from loadtest.measuring import figure, merge_histograms, percent
 
 FEWEST_ROUNDS = 12
@@ -54,7 +54,7 @@ class FalseRates:
 class Judgement:
     """The verdict on the rounds so far."""
 
-    status: Status
+    status: VerdictStatus
     reasons: tuple[Reason, ...]
     figures: tuple[Figure, ...]
     needs_more_rounds: bool
@@ -69,7 +69,7 @@ def judge_rounds(
     share: float = 1.0,
     answers: AnswerCounts | None = None,
     agreement: float = 1.0,
-    ended: tuple[Reason, Status] | None = None,
+    ended: tuple[Reason, VerdictStatus] | None = None,
 ) -> Judgement:
     """The verdict on the rounds.
 
@@ -87,7 +87,7 @@ def judge_rounds(
     if against:
         # The answers do not depend on whether the machine was disturbed.
         figures = [value if value.figure == "answers" else _with(value, "INVALID") for value in figures]
-    statuses: list[Status] = [value.status for value in figures] + (["INVALID"] if against else [])
+    statuses: list[VerdictStatus] = [value.status for value in figures] + (["INVALID"] if against else [])
     if ended:
         against, statuses = [ended[0], *against], [*statuses, ended[1]]
     status = worst_status(statuses)
@@ -238,7 +238,7 @@ def _answers(answers: AnswerCounts | None, agreement: float) -> list[Figure]:
     return [_with(made, "FAIL", "answers-differ", f"{text}; at least {percent(agreement)} must be the same")]
 
 
-def _with(made: Figure, status: Status, reason: str = "", text: str = "") -> Figure:
+def _with(made: Figure, status: VerdictStatus, reason: str = "", text: str = "") -> Figure:
     reasons = (Reason(id=reason, text=text),) if reason else ()
     return made.model_copy(update={"status": status, "reasons": reasons})
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from loadtest.judging import interval
 from loadtest.judging.interval import Counts
-from loadtest.judging.verdict import UNDECIDED, Check, Reason, Status, interval_text, value_text
+from loadtest.judging.verdict import UNDECIDED, Check, Reason, VerdictStatus, interval_text, value_text
 from loadtest.measuring import Histogram, Measurement, Slice
 
 P99_SHARE = 0.99
@@ -28,7 +28,7 @@ class Interval:
 
     low: float
     high: float
-    status: Status
+    status: VerdictStatus
     """INVALID if the limit lies inside the interval."""
     more: float
     """About how many more arrivals it would take to decide."""
@@ -92,7 +92,7 @@ def goodput_interval(measurement: Measurement, limit: float) -> Interval:
     return Interval(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
 
 
-def decide(check: Check, between: Interval, judged: float | None = None) -> tuple[Check, Status]:
+def decide(check: Check, between: Interval, judged: float | None = None) -> tuple[Check, VerdictStatus]:
     """The check with its interval, and its status: INVALID if the limit lies inside the interval.
 
     `judged` is the limit of the interval, if it is not that of the check.
@@ -111,7 +111,7 @@ def _more(requests: float) -> str:
     return f"about {float(f'{max(requests, 100):.2g}'):,.0f} more requests"
 
 
-def with_status(check: Check, status: Status, reason: str = "", text: str = "") -> Check:
+def with_status(check: Check, status: VerdictStatus, reason: str = "", text: str = "") -> Check:
     """A copy of the check with this status, and with a reason for it if one is given."""
     reasons = (Reason(id=reason, text=text),) if reason else ()
     return check.model_copy(update={"status": status, "reasons": reasons})
@@ -168,5 +168,5 @@ def _over(slices: Sequence[Histogram], value_ms: float | None) -> Counts:
     return Counts([piece.over(line) for piece in slices], [piece.count for piece in slices])
 
 
-def _decided(misses: bool, meets: bool) -> Status:
+def _decided(misses: bool, meets: bool) -> VerdictStatus:
     return "FAIL" if misses else "PASS" if meets else "INVALID"

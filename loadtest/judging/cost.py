@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from config.record import Part
 from config.spec import Spec
-from loadtest.judging.verdict import Reason, Status, Verdict
+from loadtest.judging.verdict import Reason, Verdict, VerdictStatus
 from loadtest.measuring import figure
 
 
@@ -71,5 +71,5 @@ def with_costs(verdict: Verdict, costs: Costs | None) -> Verdict:
     over = costs.over if costs else None
     if over is None:
         return verdict
-    status: Status = "INVALID" if verdict.status == "INVALID" else "FAIL"
+    status: VerdictStatus = "INVALID" if verdict.status == "INVALID" else "FAIL"
     return verdict.model_copy(update={"status": status, "reasons": (*verdict.reasons, over)})

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from loadtest.judging.certainty import NONE_OVER_SHARE, LatenciesOf, latency_interval, samples_needed, tail_interval
 from loadtest.judging.pooling import pool
 from loadtest.judging.stream_checks import judged_tails
-from loadtest.judging.verdict import TOO_FEW, Objective, Status, Verdict
+from loadtest.judging.verdict import TOO_FEW, Objective, Verdict, VerdictStatus
 from loadtest.measuring import Measurement
 
 # Of a hundred answers, 5 % are only a handful.
 _FEWEST = 100
 
 
-def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Objective) -> Status | None:
+def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Objective) -> VerdictStatus | None:
     """PASS or FAIL if that is already clear, although there are too few answers for a p99; otherwise None."""
     if verdict.status == "FAIL":
         return "FAIL"
@@ -35,7 +35,7 @@ def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Obje
     return "FAIL" if "FAIL" in pieces or (whole == "FAIL" and _slow_also_when_sent(together, objective)) else None
 
 
-def _status(run: Measurement, limit_ms: float, of: LatenciesOf) -> Status:
+def _status(run: Measurement, limit_ms: float, of: LatenciesOf) -> VerdictStatus:
     whole = of(run)
     status = tail_interval(whole, [of(piece) for piece in run.slices], limit_ms).status
     few = whole.count < samples_needed() and whole.max_ms > NONE_OVER_SHARE * limit_ms

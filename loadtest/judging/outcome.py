@@ -11,7 +11,7 @@ from typing import Final, Literal
 from config.record import Document, Part
 from loadtest.judging.cost import Costs
 from loadtest.judging.pooling import pool
-from loadtest.judging.verdict import Objective, Status, Verdict
+from loadtest.judging.verdict import Objective, Verdict, VerdictStatus
 from loadtest.measuring import Histogram, Machine, Measurement
 from loadtest.scheduling import Spacing
 
@@ -104,7 +104,7 @@ class RampStep(Part):
     requests: int
     p99_ms: float | None
     error_rate: float
-    status: Status
+    status: VerdictStatus
     """FAIL if its p99 or its error rate certainly misses the limit; PASS if its p99 certainly meets its limit and the
     measured error rate does, too."""
 

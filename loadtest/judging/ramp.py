@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from loadtest.judging.certainty import P99_SHARE, errors_interval, latency_interval
 from loadtest.judging.outcome import RampResult, RampStep
 from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
-from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Status, Verdict
+from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Verdict, VerdictStatus
 from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
 from loadtest.scheduling import Ramp
 
@@ -67,7 +67,7 @@ def judge_ramp(run: Measurement, result: RampResult, objective: Objective) -> Ve
     against, died = distrust_reasons(run, objective), server_died_reasons(run)
     status, reasons = _check_ramp(result, promised, objective)
     check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
-    whole: Status = "FAIL" if died else check.status
+    whole: VerdictStatus = "FAIL" if died else check.status
     busy = busy_machine_reasons(run) if whole == "FAIL" else []
     return Verdict(status=whole, reasons=(*died, *against, *busy), checks=(check,))
 
@@ -80,7 +80,7 @@ def ramp_text(result: RampResult, objective: Objective) -> str:
     return f"ramp: the objective certainly held {held}; no rate certainly broke it"
 
 
-def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
+def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tuple[VerdictStatus, tuple[Reason, ...]]:
     if len(result.steps) < _FEWEST_STEPS:
         text = f"{sum(step.requests for step in result.steps):,} requests are too few for a ramp"
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
@@ -114,9 +114,9 @@ def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objecti
     whole = merge_slices(slices)
     part = run.model_copy(update={"slices": slices, "response": whole.response})
     errors = errors_interval(part, objective.error_rate).status
-    latency: Status = latency_interval(part, objective.p99_ms).status if whole.response.count else "INVALID"
+    latency: VerdictStatus = latency_interval(part, objective.p99_ms).status if whole.response.count else "INVALID"
     share = whole.failed / whole.due
-    status: Status = "INVALID"
+    status: VerdictStatus = "INVALID"
     if "FAIL" in (errors, latency):
         status = "FAIL"
     elif latency == "PASS" and share <= objective.error_rate:

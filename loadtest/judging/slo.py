@@ -25,7 +25,16 @@ from loadtest.judging.pooling import pool
 from loadtest.judging.stream_checks import stream_checks
 from loadtest.judging.trend import backlog_grows
 from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
-from loadtest.judging.verdict import TOO_FEW, Check, Objective, Reason, Status, Verdict, is_undecided, worst_status
+from loadtest.judging.verdict import (
+    TOO_FEW,
+    Check,
+    Objective,
+    Reason,
+    Verdict,
+    VerdictStatus,
+    is_undecided,
+    worst_status,
+)
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
 HELD_SHARE = 0.99
@@ -72,7 +81,7 @@ def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Ve
     return Verdict(status=status, reasons=(*died, *untrusted, *busy), checks=tuple(checks))
 
 
-def best_guess(verdict: Verdict) -> Status:
+def best_guess(verdict: Verdict) -> VerdictStatus:
     """PASS or FAIL by the measured figures alone if the verdict is undecided; otherwise the verdict's status."""
     if not is_undecided(verdict):
         return verdict.status
@@ -112,7 +121,7 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
         text = f"{response.count:,} answers are too few for a p99, which needs {samples_needed():,}"
         return with_status(check, "INVALID", TOO_FEW, text)
     if not measurement.slices:
-        status: Status = "PASS" if _meets(response, limit) else "FAIL"
+        status: VerdictStatus = "PASS" if _meets(response, limit) else "FAIL"
     else:
         check, status = decide(check, latency_interval(measurement, limit))
     if status != "FAIL":
@@ -137,7 +146,7 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
     check = Check(objective="errors", status="PASS", limit=limit, measured=rate, unit="share")
     if rate is None:
         return with_status(check, "INVALID")
-    status: Status = "PASS" if rate <= limit else "FAIL"
+    status: VerdictStatus = "PASS" if rate <= limit else "FAIL"
     if measurement.slices:
         check, status = decide(check, errors_interval(measurement, limit))
     if status != "FAIL":
@@ -164,7 +173,7 @@ def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[M
     if measurement.planned < least * measurement.asked_s:
         text = f"the run offered {figure(measurement.rate)} requests/s, the objective is {figure(limit)}"
         return with_status(check, "INVALID", "rate-below-objective", text)
-    status: Status = "PASS" if held >= least else "FAIL"
+    status: VerdictStatus = "PASS" if held >= least else "FAIL"
     if measurement.slices:
         check, status = decide(check, throughput_interval(measurement, least), least)
     grows = backlog_grows(runs)

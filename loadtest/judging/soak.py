@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Literal, TypeVar
 
 from loadtest.judging.trend import more_came
-from loadtest.judging.verdict import Check, Reason, Status, Verdict, worst_status
+from loadtest.judging.verdict import Check, Reason, Verdict, VerdictStatus, worst_status
 from loadtest.measuring import MB, Measurement, ServerReadings, figure, merge_histograms
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def _growth_check(
 
     `fills` is how many bytes each process may fill at first.
     """
-    status: Status = "FAIL" if reasons else "PASS"
+    status: VerdictStatus = "FAIL" if reasons else "PASS"
     for name, blocks in series.items():
         shown, grown = trend(blocks, kind), _grown(kind, name, blocks, run)
         if shown == "FAIL" and _still_fills(blocks, kind, run, fills.get(name, 0)):
@@ -126,7 +126,7 @@ def _growth_check(
     return _check(kind, status, max(map(rise, series.values()), default=None), reasons)
 
 
-def trend(blocks: Sequence[float], kind: GrowthKind) -> Status:
+def trend(blocks: Sequence[float], kind: GrowthKind) -> VerdictStatus:
     """FAIL for a figure that grows steadily; INVALID for one whose growth slows down, so that it may stop."""
     grown = rise(blocks)
     if grown <= GROWTH_ALLOWED[kind] or grown * blocks[0] <= _NEGLIGIBLE[kind] or _surely_rising(blocks) < _SURE:
@@ -168,7 +168,7 @@ def _blocks(values: Sequence[T]) -> list[Sequence[T]]:
     return [values[first:last] for first, last in pairwise(cuts)]
 
 
-def _check(kind: GrowthKind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
+def _check(kind: GrowthKind, status: VerdictStatus, measured: float | None, reasons: list[Reason]) -> Check:
     return Check(
         objective=kind,
         status=status,

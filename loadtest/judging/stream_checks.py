@@ -14,7 +14,7 @@ from loadtest.judging.certainty import (
     tail_interval,
     with_status,
 )
-from loadtest.judging.verdict import TOO_FEW, Check, Objective, Status
+from loadtest.judging.verdict import TOO_FEW, Check, Objective, VerdictStatus
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
 _NAMES = {"ttft": "first text", "itl": "time between pieces of text"}
@@ -59,7 +59,7 @@ def _tail(tail: Tail, measurement: Measurement, late: int) -> Check:
         return with_status(check, "INVALID", TOO_FEW, text)
     over = whole.count - whole.within(limit)
     allowed = whole.count - nearest_rank(P99_SHARE, whole.count)
-    status: Status = "PASS" if over <= allowed else "FAIL"
+    status: VerdictStatus = "PASS" if over <= allowed else "FAIL"
     if measurement.slices:
         check, status = decide(check, tail_interval(whole, [tail.of(piece) for piece in measurement.slices], limit))
     if status != "FAIL":
@@ -77,7 +77,7 @@ def _goodput(limit: float, measurement: Measurement) -> Check:
         return with_status(check, "INVALID")
     met = streams.met / measurement.planned
     check = check.model_copy(update={"measured": met})
-    status: Status = "PASS" if met >= limit else "FAIL"
+    status: VerdictStatus = "PASS" if met >= limit else "FAIL"
     if measurement.slices:
         check, status = decide(check, goodput_interval(measurement, limit))
     if status != "FAIL":

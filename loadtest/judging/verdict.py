@@ -7,9 +7,9 @@ from typing import Literal
 from config.record import Part
 from loadtest.measuring import figure, percent
 
-Status = Literal["PASS", "FAIL", "INVALID"]
+VerdictStatus = Literal["PASS", "FAIL", "INVALID"]
 UNDECIDED, TOO_FEW = "undecided", "too-few-samples"
-EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3}
+EXIT_CODES: dict[VerdictStatus, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3}
 # Requests may be sent late by this share of the latency limit; an idle event loop needs up to 2 ms.
 LATE_SHARE, LATE_FLOOR_MS = 0.2, 2.0
 # A piece of text is read as late as the event loop runs, which must be little compared with the limit.
@@ -54,7 +54,7 @@ class Check(Part):
     """One part of the objective, judged over all runs together."""
 
     objective: Literal["p99", "errors", "throughput", "ttft", "itl", "goodput", "memory", "files", "drift"]
-    status: Status
+    status: VerdictStatus
     limit: float
     measured: float | None
     interval: tuple[float, float] | None = None
@@ -66,7 +66,7 @@ class Check(Part):
 class Verdict(Part):
     """PASS, FAIL or INVALID, and why."""
 
-    status: Status
+    status: VerdictStatus
     reasons: tuple[Reason, ...]
     """Reasons against the run as a whole; those against one objective are in its check."""
     checks: tuple[Check, ...]
@@ -80,9 +80,9 @@ class Verdict(Part):
         return [*self.reasons, *(reason for check in self.checks for reason in check.reasons)]
 
 
-def worst_status(statuses: list[Status]) -> Status:
+def worst_status(statuses: list[VerdictStatus]) -> VerdictStatus:
     """FAIL if any status is FAIL, else INVALID if any is INVALID, else PASS."""
-    order: tuple[Status, ...] = ("FAIL", "INVALID", "PASS")
+    order: tuple[VerdictStatus, ...] = ("FAIL", "INVALID", "PASS")
     return next(status for status in order if status in statuses)
 
 

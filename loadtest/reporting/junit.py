@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from loadtest.judging import Costs, LoadTestOutcome, Reason, Status
+from loadtest.judging import Costs, LoadTestOutcome, Reason, VerdictStatus
 from loadtest.measuring import figure
 from loadtest.reporting.text import arrivals_text, check_title
 
@@ -22,7 +22,7 @@ class JUnitCase:
     """One test case: what was judged, and why it is not PASS."""
 
     name: str
-    status: Status
+    status: VerdictStatus
     reasons: Sequence[Reason]
 
 

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "loadtest")]
 
 from queues import QUEUES, Queue, always, measured, true_p99_ms, two_workers, varying  # noqa: E402
 
-from loadtest.judging import Objective, Status, judge  # noqa: E402
+from loadtest.judging import Objective, VerdictStatus, judge  # noqa: E402
 from loadtest.running import RunOptions  # noqa: E402
 from loadtest.scheduling import Schedule  # noqa: E402
 
@@ -34,9 +34,9 @@ LIMITS = {"10 % over": 1 / 1.1, "10 % under": 1 / 0.9}
 class Said:
     """What three ways of judging said of one load test, and how long the first of them took."""
 
-    verdict: Status
-    point: Status
-    three: Status
+    verdict: VerdictStatus
+    point: VerdictStatus
+    three: VerdictStatus
     measured_s: float
 
 
@@ -82,14 +82,14 @@ def main() -> None:
                     load_test(queue, used * queue.most, truth * times, options.seed + number)
                     for number in range(options.runs)
                 ]
-                wrong: Status = "PASS" if times < 1 else "FAIL"
+                wrong: VerdictStatus = "PASS" if times < 1 else "FAIL"
                 for way in ("verdict", "point", "three"):
                     worst[way] = max(worst[way], round(100 * share([getattr(each, way) for each in said], wrong)))
                 print(row(queue, used, name, said, wrong), flush=True)
     print("most often wrong:", ", ".join(f"{way} {percent} %" for way, percent in worst.items()))
 
 
-def row(queue: Queue, used: float, name: str, said: list[Said], wrong: Status) -> str:
+def row(queue: Queue, used: float, name: str, said: list[Said], wrong: VerdictStatus) -> str:
     verdicts = [each.verdict for each in said]
     shares = " ".join(f"{share(verdicts, status):>6.1%}" for status in ("PASS", "FAIL", "INVALID"))
     points = [f"{share([getattr(each, way) for each in said], wrong):>6.1%}" for way in ("point", "three")]
@@ -97,7 +97,7 @@ def row(queue: Queue, used: float, name: str, said: list[Said], wrong: Status) -
     return f"{queue.name:<22} {used:>4.0%} {name:>10}  {shares} {length:>6.0f}   {wrong} {', '.join(points)}"
 
 
-def share(statuses: list[Status], wanted: Status) -> float:
+def share(statuses: list[VerdictStatus], wanted: VerdictStatus) -> float:
     return statuses.count(wanted) / len(statuses)
 
 

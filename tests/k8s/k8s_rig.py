@@ -19,7 +19,7 @@ from k8s.rollout import (
     Release,
     RolloutOptions,
     RolloutRecord,
-    Status,
+    ServiceStatus,
     delete,
     deploy,
     read_status,
@@ -123,7 +123,7 @@ class Rig:
     def delete(self, **options: Any) -> RolloutRecord:
         return delete(self.placement, self.progress, self.record_file, **options)
 
-    def status(self) -> Status:
+    def status(self) -> ServiceStatus:
         return read_status(self.placement, self.folder)
 
     @property

@@ -102,7 +102,7 @@ SECURE = [
     seed("port-exposed", put(D, f"{SERVER} ports 2", {"name": "admin", "containerPort": 8081}),
          put("Service", "spec ports 1", {"name": "admin", "port": 8081, "targetPort": "admin"}),
          put("NetworkPolicy", "spec ingress 0 ports 1", {"port": "admin"})),
-    seed("port-exposed", put("NetworkPolicy", "spec ingress 0 ports 1", {"port": 8082})),
+    seed("port-exposed", put("NetworkPolicy", "spec ingress 0 ports 1", {"port": 7070})),
     seed("service-public", put("Service", "spec type", "LoadBalancer")),
     seed("service-public", put("Service", "spec externalIPs", ["10.0.0.1"])),
     seed("policy-missing", without("NetworkPolicy")),

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, GPU, IMAGE, SHA256, fill, planned
+from k8s_plans import EVIDENCE, FULL, GPU, IMAGE, SHA256, fill, planned
 from specs import digits_spec, tales_spec
 
 from config.errors import InputError
 from config.quantity import quantity
+from k8s.manifests.log_shipper import log_volumes
 from k8s.manifests.notes import derived_numbers, notes
 from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import make_plan
@@ -318,6 +319,12 @@ def test_a_pods_storage_grows_with_its_model_and_with_compiling() -> None:
     assert compiled.temporary_bytes - small.temporary_bytes == 2**30
     loaded = planned({"kubernetes.model": {"url": "https://s/m.mar"}})
     assert loaded.storage_bytes > small.storage_bytes + small.package.bytes
+
+
+def test_a_pods_storage_holds_the_volume_of_its_log_shipper() -> None:
+    plain, shipped = planned(), planned({"kubernetes.log_shipper": FULL["kubernetes.log_shipper"]})
+    (volume, _), *_ = log_volumes(shipped)
+    assert shipped.storage_bytes - plain.storage_bytes == quantity(volume.empty_dir.size_limit)
 
 
 @pytest.mark.parametrize("text", ["1.0", "1e3", "0x1F", "0o7", "1_000", "y", "n", "no", "null", "~", "on", ".5", "12"])

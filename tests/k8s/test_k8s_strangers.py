@@ -48,6 +48,17 @@ def test_one_endpoint_for_readiness_and_liveness_is_fine_if_liveness_waits_longe
     assert violations(put("Deployment", f"{SERVER} readinessProbe httpGet path", "/live")) == []
 
 
+def test_the_metrics_port_may_be_opened_to_named_clients_only() -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    scraped, public = ({"from": clients, "ports": [{"port": 8082}]} for clients in ([prometheus], []))
+    assert violations(put("NetworkPolicy", "spec ingress 2", scraped)) == []
+    assert {finding.rule for finding in violations(put("NetworkPolicy", "spec ingress 2", public))} == {"port-exposed"}
+    management = scraped | {"ports": [{"port": 8081}]}
+    assert {finding.rule for finding in violations(put("NetworkPolicy", "spec ingress 2", management))} == {
+        "port-exposed"
+    }
+
+
 def test_a_custom_workload_is_checked_like_a_deployment() -> None:
     findings = violations(rollout)
     assert [(finding.rule, finding.level) for finding in findings if finding.rule == "kind-unknown"] == [

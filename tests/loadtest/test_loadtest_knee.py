@@ -11,14 +11,14 @@ from loadtest.calibrating.evidence import ServingSettings
 from loadtest.calibrating.knee import NeverHeld, Untrusted, estimate_capacity, find_knee
 from loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
 from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective, Status
+from loadtest.judging.verdict import Objective, VerdictStatus
 from loadtest.measuring import Histogram, Measurement
 from loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 
 
-def simulate(rate: float, service_ms: float, seed: int, workers: int = 1, queue: int = 200) -> Status:
+def simulate(rate: float, service_ms: float, seed: int, workers: int = 1, queue: int = 200) -> VerdictStatus:
     """One run of a queue whose workers' service time varies by a fifth; the arrivals are the same each time."""
     source = random.Random(seed)
     schedule = Schedule(arrivals="poisson", rate=rate, warmup_s=2, duration_s=max(8, 2500 / rate))
@@ -49,7 +49,7 @@ class Simulated:
     def __init__(self, service_ms: float, seed: int) -> None:
         self.service_ms, self.seed, self.rates = service_ms, seed, list[float]()
 
-    def __call__(self, rate: float) -> Status:
+    def __call__(self, rate: float) -> VerdictStatus:
         self.rates.append(rate)
         return simulate(rate, self.service_ms, 1000 * self.seed + len(self.rates))
 
@@ -83,7 +83,7 @@ def test_searches_that_differ_do_not_agree() -> None:
     limits = iter([100.0, 150.0, 200.0])
     state = {"limit": next(limits), "fails": 0}
 
-    def drifting(rate: float) -> Status:
+    def drifting(rate: float) -> VerdictStatus:
         if rate > state["limit"]:
             state["fails"] += 1
             if state["fails"] % 6 == 0:
@@ -97,7 +97,7 @@ def test_searches_that_differ_do_not_agree() -> None:
 def test_an_invalid_run_is_tried_again() -> None:
     seen: Counter[float] = Counter()
 
-    def shaky(rate: float) -> Status:
+    def shaky(rate: float) -> VerdictStatus:
         seen[rate] += 1
         return "INVALID" if seen[rate] == 1 else "PASS" if rate <= 100 else "FAIL"
 
@@ -115,7 +115,7 @@ def test_a_rate_above_a_passed_one_that_cannot_be_measured_ends_the_search() -> 
 
 
 def test_only_a_rate_that_the_generator_could_not_measure_makes_it_the_limit() -> None:
-    def other_trouble(rate: float) -> Status:
+    def other_trouble(rate: float) -> VerdictStatus:
         if rate > 100:
             raise Untrusted("the server serves another package")
         return "PASS"
@@ -125,7 +125,7 @@ def test_only_a_rate_that_the_generator_could_not_measure_makes_it_the_limit() -
 
 
 def test_a_rate_that_fails_below_one_that_could_not_be_measured_is_the_servers_limit() -> None:
-    def answers(rate: float) -> Status:
+    def answers(rate: float) -> VerdictStatus:
         return "PASS" if rate <= 100 else "FAIL" if rate <= 110 else "INVALID"
 
     assert find_knee(answers, 20, repeats=1, tolerance=0.02).limit == "objective"

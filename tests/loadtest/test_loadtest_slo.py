@@ -7,7 +7,7 @@ import pytest
 from config.errors import InputError
 from config.load import parse_spec
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
-from loadtest.judging.verdict import Objective, Status
+from loadtest.judging.verdict import Objective, VerdictStatus
 from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PackageIdentity, Slice, merge_measurements
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest
@@ -52,7 +52,7 @@ def measured(*values: float, limit: float = 105, errors: dict[str, int] | None =
     return Measurement(**(fields | changes))
 
 
-def ids(measurement: Measurement, objective: Objective = OBJECTIVE) -> tuple[Status, list[str]]:
+def ids(measurement: Measurement, objective: Objective = OBJECTIVE) -> tuple[VerdictStatus, list[str]]:
     verdict = judge(measurement, objective)
     return verdict.status, [reason.id for reason in verdict.every_reason()]
 
@@ -66,7 +66,7 @@ def test_a_healthy_run_passes_without_reasons() -> None:
 
 
 @pytest.mark.parametrize(("limit", "status"), [(104, "FAIL"), (105, "PASS"), (104.9, "PASS")])
-def test_a_thousand_times_104_9_ms_fails_104_and_passes_105(limit: float, status: Status) -> None:
+def test_a_thousand_times_104_9_ms_fails_104_and_passes_105(limit: float, status: VerdictStatus) -> None:
     objective = OBJECTIVE.model_copy(update={"p99_ms": limit})
     assert judge(measured(*[104.9] * 1000, limit=limit), objective).status == status
 
@@ -77,7 +77,7 @@ def test_p99_over_the_limit_says_both_numbers() -> None:
 
 
 @pytest.mark.parametrize(("slow", "status"), [(10, "PASS"), (11, "FAIL")])
-def test_ten_slow_answers_in_a_thousand_are_allowed_and_eleven_are_not(slow: int, status: Status) -> None:
+def test_ten_slow_answers_in_a_thousand_are_allowed_and_eleven_are_not(slow: int, status: VerdictStatus) -> None:
     assert ids(measured(*[20.0] * (1000 - slow), *[300.0] * slow))[0] == status
 
 
@@ -113,7 +113,7 @@ def test_a_few_errors_only_fail_although_they_are_too_few_for_p99() -> None:
 
 
 @pytest.mark.parametrize(("failed", "status"), [(2, "PASS"), (3, "FAIL")])
-def test_error_rate_exactly_on_the_limit_passes(failed: int, status: Status) -> None:
+def test_error_rate_exactly_on_the_limit_passes(failed: int, status: VerdictStatus) -> None:
     assert ids(measured(*[20.0] * (2000 - failed), errors={"http 500": failed}))[0] == status
 
 
@@ -228,13 +228,13 @@ LATE = histogram(*[0.1] * 1990, *[90.0] * 10)
 
 
 @pytest.mark.parametrize(("slow", "status"), [(40, "INVALID"), (41, "FAIL")])
-def test_a_few_late_arrivals_excuse_as_many_slow_answers_behind_them(slow: int, status: Status) -> None:
+def test_a_few_late_arrivals_excuse_as_many_slow_answers_behind_them(slow: int, status: VerdictStatus) -> None:
     run = measured(*[20.0] * (2000 - slow), *[150.0] * slow, lag=LATE)
     assert ids(run) == (status, ["lag-decides" if status == "INVALID" else "p99-over"])
 
 
 @pytest.mark.parametrize(("shed", "status"), [(22, "INVALID"), (23, "FAIL")])
-def test_a_queue_that_only_late_arrivals_filled_is_not_the_servers_fault(shed: int, status: Status) -> None:
+def test_a_queue_that_only_late_arrivals_filled_is_not_the_servers_fault(shed: int, status: VerdictStatus) -> None:
     run = measured(*[20.0] * (2000 - shed), errors={"shed": shed}, lag=LATE)
     assert judge(run, OBJECTIVE).checks[1].status == status
 
@@ -266,7 +266,7 @@ def test_processes_merge_into_the_run_they_made_together() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [("PASS", 0), ("FAIL", 1), ("INVALID", 3)])
-def test_exit_codes(status: Status, code: int) -> None:
+def test_exit_codes(status: VerdictStatus, code: int) -> None:
     verdict = judge(measured(*[20.0] * 1000), OBJECTIVE).model_copy(update={"status": status})
     assert verdict.exit_code == code
 

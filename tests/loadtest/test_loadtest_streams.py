@@ -12,7 +12,7 @@ from loadtest_rig import behave, running_server
 from config.errors import SpecError
 from config.load import parse_spec
 from config.spec import Spec
-from loadtest.judging import Objective, Status, decided_early, judge, pool, stream_figures
+from loadtest.judging import Objective, VerdictStatus, decided_early, judge, pool, stream_figures
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import Measurement, merge_measurements
 from loadtest.reporting import verdict_lines
@@ -147,7 +147,7 @@ def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int =
     return recorder.measurement(len(answers) / 100)
 
 
-def status(measurement: Measurement, name: str, objective: Objective = OBJECTIVE) -> tuple[Status, list[str]]:
+def status(measurement: Measurement, name: str, objective: Objective = OBJECTIVE) -> tuple[VerdictStatus, list[str]]:
     check = next(check for check in judge(measurement, objective).checks if check.objective == name)
     return check.status, [reason.id for reason in check.reasons]
 

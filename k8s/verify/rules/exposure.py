@@ -11,13 +11,14 @@ from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Exposure")
-REDIS_PORT = 6379
+REDIS_PORT, _METRICS_PORT = 6379, 8082
 
 
 @TOPIC.rule(
     "port-exposed",
     "error",
-    what="A Service or an ingress rule of a NetworkPolicy opens TorchServe's management, metrics or gRPC port.",
+    what="A Service or an ingress rule of a NetworkPolicy opens TorchServe's management, metrics or gRPC port. "
+    "An ingress rule with `from` may open the metrics.",
     why="Anybody who reaches 8081 can run code, and anybody who reaches gRPC can kill workers; 8082 shows what is "
     "served to whom.",
     fix="delete the port: only inference, 8080, belongs in a Service",
@@ -33,9 +34,12 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
                 yield Remark(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
     for policy in application.of("NetworkPolicy"):
         if any(policy in _policies_of(application, workload) for workload in application.torchserves):
-            for port in policy.root.all("spec.ingress[].ports[].port"):
-                if port.number in TORCHSERVE_PORTS:
-                    yield Remark(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")
+            for ingress in policy.root.all("spec.ingress[]"):
+                # Prometheus reads the metrics of servers without Marina's supervisor on this port.
+                permitted = {_METRICS_PORT} if ingress.at("from").items() else set()
+                for port in ingress.all("ports[].port"):
+                    if port.number in TORCHSERVE_PORTS.keys() - permitted:
+                        yield Remark(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")
 
 
 @TOPIC.rule(
