@@ -224,10 +224,10 @@ def _revision() -> str | None:
 def _measure(builder: Builder, reference: str, folder: Path, stem: str, progress: Progress, log: Path) -> Layout:
     """Measures the image's layers, and copies its bill of materials to the folder."""
     with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary, progress.step("measure the layers"):
-        file = Path(temporary) / "image.tar"
-        _run(builder.export(reference, file), log)
-        layout = read_layout(file)
-        bom = read_image_file(file, BOM)
+        exported = Path(temporary) / "image"
+        _run(builder.export(reference, exported), log)
+        layout = read_layout(exported)
+        bom = read_image_file(exported, BOM)
     if bom is None:
         raise Refused(f"{reference}: contains no `/{BOM}`")
     write_text(folder / ("bom.json" if stem == "image" else f"bom-{stem.removeprefix('image-')}.json"), bom.decode())

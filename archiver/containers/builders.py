@@ -63,14 +63,13 @@ class Builder:
         where = ("--file", str(request.dockerfile), "--target", request.target, "--tag", request.reference)
         return (*head, *options, *where, str(request.context))
 
-    def export(self, reference: str, file: Path) -> Command:
-        """The command that writes an image to a tar file, as an OCI layout."""
+    def export(self, reference: str, place: Path) -> Command:
+        """The command that writes an image to a tar file, with docker, or to a folder."""
         if self.name == "docker":
-            return ("docker", "save", "--output", str(file), reference)
+            return ("docker", "save", "--output", str(place), reference)
         if self.name == "podman":
-            options = ("--quiet", "--uncompressed", "--format", "oci-archive", "--output", str(file))
-            return ("podman", "save", *options, reference)
-        return ("buildah", "push", "--quiet", "--disable-compression", reference, f"oci-archive:{file}:{reference}")
+            return ("podman", "save", "--quiet", "--format", "docker-dir", "--output", str(place), reference)
+        return ("buildah", "push", "--quiet", "--disable-compression", reference, f"dir:{place}")
 
     def push(self, reference: str, digest: Path) -> Command:
         """The command that pushes an image to its registry; podman and buildah write its digest to the file."""

@@ -1,4 +1,4 @@
-"""Writes images as container builders do: an OCI layout in a tar file."""
+"""Writes images as container builders export them: an OCI layout in a tar file, or a folder."""
 
 import gzip
 import hashlib
@@ -21,15 +21,21 @@ def layer(files: dict[str, bytes]) -> bytes:
 
 
 def write_layout(
-    file: Path, layers: list[bytes], *, history: list[dict[str, Any]], compressed: bool = False, nested: bool = False
+    place: Path,
+    layers: list[bytes],
+    *,
+    history: list[dict[str, Any]],
+    compressed: bool = False,
+    nested: bool = False,
+    folder: bool = False,
 ) -> None:
     """Writes an image with these layers; `nested` wraps it in an index of platforms, as builders with attestations
-    do."""
+    do, and `folder` writes no tar file."""
     blobs: dict[str, bytes] = {}
 
     def add(content: bytes) -> dict[str, Any]:
         digest = hashlib.sha256(content).hexdigest()
-        blobs[f"blobs/sha256/{digest}"] = content
+        blobs[digest] = content
         return {"digest": f"sha256:{digest}", "size": len(content)}
 
     config = {
@@ -37,10 +43,16 @@ def write_layout(
         "history": history,
     }
     stored = [add(gzip.compress(layer, mtime=0) if compressed else layer) for layer in layers]
-    described = add(json.dumps({"config": add(json.dumps(config).encode()), "layers": stored}).encode())
+    manifest = json.dumps({"config": add(json.dumps(config).encode()), "layers": stored}).encode()
+    if folder:
+        place.mkdir()
+        for name, content in (blobs | {"manifest.json": manifest}).items():
+            (place / name).write_bytes(content)
+        return
+    described = add(manifest)
     if nested:
         attestation = add(b"{}") | {"platform": {"os": "unknown", "architecture": "unknown"}}
         platforms = [attestation, described | {"platform": {"os": "linux", "architecture": "amd64"}}]
         described = add(json.dumps({"manifests": platforms}).encode())
-    blobs["index.json"] = json.dumps({"manifests": [described]}).encode()
-    file.write_bytes(layer(blobs))
+    index = {"index.json": json.dumps({"manifests": [described]}).encode()}
+    place.write_bytes(layer({f"blobs/sha256/{digest}": content for digest, content in blobs.items()} | index))

@@ -74,12 +74,12 @@ def test_each_builder_gets_the_same_build_in_its_own_options(name: Any, head: st
         ("docker", "docker save --output /f r/n:1", "docker push r/n:1"),
         (
             "podman",
-            "podman save --quiet --uncompressed --format oci-archive --output /f r/n:1",
+            "podman save --quiet --format docker-dir --output /f r/n:1",
             "podman push --quiet --digestfile /d r/n:1 docker://r/n:1",
         ),
         (
             "buildah",
-            "buildah push --quiet --disable-compression r/n:1 oci-archive:/f:r/n:1",
+            "buildah push --quiet --disable-compression r/n:1 dir:/f",
             "buildah push --quiet --digestfile /d r/n:1 docker://r/n:1",
         ),
     ],

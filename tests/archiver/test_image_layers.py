@@ -16,11 +16,16 @@ HISTORY = [
 ]
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("nested", [False, True])
-def test_layers_are_measured_uncompressed(tmp_path: Path, compressed: bool, nested: bool) -> None:
-    write_layout(tmp_path / "image.tar", [BASE, TOP], history=HISTORY, compressed=compressed, nested=nested)
-    layout = read_layout(tmp_path / "image.tar")
+@pytest.fixture(params=["docker", "docker compressed", "docker nested", "folder", "folder compressed"])
+def exported(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The image as builders export it."""
+    how = {word: word in request.param for word in ("compressed", "nested", "folder")}
+    write_layout(tmp_path / "image", [BASE, TOP], history=HISTORY, **how)
+    return tmp_path / "image"
+
+
+def test_layers_are_measured_uncompressed(exported: Path) -> None:
+    layout = read_layout(exported)
     assert layout.layers == (
         Layer(f"sha256:{hashlib.sha256(BASE).hexdigest()}", len(BASE), "ADD base.tar /"),
         Layer(f"sha256:{hashlib.sha256(TOP).hexdigest()}", len(TOP), "COPY /opt/marina"),
@@ -28,27 +33,28 @@ def test_layers_are_measured_uncompressed(tmp_path: Path, compressed: bool, nest
     assert layout.bytes == len(BASE) + len(TOP)
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_a_file_is_read_from_the_topmost_layer_that_has_it(tmp_path: Path, compressed: bool) -> None:
-    write_layout(tmp_path / "image.tar", [BASE, TOP], history=HISTORY, compressed=compressed)
-    assert read_image_file(tmp_path / "image.tar", "bom.json") == b"new"
-    assert read_image_file(tmp_path / "image.tar", "etc/os") == b"debian"
-    assert read_image_file(tmp_path / "image.tar", "etc/passwd") is None
+def test_a_file_is_read_from_the_topmost_layer_that_has_it(exported: Path) -> None:
+    assert read_image_file(exported, "bom.json") == b"new"
+    assert read_image_file(exported, "etc/os") == b"debian"
+    assert read_image_file(exported, "etc/passwd") is None
 
 
-def test_a_layer_with_another_digest_than_configured_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "image.tar"
-    write_layout(file, [BASE, TOP], history=HISTORY)
-    damaged = file.read_bytes().replace(b"debian", b"devuan")
-    file.write_bytes(damaged)
-    with pytest.raises(InputError, match=r"image\.tar: layer 0 is sha256:\w+, the image's configuration says sha256:"):
-        read_layout(file)
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_layer_with_another_digest_than_configured_is_refused(tmp_path: Path, folder: bool) -> None:
+    exported = tmp_path / "image"
+    write_layout(exported, [BASE, TOP], history=HISTORY, folder=folder)
+    for file in exported.iterdir() if folder else [exported]:
+        file.write_bytes(file.read_bytes().replace(b"debian", b"devuan"))
+    with pytest.raises(InputError, match=r"image: layer 0 is sha256:\w+, the image's configuration says sha256:"):
+        read_layout(exported)
 
 
-def test_a_file_that_is_not_an_image_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_an_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "image.tar").write_bytes(layer({"manifest.json": b"[]"}))
     with pytest.raises(InputError, match=re.escape("image.tar: not an OCI image layout: KeyError")):
         read_layout(tmp_path / "image.tar")
     (tmp_path / "image.tar").write_bytes(b"text")
     with pytest.raises(InputError, match="not an image: "):
         read_layout(tmp_path / "image.tar")
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path}: not an image: ")):
+        read_layout(tmp_path)

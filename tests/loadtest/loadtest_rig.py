@@ -37,7 +37,7 @@ MACHINE = Machine(
     system="Linux 6",
     python="3.11",
 )
-# Spins from the first connection on, and releases the interpreter fifty times a second.
+# Spins from the first connection on, and holds the interpreter for so many seconds at a time.
 SPINNING = """
 import sys, time
 from _thread import start_new_thread  # a real one: what is imported later may be gevent's
@@ -49,7 +49,7 @@ def spin():
 def begin(event, _, begun=[]):
     if event == "socket.connect" and not begun:
         begun.append(event)
-        sys.setswitchinterval(0.02)
+        sys.setswitchinterval(HOLDS_S)
         start_new_thread(spin, ())
 if "loadtest.sending.sender" in " ".join(sys.orig_argv):
     sys.addaudithook(begin)
@@ -57,12 +57,13 @@ if "loadtest.sending.sender" in " ".join(sys.orig_argv):
 
 
 @contextmanager
-def spinning_generator(folder: Path, spins: bool = True) -> Iterator[None]:
-    """Every generator that is started inside the context also spins."""
+def spinning_generator(folder: Path, spins: bool = True, holds_s: float = 0.005) -> Iterator[None]:
+    """Every generator that is started inside the context also spins; by default it holds the interpreter as long as any
+    thread of Python."""
     if not spins:
         yield
         return
-    (folder / "sitecustomize.py").write_text(SPINNING)
+    (folder / "sitecustomize.py").write_text(SPINNING.replace("HOLDS_S", str(holds_s)))
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(folder)
     try:

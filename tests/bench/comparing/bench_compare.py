@@ -143,7 +143,7 @@ def make(pair: Pair, until: float) -> Made | None:
 
 def make_real(pair: Pair) -> tuple[str, str]:
     """Starts both servers, and compares them."""
-    with tempfile.TemporaryDirectory() as name, spinning_generator(Path(name), pair.spinning):
+    with tempfile.TemporaryDirectory() as name, spinning_generator(Path(name), pair.spinning, holds_s=0.02):
         folder = Path(name)
         spec = parse_spec(
             SPEC.replace("p99_ms: 2000", f"p99_ms: {_LIMIT * pair.delay_ms:g}"), folder / "spec.yaml", files=False
