@@ -75,9 +75,11 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         if missing := why_not_runnable(staged.draft):
             progress.say(f"the sample is not answered: {missing}")
         else:
-            with progress.step("answer the sample as a worker"):
-                _rehearse(spec, folder)
-                _check_sample_answer(spec, staged.draft, folder)
+            # A cache of kernels was filled by a worker that answered the sample.
+            if staged.draft.cache is None:
+                with progress.step("answer the sample as a worker"):
+                    _rehearse(spec, folder)
+            _check_sample_answer(spec, staged.draft, folder)
         # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
         with progress.step(staged.compare_title), compiling.quiet(), compiling.torch_threads(spec.threads):
             agreed = staged.compare()
@@ -208,7 +210,7 @@ def _fill_cache(spec: Spec, draft: Draft, folder: Path, progress: Progress) -> N
     (folder / CACHE).mkdir()
     _write_draft(folder, draft)
     with (
-        progress.step("compile as a worker does, keeping its kernels"),
+        progress.step("answer the sample as a worker, keeping its kernels"),
         compiling.reproducible_compiler() as environment,
     ):
         _rehearse(spec, folder, environment)

@@ -28,15 +28,10 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def add_verb(
-    verbs: Any,
-    run: Callable[[argparse.Namespace], int],
-    text: str,
-    *examples: str,
-    spec: bool = True,
-    ends: bool = True,
+    verbs: Any, run: Callable[[argparse.Namespace], int], text: str, *examples: str, spec: bool = True
 ) -> argparse.ArgumentParser:
-    """Adds a verb, named after the function `run`, with examples in its help; with `spec`, it takes a spec as an
-    argument. A verb that `ends` by itself has a record and progress, and so the options --json and --quiet."""
+    """Adds a verb, named after the function `run`, with the options --json and --quiet, and with examples in its help;
+    with `spec`, it takes a spec as an argument."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         run.__name__,
         help=text,
@@ -47,9 +42,8 @@ def add_verb(
     if spec:
         shown = f"spec of the model (default: {DEFAULT_SPEC})"
         parser.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=DEFAULT_SPEC, help=shown)
-    if ends:
-        parser.add_argument("--json", action="store_true", help="print the record as JSON")
-        parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(run=run, parser=parser)
     return parser
 

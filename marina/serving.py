@@ -17,7 +17,6 @@ def add_verbs(verbs: Any) -> None:
         "run the server until you stop it",
         "marina serve",
         "marina serve my/spec.yaml --port-base 9000 --host 0.0.0.0",
-        ends=False,
     )
     add = add_out_option(added).add_argument
     add("--mar", metavar="FILE", type=Path, help="the MAR to serve (default: DIR/NAME/model.mar)")
