@@ -26,7 +26,7 @@ ONE_SIZE: dict[str, Any] = {"model.batch_sizes": [8]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {"model.precision": "bf16", **ONE_SIZE},
-    "int8": {"model.precision": "int8"},
+    "int8": {"model.precision": "int8", **ONE_SIZE},
     "jit": {"model.compile": "jit", "model.precision": "int8", **ONE_SIZE},
     "export": {"model.compile": "export"},
     "eager": {"model.compile": "eager"},

@@ -4,7 +4,6 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from specs import ROOT
@@ -58,13 +57,9 @@ PHRASES = (
 )
 
 
-@functools.cache
-def bindings(code: str) -> list[tuple[str, int]]:
+def bindings(code: str) -> Iterator[tuple[str, int]]:
     """Every name that code gives to something, with its line; a class's fields are read beside their owner's name."""
-    return list(_bindings(ast.parse(code)))
-
-
-def _bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    tree = ast.parse(code)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     fields = {id(part.target) for node in classes for part in node.body if isinstance(part, ast.AnnAssign)}
     for node in ast.walk(tree):
@@ -85,15 +80,20 @@ def named(code: str, name: str) -> list[int]:
     return [line for binding, line in bindings(code) if binding == name]
 
 
+@functools.cache
+def places_of_names(folders: tuple[str, ...]) -> dict[str, list[str]]:
+    """Where the code in these folders gives each of its names to something."""
+    places: dict[str, list[str]] = {}
+    for file in sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py")):
+        for name, line in bindings(file.read_text(encoding="utf-8")):
+            places.setdefault(name, []).append(f"{file.relative_to(ROOT)}:{line}")
+    return places
+
+
 @pytest.mark.parametrize("name", [*NAMES, *EMPTY_NAMES])
 def test_names_say_what_they_hold(name: str) -> None:
-    places = [
-        f"{file.relative_to(ROOT)}:{line}"
-        for folder in ((*PACKAGES, "docs", "tests") if name in EMPTY_NAMES else PACKAGES)
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        for line in named(file.read_text(encoding="utf-8"), name)
-    ]
-    assert places == [], f"`{name}`: name the thing that it holds"
+    folders = (*PACKAGES, "docs", "tests") if name in EMPTY_NAMES else PACKAGES
+    assert places_of_names(folders).get(name, []) == [], f"`{name}`: name the thing that it holds"
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,15 @@ def test_a_binding_is_seen_wherever_it_is(code: str) -> None:
     assert named(code.replace("told", "recorded"), "told") == []
 
 
-def pages() -> list[Path]:
+@functools.cache
+def pages() -> dict[str, str]:
+    """The text of every module and page, by its path."""
     code = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    return [*code, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    files = [*code, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
 def test_sentences_are_plain_english(phrase: str) -> None:
     words = re.compile(r"\s+".join(map(re.escape, phrase.split())), re.IGNORECASE)
-    places = [str(page.relative_to(ROOT)) for page in pages() if words.search(page.read_text(encoding="utf-8"))]
-    assert places == []
+    assert [path for path, text in pages().items() if words.search(text)] == []

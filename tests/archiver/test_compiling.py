@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import compiler
 import psutil
 import pytest
 import torch
@@ -68,7 +67,6 @@ def test_parallel_compilation_gives_the_same_bytes_and_records_its_time(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("g++", package="g++")
-    monkeypatch.setenv(compiler.ANEW, "yes")
     tasks = tasks[:2]
     beside, said = compiled(tasks, tmp_path / "beside")
     assert sorted(beside) == ["model-b1.pt2", "model-b2.pt2"]

@@ -77,7 +77,11 @@ def test_the_nearer_the_limit_the_more_arrivals_are_needed() -> None:
 
 WORKERS = two_workers([0.018, 0.024, 0.030, 0.036])
 RATE = 0.5 * WORKERS.most
-TRUE_MS = true_p99_ms(WORKERS, RATE, requests=300_000)
+
+
+@pytest.fixture(scope="module")
+def true_ms() -> float:
+    return true_p99_ms(WORKERS, RATE, requests=300_000)
 
 
 def load_test(
@@ -96,14 +100,14 @@ def load_test(
 
 
 @pytest.mark.parametrize(("times", "wrong"), [(1 / 1.1, "PASS"), (1 / 0.9, "FAIL")], ids=["10 % over", "10 % under"])
-def test_the_verdict_on_a_known_queue_is_never_the_opposite(times: float, wrong: str) -> None:
-    verdicts = [load_test(WORKERS, RATE, TRUE_MS * times, seed)[0].status for seed in range(10)]
+def test_the_verdict_on_a_known_queue_is_never_the_opposite(true_ms: float, times: float, wrong: str) -> None:
+    verdicts = [load_test(WORKERS, RATE, true_ms * times, seed)[0].status for seed in range(10)]
     assert verdicts.count(wrong) == 0  # type: ignore[arg-type]
     assert verdicts.count("INVALID") <= 2
 
 
-def test_a_limit_that_is_the_true_p99_stays_undecided() -> None:
-    verdict, runs = load_test(WORKERS, RATE, TRUE_MS, seed=4, max_duration_s=90)
+def test_a_limit_that_is_the_true_p99_stays_undecided(true_ms: float) -> None:
+    verdict, runs = load_test(WORKERS, RATE, true_ms, seed=4, max_duration_s=90)
     assert [run.asked_s for run in runs] == [30, 30, 30]
     assert verdict.status == "INVALID"
     latency = verdict.checks[0]
@@ -115,8 +119,8 @@ def test_a_limit_that_is_the_true_p99_stays_undecided() -> None:
     assert is_undecided(verdict)
 
 
-def test_a_clear_answer_takes_one_run() -> None:
-    for limit, status in ((3 * TRUE_MS, "PASS"), (TRUE_MS / 2, "FAIL")):
+def test_a_clear_answer_takes_one_run(true_ms: float) -> None:
+    for limit, status in ((3 * true_ms, "PASS"), (true_ms / 2, "FAIL")):
         verdict, runs = load_test(WORKERS, RATE, limit, seed=0)
         assert (verdict.status, len(runs)) == (status, 1)
 

@@ -39,7 +39,6 @@ def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
     assert json.loads((where.out / "compare.json").read_text())["status"] == "FAIL"
 
 
-@pytest.mark.alone
 def test_a_generator_that_spins_decides_nothing(tmp_path: Path) -> None:
     spec = parse_spec(SPEC.replace("p99_ms: 2000", "p99_ms: 50"), tmp_path / "spec.yaml", files=False)
     write_package(tmp_path / "build")

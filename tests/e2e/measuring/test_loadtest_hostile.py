@@ -85,7 +85,6 @@ def test_a_generator_that_is_asked_for_more_than_it_can_send_makes_no_verdict(ve
     assert {"generator-saturated", "generator-stalled", "arrivals-late"} & set(reasons(outcome))
 
 
-@pytest.mark.alone
 def test_a_generator_that_spins_beside_its_work_makes_no_verdict(verdict: Any, tmp_path: Path) -> None:
     (tmp_path / "spins").mkdir()
     with spinning_generator(tmp_path / "spins"):
@@ -126,7 +125,6 @@ def halting(url: str) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.alone
 def test_a_generator_that_is_stopped_again_and_again_makes_no_verdict(verdict: Any, server: str) -> None:
     with halting(server):
         outcome = verdict({}, p99_ms=200)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from generating import write_tokenizer
 
+from handlers.generation import template
 from handlers.generation.detokenizer import Detokenizer, StopFinder
 from handlers.generation.engine import Sampling
 from handlers.generation.engines.sampling import Sampler
@@ -242,13 +243,17 @@ TOO_EXPENSIVE = {
 
 
 @pytest.mark.parametrize("source", HARMFUL.values(), ids=HARMFUL)
-def test_a_harmful_template_is_refused(source: str) -> None:
+def test_a_harmful_template_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "_MAX_S", 0.2)
     with pytest.raises(TemplateRefused):
         ChatTemplate(source, {}).render(CONVERSATION)
 
 
 @pytest.mark.parametrize("source", TOO_EXPENSIVE.values(), ids=TOO_EXPENSIVE)
-def test_a_template_that_takes_too_much_time_or_memory_is_refused_for_that(source: str) -> None:
+def test_a_template_that_takes_too_much_time_or_memory_is_refused_for_that(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template, "_MAX_S", 0.2)
     with pytest.raises(TemplateRefused, match=r"takes too long|becomes too long|recursion"):
         ChatTemplate(source, {}).render(CONVERSATION)
 
