@@ -15,7 +15,7 @@ from handlers.validation import Unprocessable
 
 FIELDS = ("sepal_length_cm", "sepal_width_cm", "petal_length_cm", "petal_width_cm")
 SPECIES = ("setosa", "versicolor", "virginica")
-LONGEST_CM = 30
+LONGEST_CM = 10
 
 
 class IrisHandler(Handler):
@@ -23,7 +23,7 @@ class IrisHandler(Handler):
     takes = Form(
         {
             "type": "object",
-            "properties": {field: {"type": "number", "maximum": LONGEST_CM} for field in FIELDS},
+            "properties": {field: {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_CM} for field in FIELDS},
             "required": list(FIELDS),
         },
         {"sepal_length_cm": 6.1, "sepal_width_cm": 2.8, "petal_length_cm": 4.7, "petal_width_cm": 1.2},
