@@ -2,14 +2,12 @@
 started as a strict cluster starts it."""
 
 import hashlib
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +21,7 @@ from tools import needs, skip_unless_required
 from waiting import eventually
 
 from archiver.containers.builders import Builder, find_builder
+from archiver.containers.layers import read_image_file, read_layout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -312,7 +311,7 @@ def test_a_pushed_image_has_the_digest_that_the_registry_tells(tmp_path: Path) -
         url = f"http://127.0.0.1:{port}/v2/marina/small/manifests/1"
         head = run("curl", "--silent", "--head", "--header", accept, url)
         assert f"docker-content-digest: {digest}" in head.lower()
-        run(*builder.export(reference, tmp_path / "image.tar"))
-        with tarfile.open(fileobj=io.BytesIO((tmp_path / "image.tar").read_bytes())) as archive:
-            assert "index.json" in archive.getnames()
+        run(*builder.export(reference, tmp_path / "image"))
+        assert [layer.created_by for layer in read_layout(tmp_path / "image").layers] == ["COPY /"]
+        assert read_image_file(tmp_path / "image", "file") == b"content"
         run("buildah", "rmi", reference)
