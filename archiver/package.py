@@ -210,7 +210,7 @@ def _fill_cache(spec: Spec, draft: Draft, folder: Path, progress: Progress) -> N
     (folder / CACHE).mkdir()
     _write_draft(folder, draft)
     with (
-        progress.step("answer the sample as a worker, keeping its kernels"),
+        progress.step("answer as a worker, keeping its kernels"),
         compiling.reproducible_compiler() as environment,
     ):
         _rehearse(spec, folder, environment)
