@@ -83,21 +83,18 @@ _OpenBlob = Callable[[str], IO[bytes]]
 @contextmanager
 def _opened(exported: Path) -> Iterator[tuple[dict[str, Any], _OpenBlob]]:
     """The manifest of an exported image, and its parts."""
-    if exported.is_dir():
-        try:
-            manifest = json.loads((exported / "manifest.json").read_bytes())
-        except (OSError, ValueError) as err:
-            raise InputError(f"{exported}: not an image: {err}") from err
-        yield manifest, lambda digest: (exported / digest.partition(":")[2]).open("rb")
-        return
     try:
+        if exported.is_dir():
+            manifest = json.loads((exported / "manifest.json").read_bytes())
+            yield manifest, lambda digest: (exported / digest.partition(":")[2]).open("rb")
+            return
         with tarfile.open(exported, mode="r:") as archive:
 
             def open_blob(digest: str) -> IO[bytes]:
                 return _member(archive, f"blobs/{digest.replace(':', '/')}")
 
             yield _manifest(archive, open_blob, exported), open_blob
-    except (OSError, tarfile.TarError) as err:
+    except (OSError, tarfile.TarError, json.JSONDecodeError) as err:
         raise InputError(f"{exported}: not an image: {err}") from err
 
 

@@ -58,3 +58,14 @@ def test_what_is_not_an_image_is_refused(tmp_path: Path) -> None:
         read_layout(tmp_path / "image.tar")
     with pytest.raises(InputError, match=re.escape(f"{tmp_path}: not an image: ")):
         read_layout(tmp_path)
+    (tmp_path / "manifest.json").write_bytes(b"text")
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path}: not an image: ")):
+        read_layout(tmp_path)
+
+
+def test_a_folder_that_lacks_a_layer_is_refused(tmp_path: Path) -> None:
+    exported = tmp_path / "image"
+    write_layout(exported, [BASE, TOP], history=HISTORY, folder=True)
+    (exported / hashlib.sha256(TOP).hexdigest()).unlink()
+    with pytest.raises(InputError, match=r"image: not an image: .*No such file"):
+        read_layout(exported)
