@@ -23,7 +23,8 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
 SCALABLE = {"Deployment", "ReplicaSet", "StatefulSet"}
 SERVING = SCALABLE | {"DaemonSet", "Pod"}
 # TorchServe's own ports: management, metrics, gRPC inference, gRPC management.
-TORCHSERVE_PORTS = {8081: "management", 8082: "metrics", 7070: "gRPC inference", 7071: "gRPC management"}
+METRICS_PORT = 8082
+TORCHSERVE_PORTS = {8081: "management", METRICS_PORT: "metrics", 7070: "gRPC inference", 7071: "gRPC management"}
 
 
 # The quantities that the API server accepts; a spec accepts fewer forms.

@@ -16,7 +16,9 @@ HISTORY = [
 ]
 
 
-@pytest.fixture(params=["docker", "docker compressed", "docker nested", "folder", "folder compressed"])
+@pytest.fixture(
+    params=["docker", "docker compressed", "docker nested", "docker compressed nested", "folder", "folder compressed"]
+)
 def exported(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The image as builders export it."""
     how = {word: word in request.param for word in ("compressed", "nested", "folder")}

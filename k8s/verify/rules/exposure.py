@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from config.errors import listed
-from k8s.verify.application import TORCHSERVE_PORTS, Application, Workload, matches
+from k8s.verify.application import METRICS_PORT, TORCHSERVE_PORTS, Application, Workload, matches
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Exposure")
-REDIS_PORT, _METRICS_PORT = 6379, 8082
+REDIS_PORT = 6379
 
 
 @TOPIC.rule(
@@ -36,7 +36,7 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
         if any(policy in _policies_of(application, workload) for workload in application.torchserves):
             for ingress in policy.root.all("spec.ingress[]"):
                 # Prometheus reads the metrics of servers without Marina's supervisor on this port.
-                permitted = {_METRICS_PORT} if ingress.at("from").items() else set()
+                permitted = {METRICS_PORT} if ingress.at("from").items() else set()
                 for port in ingress.all("ports[].port"):
                     if port.number in TORCHSERVE_PORTS.keys() - permitted:
                         yield Remark(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")

@@ -183,6 +183,7 @@ def test_the_record_says_what_is_inside(packaged: Packaged) -> None:
     record = package.record
     assert (record.name, record.precision, record.compile, record.handler) == ("digits", "int8", "aot", "image")
     assert [artifact.batch for artifact in record.artifacts] == [8]
+    assert [artifact.batch for artifact in packaged("fp32")[1].record.artifacts] == [1, 8]
     assert record.agreement.count == 256
     with zipfile.ZipFile(out / package.mar) as archive:
         assert set(archive.namelist()) == set(record.files) | {RECORD}
