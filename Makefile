@@ -76,10 +76,10 @@ wheels: setup  ## what an image is installed from, for builds without an index (
 	$(BIN)/python docker/install.py download $(or $(EXTRA),serve) build/wheels
 
 test: setup  ## all tests; what fails beside others runs once more   (ARGS=pytest's)
-	$(BIN)/python tests/side_by_side.py --quiet $(ARGS)
+	$(BIN)/pytest --quiet --processes 5 $(ARGS)
 
 quick: setup  ## the tests for every edit: no servers, no compiling   (ARGS=pytest's)
-	$(BIN)/pytest --quiet -n 2 --dist loadfile -m "not slow" --ignore tests/e2e $(ARGS)
+	$(BIN)/pytest --quiet --processes 2 -m "not slow" --ignore tests/e2e $(ARGS)
 
 bench-serve: setup  ## requests a second of ResNet-50, against others and the ceiling
 	$(BIN)/python tests/bench/bench_serve.py $(ARGS)

@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 import setuptools  # noqa: F401  Inductor fails where Python's own distutils was imported before it
 from packages import COMPILED, packaged_digits
-from side_by_side import longest_first, set_aside
-from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport
+from side_by_side import pytest_addoption as pytest_addoption
+from side_by_side import pytest_runtestloop as pytest_runtestloop
 from specs import Packaged
 
 # A shell ignores it for what it runs in the background, and so would every server that a test starts and interrupts.
@@ -38,18 +38,14 @@ compiler.put_on_path()
 os.environ.setdefault("MARINA_JOBS", "1")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes: what they leave for later, and the order in which they take the files."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        set_aside(items)
-        longest_first(items)
+# What is imported and collected stays to the end: looking through it for garbage took a fifth of the time.
+gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: looking through it for garbage took a fifth of the time."""
-    gc.collect()
+    """From here on, what tests make is garbage at some time."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import helm_python
 import pytest
 import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
@@ -31,9 +31,16 @@ def chart(plan: Plan, folder: Path) -> Path:
     return write_format(plan, folder, "helm", QUIET).folder
 
 
+def helm() -> ModuleType:
+    """Helm's own code. It is written in Go, which a process that is forked after it was loaded cannot use."""
+    import helm_python
+
+    return helm_python
+
+
 def installed(folder: Path, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """The objects that Helm renders from a chart, including its test. Raises HelmError for values that it refuses."""
-    with helm_python.Chart.load(folder) as loaded:
+    with helm().Chart.load(folder) as loaded:
         loaded.validate_schema(values)
         texts = loaded.render(values, name=NAME, namespace="marina")
     documents = [
@@ -67,7 +74,7 @@ def test_with_its_defaults_a_chart_gives_the_manifests(
 
 @pytest.mark.parametrize(("changes", "records"), PLANS)
 def test_a_chart_passes_helms_linter(changes: dict[str, Any], records: dict[str, Any], tmp_path: Path) -> None:
-    report = helm_python.lint(chart(planned(changes, **records), tmp_path), strict=True)
+    report = helm().lint(chart(planned(changes, **records), tmp_path), strict=True)
     assert [document for document in report["messages"] if document["severity"] >= 2] == []
     assert report["errors"] == []
 
@@ -132,13 +139,13 @@ REFUSED: list[Any] = [
 def test_a_value_that_the_measurement_does_not_cover_is_refused(
     values: dict[str, Any], text: str, folder: Path
 ) -> None:
-    with pytest.raises(helm_python.HelmError) as caught:
+    with pytest.raises(helm().HelmError) as caught:
         installed(folder, values)
     assert text in str(caught.value)
 
 
 def test_the_measured_peak_itself_is_allowed(folder: Path) -> None:
-    with helm_python.Chart.load(folder) as loaded:
+    with helm().Chart.load(folder) as loaded:
         loaded.validate_schema({"memoryMi": 778})
 
 
