@@ -76,7 +76,7 @@ wheels: setup  ## what an image is installed from, for builds without an index (
 	$(BIN)/python docker/install.py download $(or $(EXTRA),serve) build/wheels
 
 test: setup  ## all tests; what fails beside others runs once more   (ARGS=pytest's)
-	$(BIN)/pytest --quiet --processes 5 $(ARGS)
+	$(BIN)/pytest --quiet --processes 4 $(ARGS)
 
 quick: setup  ## the tests for every edit: no servers, no compiling   (ARGS=pytest's)
 	$(BIN)/pytest --quiet --processes 2 -m "not slow" --ignore tests/e2e $(ARGS)

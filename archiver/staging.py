@@ -42,7 +42,10 @@ FILES = "files"
 PROMPT = "Once upon a time"
 _ENTRY_TEXT = '''"""TorchServe imports this module, and takes the one class that is defined in it."""
 
-from {module} import {name}
+from handlers.memory import made_to_stay
+
+with made_to_stay():
+    from {module} import {name}
 
 
 class Service({name}):

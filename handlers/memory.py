@@ -1,13 +1,37 @@
-"""Returns the memory of large requests to the system after their batch.
+"""Keeps Python's garbage collector from what stays, and returns the memory of large requests to the system after their
+batch.
 
 The server makes glibc keep freed memory, because a network's layers allocate and free megabytes in every batch. Without
 this module, a worker would stay as large as its largest request made it."""
 
 import ctypes
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 # Smaller requests are too common to be worth the page faults of the next batch.
 _WORTH_BYTES = 64_000_000
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """For what makes many objects and hardly any garbage, such as importing torch: looking through them for garbage
+    takes a good part of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def made_to_stay() -> Iterator[None]:
+    """For what a worker keeps to its end: no later collection looks at it either."""
+    with without_collecting():
+        yield
+        gc.freeze()
 
 
 class _Ledger:

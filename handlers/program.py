@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from handlers.memory import without_collecting
 from handlers.record import RecordError
 
 logger = logging.getLogger(__name__)
@@ -33,11 +34,12 @@ def load_program(path: Path) -> torch.nn.Module:
     """Loads the program's module on the device that it was exported for; raises `RecordError` for a file that would
     need unpickling."""
     _refuse_pickles(path)
-    # Quantised programs need operators that only this import registers.
-    import torch.ao.quantization.fx._decomposed
-
     try:
-        return torch.export.load(path).module()
+        with without_collecting():
+            # Quantised programs need operators that only this import registers.
+            import torch.ao.quantization.fx._decomposed
+
+            return torch.export.load(path).module()
     except (RuntimeError, ValueError, KeyError, AssertionError) as err:
         raise RecordError(f"{path.name}: this torch {torch.__version__} cannot load the program: {err}") from err
 
@@ -46,7 +48,10 @@ def compile_program(module: torch.nn.Module, device: torch.device, dynamic: Sequ
     """Compiles a program with `torch.compile`, separately for each shape, except for the `dynamic` dimensions, each
     given as the position of an argument and of its dimension. The packager must fill its compile cache through this
     function too."""
-    from torch._inductor import config
+    with without_collecting():
+        # Otherwise the first call imports it.
+        import torch._inductor.compile_fx
+        from torch._inductor import config
 
     # Only frozen weights are packed for oneDNN, and only frozen int8 convolutions are fused. On CUDA freezing gains
     # little, and it would keep graphs out of the compile cache, although Triton compiles for long.

@@ -1,6 +1,7 @@
 """Promises of the pages: what they name exists, their links lead somewhere, and each begins with what it is for."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,24 @@ def test_no_link_is_dead(page: Path) -> None:
         file = (page.parent / name) if name else page
         assert file.exists(), f"{page.name}: {target}"
         assert not anchor or anchor in anchors(file), f"{page.name}: {target}"
+
+
+def test_the_wheel_has_what_its_pages_link_to() -> None:
+    settings = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]["setuptools"]["data-files"]
+    shipped = {
+        Path(folder, file.name)
+        for folder, patterns in settings.items()
+        for pattern in patterns
+        for file in ROOT.glob(pattern)
+    }
+    links = {
+        (page.name, target)
+        for page in (ROOT / "docs").glob("*.md")
+        for target in re.findall(r"""(?:\]\(|src="|srcset=")([^)\s"#]+)""", text_of(page))
+        if not target.startswith("https://")
+    }
+    assert len(links) > 20
+    assert {link for link in links if Path("share/doc/marina", link[1]) not in shipped} == set()
 
 
 @pytest.mark.parametrize(("page", "least"), [("CONTRIBUTING.md", 20), ("docs/00-flow.md", 10)])

@@ -91,9 +91,12 @@ def test_killed_worker_fails_only_what_it_held_and_comes_back(server: Running) -
 
 
 def test_exactly_the_request_of_the_killed_worker_fails(server: Running) -> None:
+    restarted = restarts(server)
     with asked(server, 2) as answers:
         os.kill(worker_pids(server)[0], signal.SIGKILL)
     assert sorted(answer.result() for answer in answers) in ([200, 500], [200, 507])
+    # It may be ready still when it has not seen yet that the worker is gone.
+    eventually(lambda: restarts(server) == restarted + 1)
     server.wait_ready(180)
 
 

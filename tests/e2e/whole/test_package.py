@@ -71,6 +71,15 @@ print(json.dumps({"kind": artifact.kind, "answers": answers, "inductor": "torch.
 """
 
 
+IMPORT_AND_COUNT = """
+import gc, json
+collections = []
+gc.callbacks.append(lambda phase, _: collections.append(phase))
+import marina_entry
+print(json.dumps([len(collections), gc.get_freeze_count(), gc.isenabled()]))
+"""
+
+
 def held_out_images() -> tuple[np.ndarray, np.ndarray]:
     """The quarter that train.py did not train on."""
     # Slow to import, and every process of the tests collects this file.
@@ -102,6 +111,13 @@ def test_an_aot_package_loads_without_compiler_and_model_source(packaged: Packag
     assert not result["inductor"]
     names = {path.name for path in folder.rglob("*")}
     assert not names & {"model.py", "digits.safetensors", "program.pt2"}
+
+
+def test_a_worker_looks_for_no_garbage_among_what_it_imports(packaged: Packaged, tmp_path: Path) -> None:
+    collections, kept, enabled = run(unpacked(packaged, "fp32", tmp_path), IMPORT_AND_COUNT)
+    assert enabled
+    assert collections < 20
+    assert kept > 100_000
 
 
 def test_a_jit_package_starts_without_compiling(packaged: Packaged, tmp_path: Path) -> None:
