@@ -113,7 +113,7 @@ class SideBySide:
                     assert isinstance(connection, Connection)
                     try:
                         self._take(connection, *connection.recv())
-                    except (EOFError, ConnectionResetError):
+                    except (EOFError, ConnectionError):
                         self._ended(connection)
         finally:  # after Ctrl-C, or an error here
             for child in self.children.values():
@@ -121,7 +121,7 @@ class SideBySide:
                     os.kill(child.pid, signal.SIGINT)
             for connection in list(self.children):
                 # It may have something to say while it takes down what it has set up.
-                with contextlib.suppress(EOFError, ConnectionResetError):
+                with contextlib.suppress(EOFError, ConnectionError):
                     while True:
                         connection.recv()
                 os.waitpid(self.children.pop(connection).pid, 0)
