@@ -42,13 +42,13 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
-def longest_first(items: Sequence[pytest.Item]) -> list[list[int]]:
-    """The places of the tests of each file that are not set aside, those of long tests first, so that no process is
-    left with one of them at the end."""
+def longest_first(items: Sequence[pytest.Item], aside: Sequence[int]) -> list[list[int]]:
+    """The places of the tests of each file, but for those set aside. Files of long tests come first, so that no process
+    is left with one of them at the end."""
     files: dict[Path, list[int]] = {}
     marks: dict[Path, int] = {}
     for place, item in enumerate(items):
-        if item.get_closest_marker("alone") is None:
+        if place not in aside:
             files.setdefault(item.path, []).append(place)
             marked = sum(item.get_closest_marker(mark) is not None for mark in ("e2e", "slow"))
             marks[item.path] = max(marks.get(item.path, 0), marked)
@@ -80,18 +80,17 @@ class SideBySide:
         self.files: deque[list[int]] = deque()
         self.children: dict[Connection, Child] = {}
         self.forked = 0
-        # The first report of each failure that is to be tried once more; None where a failure is one at once.
+        # Whether what fails is tried once more. Who asked to stop at a failure gets it at once.
+        self.once_more = not session.config.getvalue("maxfail")
+        # The first report of each failure that is.
         self.failed: dict[int, pytest.TestReport] = {}
-        self.once_more = True
 
     def run(self, processes: int) -> None:
         items = self.session.items
-        self.files.extend(longest_first(items))
-        # Who asked to stop at a failure gets it at once.
-        self.once_more = not self.session.config.getvalue("maxfail")
+        alone = [place for place, item in enumerate(items) if item.get_closest_marker("alone")]
+        self.files.extend(longest_first(items, alone))
         try:
             self._run_files(min(processes, len(self.files)))
-            alone = [place for place, item in enumerate(items) if item.get_closest_marker("alone")]
             self.once_more = False
             if alone or self.failed:
                 terminal = self._terminal()

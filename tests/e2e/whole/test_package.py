@@ -82,7 +82,7 @@ print(json.dumps([len(collections), gc.get_freeze_count(), gc.isenabled()]))
 
 def held_out_images() -> tuple[np.ndarray, np.ndarray]:
     """The quarter that train.py did not train on."""
-    # Slow to import, and every process of the tests collects this file.
+    # Slow to import, and every run of the tests collects this file.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
