@@ -21,6 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		"and several GB more where pip finds the torch for CUDA"
 	$(BIN)/pip install $(QUIETLY) --constraint constraints.txt --editable '.[dev]'
 	@echo 'import archiver.torchvision_import as finder; finder.install()' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/marina.pth"
+	@$(BIN)/python -m server.java.make_class_archive || echo "note: without this archive, each server starts half a second later"
 	@command -v $${CXX:-g++} >/dev/null || echo "note: no g++ here; 'compile: aot' and 'jit' need one (apt-get install g++)"
 	@touch $@
 
@@ -175,6 +176,7 @@ format: setup  ## put the code into the common form
 
 jar: setup  ## compile the door in front of TorchServe again (a JDK 17)
 	$(BIN)/python tests/server/marina_jar.py
+	$(BIN)/python -m server.java.make_class_archive
 
 pictures: setup  ## the README's pictures, drawn or taken of real pages (SPEC=FILE)
 	$(BIN)/python docs/pictures/make.py $(SPEC) $(ARGS)

@@ -23,6 +23,7 @@ from config.record import file_sha256
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
 from server.java.checks import Java, connection_limit
+from server.java.class_archive import class_archive
 from server.java.door import Door
 from server.system import OWNER_VARIABLE
 
@@ -116,6 +117,11 @@ def plan_launch(
     )
 
 
+def jars() -> tuple[Path, ...]:
+    """The jars that Java is started with: Marina's, then TorchServe's."""
+    return (_JAR, *sorted((_site_packages() / "ts" / "frontend").glob("*.jar")))
+
+
 def _unpack(mar: Path, folder: Path) -> None:
     with open_mar(mar) as archive:
         archive.extractall(folder)
@@ -154,6 +160,8 @@ def _command(
     if quick:
         # Without its second compiler: that takes a fifth of two cores at first, and 3 % for minutes.
         options.append("-XX:TieredStopAtLevel=1")
+    if (archive := class_archive(java, jars())).exists():
+        options.append(f"-XX:SharedArchiveFile={archive}")
     if java.version >= 17:
         options.append("--enable-native-access=ALL-UNNAMED")
     if java.version >= 23:
@@ -162,7 +170,7 @@ def _command(
         str(java.executable),
         *options,
         # TorchServe's script puts `.` first, but then a class in the working directory would be run.
-        *("-cp", f"{_JAR}:{site}/ts/frontend/*", "marina.Server"),
+        *("-cp", ":".join(map(str, jars())), "marina.Server"),
         *(
             "--python",
             sys.executable,

@@ -1,4 +1,5 @@
-"""Cold start to `/ready` of ResNet-50: compiled ahead (`aot`), or at the start (`jit`) with and without a cache.
+"""Cold start to `/ready` of ResNet-50: compiled ahead (`aot`), with and without the archive of Java's classes, or at
+the start (`jit`), with and without a cache.
 
     python tests/bench/bench_start.py [--runs 5] [--spec config/examples/resnet50/spec.yaml]
 
@@ -32,7 +33,7 @@ from config.record import RECORD, Record  # noqa: E402
 from config.spec import Spec  # noqa: E402
 
 HOME = ROOT / "build" / "bench-start"
-FORMS = {"aot": "aot", "jit, empty cache": "jit", "jit, the MAR's cache": "jit"}
+FORMS = {"aot": "aot", "aot, no class archive": "aot", "jit, empty cache": "jit", "jit, the MAR's cache": "jit"}
 
 
 def spec_of(file: Path, compiled: str) -> Spec:
@@ -65,10 +66,10 @@ def without_cache(mar: Path) -> Path:
     return bare
 
 
-def start_s(spec: Spec, mar: Path) -> float:
+def start_s(spec: Spec, mar: Path, *, archive: bool) -> float:
     """From the start of the supervisor's process to the first 200 of `/ready`, in steps of 50 ms."""
     begin = time.monotonic()
-    with running(spec, mar=mar):
+    with running(spec, mar=mar, environment={} if archive else {"JDK_JAVA_OPTIONS": "-Xshare:off"}):
         return time.monotonic() - begin
 
 
@@ -87,7 +88,7 @@ def main() -> None:
     figures: dict[str, list[float]] = {form: [] for form in FORMS}
     for _ in range(options.runs):
         for form, (spec, mar) in served.items():
-            figures[form].append(start_s(spec, mar))
+            figures[form].append(start_s(spec, mar, archive="no class archive" not in form))
     print(f"{'':<22} {'median':>8} {'min':>8} {'max':>8} {'spread':>8}  against aot", flush=True)
     for form, times in figures.items():
         middle = statistics.median(times)

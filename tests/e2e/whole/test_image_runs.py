@@ -14,7 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+from container import Container
 from images import Image, build, built, get, infer, mounted, registry, run, started, wait_ready
 from specs import DIGITS, ROOT, Packaged
 from tools import needs, skip_unless_required
@@ -113,6 +115,7 @@ def test_it_serves_read_only_as_a_plain_user_without_a_network_and_drains(digits
         assert re.search(r"^CapEff:\s+0+$", said, re.MULTILINE)
         status, body = infer(running)
         assert (status, json.loads(body)["top_labels"][0]) == (200, "3")
+        assert loaded_by_java(running, ".jsa")
         assert json.loads(get(running, "/package")[1])["sha256"] == digits.record["package_sha256"]
         checked = digits.config["Healthcheck"]["Test"]
         assert checked[0] == "CMD"
@@ -141,6 +144,12 @@ def test_it_serves_read_only_as_a_plain_user_without_a_network_and_drains(digits
         assert running.process.wait(timeout=60) == 0
     log = (tmp_path / "log").read_text(encoding="utf-8")
     assert "every request that was sent before the listener closed is answered" in log
+
+
+def loaded_by_java(running: Container, suffix: str) -> list[str]:
+    """The files with this suffix that the server's Java has mapped into its memory."""
+    (java,) = (child for child in psutil.Process(running.pid).children(recursive=True) if child.name() == "java")
+    return [mapped.path for mapped in java.memory_maps() if mapped.path.endswith(suffix)]
 
 
 def test_it_serves_as_any_user_and_has_no_shell_to_start(digits: Image, tmp_path: Path) -> None:
@@ -236,6 +245,7 @@ def test_the_layers_are_in_the_order_of_how_often_they_change(digits: Image) -> 
         "COPY /opt/marina",
         "COPY /opt/marina/bom.json",
         "COPY /opt/marina/app",
+        "COPY /opt/marina/share",
         "COPY /config",
         "COPY /model",
     ]
