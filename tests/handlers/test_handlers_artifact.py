@@ -11,6 +11,7 @@ import torch
 from fakes import EAGER, ONE_INPUT, FakeContext, TinyDouble, ask, rewrite, start, write_package
 from tools import needs
 
+from archiver.compiling.environment import cached_instruction_checks
 from handlers.artifact import pick_device
 from handlers.machine import machine_key, machine_mismatches
 from handlers.program import ARTIFACTS, load_program, use_cache
@@ -40,11 +41,12 @@ def compiled(tmp_path_factory):
     directory = tmp_path_factory.mktemp("aot")
     for batch in (1, 4):
         program = torch.export.export(TinyDouble(), (torch.ones(batch, 2, 3),))
-        torch._inductor.aoti_compile_and_package(
-            program,
-            package_path=str(directory / f"model-b{batch}.pt2"),
-            inductor_configs={"aot_inductor.precompile_headers": False},
-        )
+        with cached_instruction_checks():
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=str(directory / f"model-b{batch}.pt2"),
+                inductor_configs={"aot_inductor.precompile_headers": False},
+            )
     aot = {
         "compile": "aot",
         "key": machine_key(CPU),

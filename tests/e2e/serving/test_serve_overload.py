@@ -16,7 +16,7 @@ from server import Exit
 pytestmark = pytest.mark.e2e
 SHED = "overloaded: the queue is full, or no worker is ready"
 
-MINUTE_S, WINDOW_S = 60, 3
+OVERLOAD_S, WINDOW_S = 30, 3
 QUEUE, HEAP_MB = 50, 128
 # Some 100 kB each and 30 ms of a worker: a client beside two workers can send far more than they can answer.
 BODY, TYPE, START_RPS = scan(1024), "image/png", 300
@@ -80,24 +80,24 @@ def keep_overloaded(load: Load, watch: Watch, *, for_s: float) -> None:
 
 
 @pytest.mark.usefixtures("crash_looping")
-def test_three_times_the_capacity_for_a_minute(start_digits: Start) -> None:
+def test_three_times_the_capacity_for_half_a_minute(start_digits: Start) -> None:
     server = start_digits(queue=QUEUE, java_heap_mb=HEAP_MB)
     watch = Watch(server)
     with Load(server.ports.inference, "/predictions/digits", BODY, START_RPS, TYPE) as load:
         # Not yet: the first refusal shows that there is more than it can answer.
         eventually(lambda: any(sent.outcome == "503" for sent in load.sent))
         watch.start()
-        keep_overloaded(load, watch, for_s=MINUTE_S)
+        keep_overloaded(load, watch, for_s=OVERLOAD_S)
         outcomes = load.finish()
     answered = ask(server, BODY, TYPE)
     seen = watch.finish()
 
     assert set(outcomes) == {"200", "503"}
     # As long as it was looked at there was too much to answer; how much too much, the machine decides.
-    assert outcomes["503"] > MINUTE_S * QUEUE / 10
+    assert outcomes["503"] > OVERLOAD_S * QUEUE / 10
     assert {json.loads(sent.refusal)["error"] for sent in load.sent if sent.refusal} == {SHED}
     assert answered == 200
-    assert len(seen) >= MINUTE_S
+    assert len(seen) >= OVERLOAD_S
     assert [each.missing for each in seen if each.missing] == []
     eventually(lambda: metric(server, "marina_in_flight") == 0)
     eventually(lambda: metric(server, "marina_queued") == 0)
@@ -106,8 +106,8 @@ def test_three_times_the_capacity_for_a_minute(start_digits: Start) -> None:
     # Heap, as much again outside of it, and Java itself. The others keep nothing of a request.
     assert max(each.java for each in seen) < (2 * HEAP_MB + 200) * 1e6
     settled = seen[len(seen) // 4 :]
-    assert max(each.supervisor for each in settled) - settled[0].supervisor < 10e6
-    assert max(each.workers for each in settled) - settled[0].workers < 50e6
+    assert max(each.supervisor for each in settled) - settled[0].supervisor < 5e6
+    assert max(each.workers for each in settled) - settled[0].workers < 25e6
 
 
 def test_worker_that_fails_past_the_retry_window_ends_the_server(crash_looping: Running) -> None:

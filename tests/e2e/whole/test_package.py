@@ -41,10 +41,19 @@ def unpacked(packaged: Packaged, variant: str, folder: Path) -> Path:
     return folder
 
 
-def run(folder: Path, code: str) -> Any:
+def run(folder: Path, code: str, **environment: str) -> Any:
     """What code in a fresh process, which knows nothing of this repository, prints as JSON in its last line."""
     script = f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}"
-    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, cwd=folder)
+    # Kernels are compiled for a number of threads, and a worker has as many as its package says.
+    threads = {"OMP_NUM_THREADS": str(json.loads((folder / RECORD).read_text(encoding="utf-8"))["threads"])}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | threads | environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -121,16 +130,21 @@ def test_a_worker_looks_for_no_garbage_among_what_it_imports(packaged: Packaged,
 
 
 def test_a_jit_package_starts_without_compiling(packaged: Packaged, tmp_path: Path) -> None:
-    """torch asks the compiler for its version, and then finds every kernel in the package."""
+    """torch asks the compiler what it is, and then finds every kernel in the package."""
     folder = unpacked(packaged, "jit", tmp_path / "model")
     np.save(folder / "test.npy", held_out_images()[0][:8])
     real = shutil.which("g++")
+    assert real is not None
     compiler = tmp_path / "bin" / "g++"
     compiler.parent.mkdir()
-    compiler.write_text(f'#!/bin/sh\ncase "$*" in *version*) exec {real} "$@";; esac\nexit 1\n', encoding="utf-8")
+    asked = tmp_path / "asked"
+    # Under the same name, because torch looks kernels up by what it prints.
+    answers = f'[ $# -eq 1 ] && PATH={Path(real).parent}:$PATH exec g++ "$@"'
+    compiler.write_text(f'#!/bin/sh\necho "$*" >>{asked}\n{answers}\nexit 1\n', encoding="utf-8")
     compiler.chmod(0o755)
-    no_compiling = f"import os; os.environ['PATH'] = {str(compiler.parent)!r} + ':' + os.environ['PATH']\n"
-    assert run(folder, no_compiling + ANSWER_TEST_SET)["kind"] == "jit"
+    result = run(folder, ANSWER_TEST_SET, PATH=f"{compiler.parent}:{os.environ['PATH']}")
+    assert result["kind"] == "jit"
+    assert set(asked.read_text(encoding="utf-8").splitlines()) == {"--version", "-v"}
 
 
 @pytest.mark.parametrize("variant", ["int8", "jit"])
