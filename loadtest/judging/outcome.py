@@ -149,6 +149,11 @@ class LoadTestOutcome(Document):
         return pool([run.measurement for run in self.runs])
 
     @property
+    def together(self) -> RunRecord:
+        """The record of all runs as if they were one."""
+        return run_record(self.pooled, self.verdict)
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the load test early."""
         return any(run.measurement.interrupted for run in self.runs)

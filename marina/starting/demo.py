@@ -126,14 +126,8 @@ class _Demo:
             outcome = run_load_test(spec, how, where, quiet=True)
         if self._interrupted():
             raise KeyboardInterrupt
-        measured = outcome.runs[0]
-        failed = sum(measured.measurement.errors.values())
-        self._say(
-            f"{measured.measurement.sent:,} requests at {rate:g}/s, open loop: {failed} "
-            f"{'error' if failed == 1 else 'errors'}, p50 {_ms(measured.response.p50)}, "
-            f"p99 {_ms(measured.response.p99)}"
-        )
-        if pieces := measured.pieces:
+        self._say(_load_text(outcome, rate))
+        if pieces := outcome.together.pieces:
             self._say(
                 f"answers come token by token: the first text after {_ms(pieces.ttft.p50)}, each further token "
                 f"after {_ms(pieces.tpot.p50)} (medians), {pieces.tokens_per_s:.0f} tokens/s"
@@ -236,6 +230,17 @@ def _ask(url: str, name: str, out: Path) -> str:
         best = data["top_labels"][0] if "top_labels" in data else f"class {data['top_indices'][0]}"
         return f"`{best}`, {data['top_probs'][0]:.1%} sure"
     return f"{len(body)} bytes"
+
+
+def _load_text(outcome: Any, rate: float) -> str:
+    """What was sent and how it was answered, in all runs together: a verdict may have needed more than one."""
+    measured, count = outcome.together, len(outcome.runs)
+    failed = sum(measured.measurement.errors.values())
+    return (
+        f"{measured.measurement.sent:,} requests at {rate:g}/s{f' in {count} runs' if count > 1 else ''}, open loop: "
+        f"{failed} {'error' if failed == 1 else 'errors'}, p50 {_ms(measured.response.p50)}, "
+        f"p99 {_ms(measured.response.p99)}"
+    )
 
 
 def _headroom(verdict: Any) -> str:
