@@ -97,7 +97,7 @@ def quick(tmp_path: Path) -> Path:
     return folder / "spec.yaml"
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_it_goes_the_whole_way_and_prints_what_the_pages_show(tmp_path: Path) -> None:
     needs("g++", package="g++")
     for attempt in range(3):
