@@ -222,10 +222,7 @@ def _write_draft(folder: Path, draft: Draft) -> None:
 
 def _rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = None) -> None:
     """Loads the staged package in a process of its own, as a worker would, warms it up and answers the sample."""
-    script = Path(__file__).with_name("rehearse.py")
-    # -P keeps this folder and the current one off the path, as in a worker.
-    command = [sys.executable, "-P", str(script), str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+    done = _run_rehearsal(folder, environment)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         hint = None
@@ -233,6 +230,13 @@ def _rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = Non
             hint = "put its code beside the model's file, or use another `compile`, which needs no source in a pod"
         text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
         raise SourceError(text, hint=hint)
+
+
+def _run_rehearsal(folder: Path, environment: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name("rehearse.py")
+    # -P keeps this folder and the current one off the path, as in a worker.
+    command = [sys.executable, "-P", str(script), str(folder)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
 
 
 def _check_sample_answer(spec: Spec, draft: Draft, folder: Path) -> None:

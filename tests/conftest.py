@@ -3,11 +3,13 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import compiler
 import hypothesis
 import pytest
 import setuptools  # noqa: F401  Inductor fails where Python's own distutils was imported before it
+import warm_python
 from packages import COMPILED, packaged_digits
 from side_by_side import pytest_addoption as pytest_addoption
 from side_by_side import pytest_runtestloop as pytest_runtestloop
@@ -42,11 +44,22 @@ os.environ.setdefault("MARINA_JOBS", "1")
 gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """From here on, what tests make is garbage at some time."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 50)
+    if session.config.getoption("processes"):
+        warm_python.start()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def warm_rehearsals() -> Iterator[None]:
+    """Where tests run side by side, the rehearsals of models that they package start from a Python that has torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        if warm_python.VARIABLE in os.environ:
+            patch.setattr("archiver.package._run_rehearsal", warm_python.run_rehearsal)
+        yield
 
 
 @pytest.fixture(scope="session")

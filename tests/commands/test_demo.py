@@ -10,11 +10,12 @@ import pytest
 import yaml
 from golden import GOLDEN
 from specs import DIGITS, ROOT
+from test_loadtest_report import PASSED, REPEATED
 
 import marina
 from loadtest.judging.verdict import Check, Reason, Verdict
 from marina.command import parser
-from marina.starting.demo import _NotPassed
+from marina.starting.demo import _load_text, _NotPassed
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
@@ -101,3 +102,9 @@ def test_it_goes_on_only_after_a_pass(status: str, code: int, hinted: bool) -> N
     err = _NotPassed(Verdict(status=status, reasons=(), checks=(check,)))  # type: ignore[arg-type]
     assert (err.exit_code, err.hint is not None) == (code, hinted)
     assert err.message == f"{status}\n  p99-over: p99 is 61 ms, allowed: 50 ms"
+
+
+def test_a_demo_tells_what_was_sent_in_all_its_runs() -> None:
+    assert _load_text(PASSED, 200) == "2,000 requests at 200/s, open loop: 0 errors, p50 23 ms, p99 26 ms"
+    text = _load_text(REPEATED, 200)
+    assert text == "6,000 requests at 200/s in 3 runs, open loop: 200 errors, p50 33.3 ms, p99 66 ms"

@@ -30,7 +30,6 @@ from loadtest.reporting.live import LiveLine, live_text
 from loadtest.reporting.report import verdict_html
 from loadtest.running import verdict_text
 from loadtest.scheduling import Arrivals, Schedule
-from marina.starting.demo import _load_text
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 MACHINE = Machine(
@@ -96,12 +95,6 @@ ALL = [
     pytest.param(INVALID, id="invalid"),
     pytest.param(REPEATED, id="repeated"),
 ]
-
-
-def test_a_demo_tells_what_was_sent_in_all_its_runs() -> None:
-    assert _load_text(PASSED, 200) == "2,000 requests at 200/s, open loop: 0 errors, p50 23 ms, p99 26 ms"
-    text = _load_text(REPEATED, 200)
-    assert text == "6,000 requests at 200/s in 3 runs, open loop: 200 errors, p50 33.3 ms, p99 66 ms"
 
 
 @pytest.mark.parametrize("made", ALL)

@@ -1,0 +1,94 @@
+"""A Python that has imported torch and forks for each rehearsal: the tests package some fifty models, and importing
+torch takes each of their rehearsals more than a second. What tests package through the command line is rehearsed as
+for users.
+
+    python -P tests/warm_python.py LISTENER     takes orders from this socket; ends with the process that started it
+"""
+
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from functools import partial
+from pathlib import Path
+
+from config.machine import end_with_parent
+
+# The address of the one that runs, an abstract Unix socket.
+VARIABLE = "MARINA_WARM_PYTHON"
+SCRIPT = Path(__file__).resolve().parents[1] / "archiver/rehearse.py"
+_LARGEST_ORDER = 1 << 18
+
+
+def start() -> None:
+    """Starts it for this process and those that it will fork."""
+    os.environ[VARIABLE] = f"marina-warm-python-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0{os.environ[VARIABLE]}")
+        listener.listen()
+        subprocess.Popen(
+            [sys.executable, "-P", __file__, str(listener.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
+        )
+
+
+def run_rehearsal(folder: Path, environment: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
+    """Does what a new Python would do with the script and this folder."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, tempfile.TemporaryFile("w+") as output:
+        connection.connect(f"\0{os.environ[VARIABLE]}")
+        order = {"folder": str(folder), "environment": dict(environment or os.environ)}
+        socket.send_fds(connection, [json.dumps(order).encode()], [output.fileno()])
+        exit_code = int(connection.recv(16) or -1)  # nothing: it was killed
+        output.seek(0)
+        return subprocess.CompletedProcess([str(SCRIPT), str(folder)], exit_code, "", output.read())
+
+
+def main(listener: socket.socket) -> None:
+    """Imports at the first order what a worker imports, and forks for each."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that are forked
+    ready = False
+    while True:
+        connection, _ = listener.accept()
+        if not ready:
+            runpy.run_path(str(SCRIPT))["PodImportFinder"].install()
+            import torch  # noqa: F401
+            from ts.context import Context  # noqa: F401
+
+            ready = True
+        if os.fork() == 0:
+            listener.close()
+            _rehearse(connection)
+        connection.close()
+
+
+def _rehearse(connection: socket.socket) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    text, (output,), _, _ = socket.recv_fds(connection, _LARGEST_ORDER, 1)
+    order = json.loads(text)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    sys.argv = [str(SCRIPT), order["folder"]]
+    exit_code = 0
+    try:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        exit_code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    connection.send(str(exit_code).encode())
+    os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))
