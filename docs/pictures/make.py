@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from PIL import Image
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+sys.path[:0] = [str(ROOT / "tests/e2e")]
+
+from browser import Browser, browser  # noqa: E402
+
 MARINA = Path(sys.executable).with_name("marina")
 THEMES = {
     "light": {
@@ -41,6 +46,7 @@ THEMES = {
     },
 }
 WIDTH, HEIGHT = 940, 438
+DOCS_SIZE = (1072, 468)
 PORT = 27600
 
 
@@ -145,22 +151,26 @@ def _text(x: int, y: int, words: str, colour: str, size: int, anchor: str = "sta
     return f'<text x="{x}" y="{y}" {style}>{words}</text>'
 
 
-def photograph(address: str, theme: str, size: tuple[int, int]) -> bytes:
-    """A screenshot of a page in this theme, as WebP."""
-    with tempfile.TemporaryDirectory(prefix="marina-pictures-") as folder:
-        shot = Path(folder) / "page.png"
-        scheme = {"dark": 0, "light": 1}[theme]
-        subprocess.run(
-            [
-                "chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--force-device-scale-factor=1.5",
-                f"--user-data-dir={folder}/profile", f"--window-size={size[0]},{size[1]}",
-                f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}", address,
-            ],
-            check=True, capture_output=True, timeout=120,
-        )  # fmt: skip
-        page = io.BytesIO()
-        Image.open(shot).convert("RGB").save(page, "webp", quality=82, method=6)
-    return page.getvalue()
+def photograph(address: str, theme: str, size: tuple[int, int], *, prepare: Callable[[Browser], None]) -> bytes:
+    """A screenshot of a page in this theme, as WebP, after `prepare` has done with the page what is to be seen."""
+    with tempfile.TemporaryDirectory(prefix="marina-pictures-") as folder, browser("chromium", Path(folder)) as page:
+        page.open(address, size=size, scale=1.5, dark=theme == "dark")
+        prepare(page)
+        picture = io.BytesIO()
+        Image.open(io.BytesIO(page.picture())).convert("RGB").save(picture, "webp", quality=82, method=6)
+    return picture.getvalue()
+
+
+def as_it_is(page: Browser) -> None:
+    """Nothing is to be done."""
+
+
+def send_the_sample(page: Browser) -> None:
+    """On `/docs`: shows the answer to the sample."""
+    page.until("document.getElementById('state').textContent === 'ready'")
+    page.click("#send")
+    page.until("document.getElementById('outcome').textContent.startsWith('200')")
+    page.run("scrollTo(0, 0)")
 
 
 def main() -> int:
@@ -198,7 +208,7 @@ def _report(verb: str, spec: str, page: str, size: tuple[int, int]) -> int:
             return code
     for theme in THEMES:
         address = (ROOT / "build" / Path(spec).parent.name / f"{page}.html").as_uri()
-        _write(f"{page}-{theme}.webp", photograph(address, theme, size))
+        _write(f"{page}-{theme}.webp", photograph(address, theme, size, prepare=as_it_is))
     return 0
 
 
@@ -211,7 +221,9 @@ def _docs_page(spec: str) -> int:
                     return server.returncode
                 time.sleep(0.2)
             for theme in THEMES:
-                _write(f"docs-{theme}.webp", photograph(f"http://127.0.0.1:{PORT + 10}/docs", theme, (1072, 468)))
+                address = f"http://127.0.0.1:{PORT + 10}/docs"
+                picture = photograph(address, theme, DOCS_SIZE, prepare=send_the_sample)
+                _write(f"docs-{theme}.webp", picture)
         finally:
             server.terminate()
     return 0

@@ -56,9 +56,10 @@ class Browser:
                 return result
             self.said.append(message)
 
-    def open(self, url: str, *, width: int = 1200, dark: bool = False) -> None:
-        """A page, loaded, at a width and in a scheme."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    def open(self, url: str, *, size: tuple[int, int] = (1200, 900), scale: float = 1, dark: bool = False) -> None:
+        """A page, loaded, in a size and in a scheme; a picture of it has `scale` times as many points."""
+        shape = {"width": size[0], "height": size[1], "deviceScaleFactor": scale, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **shape)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=url)
@@ -97,10 +98,9 @@ class Browser:
         for kind in ("dragEnter", "dragOver", "drop"):
             self.call("Input.dispatchDragEvent", type=kind, x=spot[0], y=spot[1], data=data)
 
-    def picture(self, file: Path) -> None:
-        """The whole page as a PNG."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(shot["data"]))
+    def picture(self) -> bytes:
+        """The visible part of the page as a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def asked(self) -> list[str]:
         """Every address that the page asked for."""

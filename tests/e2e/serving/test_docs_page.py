@@ -114,7 +114,7 @@ def test_a_refusal_is_shown_as_what_it_is(docs: Browser, tmp_path: Path) -> None
 @pytest.mark.parametrize("width", [360, 1200])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_nothing_overlaps_or_sticks_out(page: Browser, digits_server: Running, width: int, dark: bool) -> None:
-    page.open(f"{digits_server.pages}/docs", width=width, dark=dark)
+    page.open(f"{digits_server.pages}/docs", size=(width, 900), dark=dark)
     page.until(SHOWN)
     page.click("#send")
     page.until("document.querySelectorAll('#classes li').length")
