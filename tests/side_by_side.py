@@ -1,9 +1,8 @@
 """Tests in several processes, and a verdict that the machine's noise does not change: `pytest --processes N`.
 
 The files are read and the tests collected once. Then processes are forked that share the files: most tests that start a
-server wait longer than they compute. Tests marked `quiet`, whose measurements need the machine, are set aside and run
-after that, two at a time. Then what failed runs once more, with nothing beside it: what passes then is named and is no
-failure.
+server wait longer than they compute. Tests marked `alone`, whose measurements need the machine, are set aside and run
+after that, one after another, together with what failed: what passes then is named and is no failure.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ NEXT, RAN, REPORT, WARNING, ERROR = "next", "ran", "report", "warning", "error"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--processes", type=int, metavar="N", help="run the test files in N processes, then the quiet tests"
-    )
+    parser.addoption("--processes", type=int, metavar="N", help="run the test files in N processes, then those alone")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,27 +87,25 @@ class SideBySide:
 
     def run(self, processes: int) -> None:
         items = self.session.items
-        quiet = [place for place, item in enumerate(items) if item.get_closest_marker("quiet")]
-        self.files.extend(longest_first(items, quiet))
+        alone = [place for place, item in enumerate(items) if item.get_closest_marker("alone")]
+        self.files.extend(longest_first(items, alone))
         try:
-            self._run_files(processes)
-            if quiet:
-                self._write_line(f"{len(quiet)} set aside: now two at a time")
-                self.files.extend([place] for place in quiet)
-                self._run_files(2)
-            if self.failed:
-                self._write_line(f"{len(self.failed)} failed: now with nothing beside them")
-                self.once_more = False
-                self.files.append([*self.failed])
+            self._run_files(min(processes, len(self.files)))
+            self.once_more = False
+            if alone or self.failed:
+                terminal = self._terminal()
+                terminal.ensure_newline()
+                terminal.write_line(f"{len(alone)} set aside, {len(self.failed)} failed: now with nothing beside them")
+                self.files.append([*alone, *self.failed])
                 self._run_files(1)
         except InTheChild:
             return
         self._name_those_that_passed_alone()
 
     def _run_files(self, processes: int) -> None:
-        """Runs the files that wait in so many processes or fewer, until all have ended."""
+        """Runs the files that wait in so many processes, until all have ended."""
         try:
-            for _ in range(min(processes, len(self.files))):
+            for _ in range(processes):
                 self._fork(deque())
             while self.children:
                 for connection in wait(list(self.children)):
@@ -204,11 +199,6 @@ class SideBySide:
             for report in passed:
                 terminal.write_line(report.nodeid, bold=True)
                 terminal.write_line(report.longreprtext)
-
-    def _write_line(self, text: str) -> None:
-        terminal = self._terminal()
-        terminal.ensure_newline()
-        terminal.write_line(text)
 
     def _terminal(self) -> TerminalReporter:
         terminal = self.session.config.pluginmanager.get_plugin("terminalreporter")

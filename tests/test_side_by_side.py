@@ -24,7 +24,7 @@ def runs(name):
         print(os.getpid(), file=file)
     return len((RAN / name).read_text().splitlines())
 """
-QUIET = "@pytest.mark.quiet\ndef test_quiet(): runs('quiet')\n"
+QUIET = "@pytest.mark.alone\ndef test_quiet(): runs('quiet')\n"
 BESIDE = REMEMBERS + "def test_good(): runs('good')\n"
 FLAKY = "def test_flaky(): assert runs(__name__) == 2, 'not the first time'\n"
 NO_SERVER = "@pytest.fixture\ndef server(): assert runs('setup') == 2\ndef test_served(server): pass\n"
@@ -63,7 +63,7 @@ def test_asks(server, number, tmp_path):
 def project(tmp_path: Path) -> Path:
     (tmp_path / "ran").mkdir()
     (tmp_path / "tests").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = quiet\n e2e\n slow\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\n e2e\n slow\n")
     (tmp_path / "tests/conftest.py").write_text(
         "from side_by_side import pytest_addoption as pytest_addoption\n"
         "from side_by_side import pytest_runtestloop as pytest_runtestloop\n"
@@ -114,7 +114,7 @@ def test_what_fails_once_is_named_and_no_failure(project: Path) -> None:
     assert done.returncode == 0, done.stdout
     beside, alone = ran(project, "test_beside")
     assert beside == ran(project, "good")[0]
-    assert alone not in {beside, *ran(project, "quiet")}
+    assert [alone] == ran(project, "quiet")
     assert (len(ran(project, "good")), len(ran(project, "after"))) == (1, 1)
     _, passed = done.stdout.split("failed beside others, passed alone")
     names = ["tests/test_beside.py::test_flaky", "tests/test_dies.py::test_dies", "tests/test_served.py::test_served"]
@@ -174,29 +174,12 @@ def test_the_files_of_long_tests_are_the_first_and_stay_as_they_are(project: Pat
     assert ran(project, "order") == ["test_c", "test_b", "test_a"]
 
 
-def test_what_is_set_aside_is_run_two_at_a_time_when_all_others_have_ended(project: Path) -> None:
-    watches = (
-        "@pytest.mark.quiet\n@pytest.mark.parametrize('number', range(4))\ndef test_watches(number):\n"
-        "    import time\n    last = len((RAN / 'beside').read_text().splitlines())\n    assert last == 20\n"
-        "    (RAN / f'now-{number}').touch()\n    end = time.monotonic() + 60\n"
-        "    while number < 2 and time.monotonic() < end and not (RAN / f'now-{1 - number}').exists(): pass\n"
-        "    assert number > 1 or time.monotonic() < end\n    runs('watched')\n"
-    )
-    beside = "@pytest.mark.parametrize('number', range(20))\ndef test_beside(number): runs('beside')\n"
-    done = run_side_by_side(project, "-q", aside=REMEMBERS + watches, beside=REMEMBERS + beside)
-    assert done.returncode == 0, done.stdout
-    assert len(set(ran(project, "watched"))) == 2
-    assert "4 set aside: now two at a time" in done.stdout
-    assert "nothing beside" not in done.stdout
-
-
-def test_what_is_set_aside_and_fails_is_run_once_more_and_may_fail(project: Path) -> None:
-    broken = "@pytest.mark.quiet\n" + BROKEN
+def test_what_is_set_aside_is_run_where_nothing_else_is_and_may_fail(project: Path) -> None:
+    broken = "@pytest.mark.alone\n" + BROKEN
     done = run_side_by_side(project, quiet=BESIDE + QUIET + broken)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert (len(ran(project, "quiet")), len(ran(project, "broken"))) == (1, 4)
+    assert (len(ran(project, "quiet")), len(ran(project, "broken"))) == (1, 2)
     assert ran(project, "quiet") != ran(project, "good")
-    assert "2 failed: now with nothing beside them" in done.stdout
     assert "passed alone" not in done.stdout
 
 

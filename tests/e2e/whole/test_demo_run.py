@@ -97,7 +97,7 @@ def quick(tmp_path: Path) -> Path:
     return folder / "spec.yaml"
 
 
-@pytest.mark.quiet
+@pytest.mark.alone
 def test_it_goes_the_whole_way_and_prints_what_the_pages_show(tmp_path: Path) -> None:
     needs("g++", package="g++")
     for attempt in range(3):
@@ -111,7 +111,9 @@ def test_it_goes_the_whole_way_and_prints_what_the_pages_show(tmp_path: Path) ->
                 break
     assert started.process.returncode == 0, complaints
     assert complaints == ""
-    check_golden(normalised(said.replace(str(started.out), "build/demo")), GOLDEN / "demo/transcript.txt")
+    shown = normalised(said.replace(str(started.out), "build/demo"))
+    # Where one run did not decide, more followed.
+    check_golden(shown.replace(" in N runs,", ","), GOLDEN / "demo/transcript.txt")
     out = started.out / "digits"
     assert json.loads((out / "verdict.json").read_text(encoding="utf-8"))["verdict"]["status"] == "PASS"
     assert (out / "verdict.html").read_text(encoding="utf-8").startswith("<!doctype html>")

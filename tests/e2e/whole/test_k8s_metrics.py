@@ -112,7 +112,7 @@ def sent_rate(load: Load, window_s: float) -> float:
     return sum(request.written is not None and request.written > since for request in load.sent) / window_s
 
 
-@pytest.mark.quiet
+@pytest.mark.alone
 def test_an_autoscaler_gets_the_rate_of_each_pod_and_the_rules_what_the_clients_saw(
     start_tiny: Start, observe: Observe, tmp_path: Path
 ) -> None:
