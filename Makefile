@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		"and several GB more where pip finds the torch for CUDA"
 	$(BIN)/pip install $(QUIETLY) --constraint constraints.txt --editable '.[dev]'
 	@echo 'import archiver.torchvision_import as finder; finder.install()' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/marina.pth"
-	@$(BIN)/python -m server.java.make_class_archive || echo "note: without this archive, each server starts half a second later"
+	@$(BIN)/python -m server.java.make_class_archive >/dev/null || echo "note: without this archive, each server starts half a second later"
 	@command -v $${CXX:-g++} >/dev/null || echo "note: no g++ here; 'compile: aot' and 'jit' need one (apt-get install g++)"
 	@touch $@
 

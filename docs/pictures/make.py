@@ -200,11 +200,10 @@ def main() -> int:
 
 
 def _report(verb: str, spec: str, page: str, size: tuple[int, int]) -> int:
-    """Runs a verb and takes a screenshot of its page, unless the verb ends with another exit code than 0."""
+    """Packages a model, runs a verb and takes a screenshot of its page, unless one ends with another exit code than
+    0."""
     for words in (["package", spec], [verb, spec]):
-        print("marina", *words, file=sys.stderr)
-        if code := subprocess.run([MARINA, *words], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
-            print(f"no picture of {page}: `marina {' '.join(words)}` ended with {code}", file=sys.stderr)
+        if code := _marina(*words):
             return code
     for theme in THEMES:
         address = (ROOT / "build" / Path(spec).parent.name / f"{page}.html").as_uri()
@@ -213,6 +212,8 @@ def _report(verb: str, spec: str, page: str, size: tuple[int, int]) -> int:
 
 
 def _docs_page(spec: str) -> int:
+    if code := _marina("package", spec):
+        return code
     command = [str(MARINA), "serve", spec, "--port-base", str(PORT)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as server:
         try:
@@ -227,6 +228,14 @@ def _docs_page(spec: str) -> int:
         finally:
             server.terminate()
     return 0
+
+
+def _marina(*words: str) -> int:
+    print("marina", *words, file=sys.stderr)
+    code = subprocess.run([MARINA, *words], cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+    if code:
+        print(f"no picture: `marina {' '.join(words)}` ended with {code}", file=sys.stderr)
+    return code
 
 
 def _ready() -> bool:
