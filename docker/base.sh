@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a base image from Debian's packages, if none can be pulled: a minimal system with Python 3.11, as a tar file.
 #
-#   docker/base.sh FILE.tar [SUITE [MIRROR]]      needs root and debootstrap
+#   docker/base.sh FILE.tar [SUITE [MIRROR]]      needs root and mmdebstrap
 #   docker import FILE.tar NAME | podman import FILE.tar NAME | buildah: FROM scratch, ADD FILE.tar /
 set -eu
 
@@ -12,7 +12,9 @@ mirror=${3:-http://deb.debian.org/debian}
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 
-debootstrap --variant=minbase --include=python3,ca-certificates "$suite" "$root" "$mirror" >&2
+# The hook links /bin to /usr/bin before packages come; else apt would install Perl for a package that moves the files.
+mmdebstrap --mode=root --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+  --include=python3,ca-certificates "$suite" "$root" "$mirror"
 
 # Keep only what a running program may need: no caches, package lists, logs or documentation, except for licences.
 rm -rf "$root"/var/cache/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/tmp/* "$root"/run/* \

@@ -55,7 +55,7 @@ def base() -> str:
     script = ROOT / "docker/base.sh"
     tar = HOME / f"base-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}.tar"
     if not tar.exists():
-        needs("debootstrap", package="debootstrap")
+        needs("mmdebstrap", package="mmdebstrap")
         run(script, tar)
     context = HOME / "base"
     context.mkdir(exist_ok=True)
