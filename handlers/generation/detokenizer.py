@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 REPLACEMENT = "�"
 # An incomplete character has at most three bytes, so at most three tokens and three of the marks above.
 _MAX_INCOMPLETE = 3
+# Tokens without text, such as end tokens, and bytes of no character can go on for a whole answer. After `_MOST`, only
+# the last `_KEPT` are kept, or each further token would take longer.
+_MOST, _KEPT = 64, 16
 
 
 class Detokenizer:
@@ -37,6 +40,9 @@ class Detokenizer:
             # A character ends here, so the tokens before `_done` are not needed as context any longer.
             del self._tokens[: self._done]
             self._done, self._returned = len(self._tokens), len(self._decode(self._tokens))
+        elif len(self._tokens) > _MOST:
+            del self._tokens[:-_KEPT]
+            self._done, self._returned = 0, len(self._decode(self._tokens)) - (len(text) - whole)
         return new
 
     def flush(self) -> str:

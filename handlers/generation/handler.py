@@ -173,7 +173,8 @@ class TextHandler:
     def _advance_waiting(self, responses: dict[str, FullResponse]) -> None:
         """Starts the answers of requests whose wait is over: for a schema, a stored history or the small model."""
         for request_id, request in list(self._open.items()):
-            if not isinstance(request, OpenAnswer) and request.awaited.is_ready:
+            is_late = isinstance(request, SchemaWait) and request.request.task.is_overdue(time.monotonic())
+            if not isinstance(request, OpenAnswer) and (is_late or request.awaited.is_ready):
                 self._settle(request_id, self._guarded(request_id, partial(self._end_wait, request)), responses)
 
     def _end_wait(self, waiting: SchemaWait | RouteWait | HistoryWait) -> OpenAnswer | SchemaWait | RouteWait:
@@ -219,6 +220,8 @@ class TextHandler:
 
     def _submit_with_grammar(self, waiting: SchemaWait) -> OpenAnswer:
         request = waiting.request
+        if not waiting.awaited.is_ready:
+            raise RequestRefused("its schema was not compiled in time", code="busy", status=503, retry_after_s=1)
         try:
             grammar = self.grammars.begin(waiting.awaited)
         except GrammarRefused as err:
@@ -249,9 +252,9 @@ class TextHandler:
             return OpenAnswer(source, writer, recording)
         return OpenAnswer(ConversationAnswer(source, request.turn), writer, recording, request.turn.known_messages)
 
-    def _make_sequence(self, task: GenerationTask, now: float) -> TextSequence:
+    def _make_sequence(self, task: GenerationTask) -> TextSequence:
         ends = () if task.sampling.ignore_eos else self.text.ends
-        return TextSequence(task, self.tokenizer.make_detokenizer(task.prompt), frozenset(ends), now)
+        return TextSequence(task, self.tokenizer.make_detokenizer(task.prompt), frozenset(ends))
 
     def _wait(self, has_responses: bool) -> None:
         """Waits until there is something to send. Text of running answers is sent at most once in `flush_ms`."""

@@ -54,12 +54,12 @@ class EngineLoop:
         self,
         engine: Engine,
         scheduler: Scheduler,
-        make: Callable[[GenerationTask, float], TextSequence],
+        make: Callable[[GenerationTask], TextSequence],
         observer: LoopObserver,
         *,
         failed: Callable[[], object],
     ) -> None:
-        """`make` makes the sequence of a task, given the time of submission. `failed` is called if the engine fails."""
+        """`make` makes the sequence of a task. `failed` is called if the engine fails."""
         self._engine, self._scheduler, self._observer = engine, scheduler, observer
         self._make, self._tell_failure = make, failed
         # Only held for moments, never while the engine computes.
@@ -77,10 +77,9 @@ class EngineLoop:
         with self._changed:
             if self._failed:
                 raise EngineFailed
-            now = time.monotonic()
             running = [sequence.task.max_tokens - sequence.count for sequence in self._running.values()]
-            sequence = self._make(task, now)
-            self._scheduler.submit(task, now, running=running)
+            sequence = self._make(task)
+            self._scheduler.submit(task, time.monotonic(), running=running)
             self._sequences[task.id] = sequence
             self._changed.notify_all()
             return sequence

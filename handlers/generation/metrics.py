@@ -78,7 +78,7 @@ class TextMetrics:
         if gap_s is not None:
             self._gap.observe(gap_s)
         elif sequence.first_at is not None:
-            self._first.observe(sequence.first_at - sequence.since)
+            self._first.observe(sequence.first_at - sequence.task.arrived)
 
     def on_end(self, sequence: TextSequence) -> None:
         self._ends[sequence.end or "cancelled"].inc()

@@ -34,15 +34,19 @@ _NEUTRAL_OF_ONE: dict[Endpoint, dict[str, tuple[object, ...]]] = {
         "modalities": (["text"],),
     },
 }
+# Names that a client gives to its requests, for its own use.
+UNUSED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
 _SUPPORTED_BY_BOTH = {
-    *("model", "user", "metadata", "stream", "stream_options", "max_tokens", "stop", "seed"),
+    *UNUSED_TEXTS,
+    *("model", "metadata", "stream", "stream_options", "max_tokens", "stop", "seed"),
     *("response_format", "ignore_eos", "temperature", "top_p", "top_k", "logprobs"),
 }
 _SUPPORTED: dict[Endpoint, set[str]] = {
     "completion": {*_SUPPORTED_BY_BOTH, "prompt"},
     "chat": {*_SUPPORTED_BY_BOTH, "messages", "top_logprobs", "max_completion_tokens"},
 }
-_MAX_STOPS, _MAX_STOP_LENGTH, _MAX_MESSAGES = 4, 200, 1000
+MAX_MESSAGES = 1000
+_MAX_STOPS, _MAX_STOP_LENGTH = 4, 200
 _MAX_LOGPROBS: dict[Endpoint, int] = {"completion": 5, "chat": 20}
 _STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}
 _ROLES = ("assistant", "developer", "system", "user")
@@ -136,8 +140,9 @@ def _check_names(given: Mapping[str, Any], endpoint: Endpoint) -> None:
 
 def _check_unused(given: Mapping[str, Any]) -> None:
     """Checks the types of the parameters that are not used."""
-    if not isinstance(user := given.get("user", ""), str):
-        raise wrong_value("user", user, "a text")
+    for name in UNUSED_TEXTS:
+        if not isinstance(value := given.get(name, ""), str):
+            raise wrong_value(name, value, "a text")
     if not isinstance(metadata := given.get("metadata", {}), Mapping):
         raise wrong_value("metadata", metadata, "an object")
 
@@ -173,8 +178,8 @@ def _text(prompt: object, tokenizer: ModelTokenizer, limit: int) -> list[int]:
 
 def read_messages(messages: object) -> list[dict[str, str]]:
     """A conversation's messages, each as its role and its text."""
-    if not isinstance(messages, list) or not 1 <= len(messages) <= _MAX_MESSAGES:
-        raise wrong_value("messages", messages, f"a list of 1 to {_MAX_MESSAGES} messages")
+    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
+        raise wrong_value("messages", messages, f"a list of 1 to {MAX_MESSAGES} messages")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 

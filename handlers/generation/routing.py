@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from handlers.caching import Backoff
 from handlers.generation.forwarding import ForwardedAnswer, ForwardedRequest, Result
 from handlers.generation.loop import EngineLoop
+from handlers.generation.parameters import UNUSED_TEXTS
 from handlers.generation.sequence import BATCH
 from handlers.generation.text_request import ROUTED_HEADER, TextRequest
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 SETTINGS = "MARINA_ROUTE"
 _RESULTS = ("forwarded", "returned", "broken", "cancelled", "skipped")
 # Not sent on: the small model has another name, and the others are not used, and may be nested too deeply for orjson.
-_NOT_SENT = ("model", "metadata", "user")
+_NOT_SENT = ("model", "metadata", *UNUSED_TEXTS)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 

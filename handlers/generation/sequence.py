@@ -1,5 +1,6 @@
 """One answer that is being written: its task, the text that can be sent so far, and how it ended."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -12,7 +13,7 @@ INTERACTIVE, BATCH = 0, 1
 
 @dataclass(frozen=True)
 class GenerationTask:
-    """What the engine has to do for one request. `deadline` is a time of `time.monotonic`."""
+    """What the engine has to do for one request. `deadline` and `arrived` are times of `time.monotonic`."""
 
     id: str
     prompt: tuple[int, ...]
@@ -21,6 +22,10 @@ class GenerationTask:
     stop: tuple[str, ...] = ()
     priority: int = INTERACTIVE
     deadline: float | None = None
+    arrived: float = field(default_factory=time.monotonic)
+
+    def is_overdue(self, now: float) -> bool:
+        return self.deadline is not None and now > self.deadline
 
 
 @dataclass(frozen=True)
@@ -50,12 +55,11 @@ class AnswerSource(Protocol):
 @dataclass
 class TextSequence:
     """A sequence of the engine and the text made of its tokens, an `AnswerSource`. `ends` are the end tokens of the
-    model; `since` is when its request arrived."""
+    model."""
 
     task: GenerationTask
     detokenizer: Detokenizer
     ends: frozenset[int]
-    since: float
     count: int = 0
     first_at: float | None = None
     last_at: float | None = None
@@ -98,7 +102,7 @@ class TextSequence:
 
     def is_overdue(self, now: float) -> bool:
         """Whether its deadline has passed and it has not ended."""
-        return self.end is None and self.task.deadline is not None and now > self.task.deadline
+        return self.end is None and self.task.is_overdue(now)
 
     @property
     def is_ready(self) -> bool:

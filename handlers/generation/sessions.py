@@ -19,6 +19,7 @@ import orjson
 from prometheus_client import CollectorRegistry, Counter
 
 from handlers.caching import redis_client
+from handlers.generation.parameters import MAX_MESSAGES
 from handlers.generation.refusals import RequestRefused
 from handlers.generation.sequence import AnswerSource, End, Piece
 
@@ -68,10 +69,14 @@ class HistoryRead:
             raise RequestRefused(text, code="conversation_unavailable", status=503, retry_after_s=1)
         stored, new = self._stored.result(), list(self._new)
         messages = new if new[: len(stored)] == stored else stored + new
-        size, limit = len(orjson.dumps(messages)), self._store.max_bytes
-        if size > limit:
-            text = f"the conversation has {size} bytes, allowed: {limit}: begin another one"
-            raise RequestRefused(text, param="X-Conversation", code="conversation_too_long")
+        sizes = {
+            "bytes": (len(orjson.dumps(messages)), self._store.max_bytes),
+            "messages": (len(messages), MAX_MESSAGES),
+        }
+        for what, (size, limit) in sizes.items():
+            if size > limit:
+                text = f"the conversation has {size} {what}, allowed: {limit}: begin another one"
+                raise RequestRefused(text, param="X-Conversation", code="conversation_too_long")
         self._store.count("continued" if stored else "begun")
         return ConversationTurn(self._store, self._conversation, messages, len(stored))
 

@@ -5,13 +5,15 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from datetime import date
+from datetime import datetime
 from functools import wraps
 from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
 from jinja2.filters import do_indent
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -26,7 +28,7 @@ _MAX_LINES = 1_000_000
 _MAX_S = 1.0
 # How many characters each part of a list counts in addition to its own.
 _PART = 16
-# The largest number, in bits, and the widest indent of JSON.
+# The largest number, in bits, and the longest indent and separator of JSON.
 _MAX_BITS, _MAX_INDENT = 256, 100
 # Fields of formats with a width of three digits or more, or with another field as their width.
 _WIDE, _WIDE_DATE = re.compile(r"\{[^{}]*(\{|\d{3})"), re.compile(r"\d{3}")
@@ -42,7 +44,8 @@ class ChatTemplate:
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
         if len(source) > _MAX_SOURCE:
             raise TemplateRefused(f"the chat template has {len(source)} characters, allowed: {_MAX_SOURCE}")
-        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        extensions: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
+        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         self._special = dict(special)
         try:
             self._template = environment.from_string(source)
@@ -51,10 +54,12 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt of a conversation, up to where the assistant's answer begins."""
+        # Templates test `tools is not none`, so these must not be undefined.
+        absent = {"tools": None, "documents": None}
         before = sys.gettrace()
         sys.settrace(_Budget().trace)
         try:
-            prompt = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+            prompt = self._template.render(messages=messages, add_generation_prompt=True, **absent, **self._special)
         except (TemplateError, SecurityError, OverflowError, MemoryError, RecursionError) as err:
             raise TemplateRefused(str(err) or type(err).__name__) from err
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as err:
@@ -82,6 +87,16 @@ class _Budget:
             if self._lines > _MAX_LINES or time.thread_time() > self._until:
                 raise TemplateRefused("the chat template takes too long for these messages")
         return self.trace
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks the assistant's text for a training: it is written as it is."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -220,17 +235,18 @@ def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = 
     return do_indent(text, width, first, blank)
 
 
-def _tojson(value: Any, **options: Any) -> str:
-    indent = options.get("indent")
-    _check_size(indent if isinstance(indent, int) else len(indent or ""), _MAX_INDENT)
-    text: str = json.dumps(value, ensure_ascii=False, **options)
-    return text
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    for text in (indent, *(separators or ())):
+        _check_size(text if isinstance(text, int) else len(text or ""), _MAX_INDENT)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _strftime_now(form: str) -> str:
     if _WIDE_DATE.search(form):
         raise SecurityError("a date format with a width is not allowed in chat templates")
-    return date.today().strftime(form)
+    return datetime.now().strftime(form)
 
 
 def _raise(message: str) -> None:

@@ -64,6 +64,7 @@ class RequestReader:
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
     ) -> TextRequest | ConversationRequest:
         """Raises RequestRefused if anything in the request is wrong."""
+        arrived = time.monotonic()
         if path and path not in _ROUTES:
             raise RequestRefused(f"no such page, allowed: {_PAGES}", status=404)
         try:
@@ -74,37 +75,40 @@ class RequestReader:
             _check_headers(request)
             body = request.json()
         except RequestError as err:
-            text = ": ".join(str(part) for part in (err.details["error"], err.details["got"]) if part is not None)
+            error, got, allowed = (err.details[name] for name in ("error", "got", "allowed"))
+            text = error if got is None else f"{error}: {got}"
+            text = text if allowed is None else f"{text}, allowed: {allowed}"
             raise RequestRefused(text, status=err.status) from err
         _check_names_once(request)
         by_body: Endpoint = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
         endpoint = _ROUTES.get(path, by_body)
         conversation = request.headers.get(CONVERSATION_HEADER)
         if conversation is None:
-            return self._make_request(request, request_id, endpoint, body)
+            return self._make_request(request, arrived, endpoint, body)
         if endpoint != "chat":
             raise RequestRefused(f"`{CONVERSATION_HEADER}` is for v1/chat/completions", param=CONVERSATION_HEADER)
         if not _CONVERSATION.fullmatch(conversation):
             text = f"`{CONVERSATION_HEADER}`: allowed: 1 to 128 letters, digits, `.`, `_`, `:` and `-`"
             raise RequestRefused(text, param=CONVERSATION_HEADER)
         messages = read_messages(body.get("messages") if isinstance(body, Mapping) else None)
-        read = partial(self._make_request, request, request_id, endpoint, body)
+        read = partial(self._make_request, request, arrived, endpoint, body)
         return ConversationRequest(conversation, messages, read)
 
     def _make_request(
-        self, request: Request, request_id: str, endpoint: Endpoint, body: object, turn: ConversationTurn | None = None
+        self, request: Request, arrived: float, endpoint: Endpoint, body: object, turn: ConversationTurn | None = None
     ) -> TextRequest:
         if turn is not None and isinstance(body, Mapping):
             body = {**body, "messages": list(turn.messages)}
         parameters = read_parameters(body, endpoint, self._tokenizer, self._limits)
         task = GenerationTask(
-            request_id,
+            request.id,
             parameters.prompt,
             parameters.max_tokens,
             parameters.sampling,
             parameters.stop,
             _read_priority(self._priority_header, request.headers.get(self._priority_header)),
-            _read_deadline(request.headers.get("x-request-timeout-ms")),
+            _read_deadline(request.headers.get("x-request-timeout-ms"), arrived),
+            arrived,
         )
         given = body if isinstance(body, Mapping) else {}
         is_routed = request.headers.get(ROUTED_HEADER) is not None
@@ -157,11 +161,11 @@ def _read_priority(header: str, text: str | None) -> int:
     return _PRIORITIES[text]
 
 
-def _read_deadline(text: str | None) -> float | None:
+def _read_deadline(text: str | None, arrived: float) -> float | None:
     """When the answer has to be complete, as a time of `time.monotonic`; None without the header."""
     if text is None:
         return None
     if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 86_400_000):
         name = "X-Request-Timeout-Ms"
         raise RequestRefused(f"`{name}`: got {quote_choice(text)}, allowed: 1 to 86400000", param=name)
-    return time.monotonic() + int(text) / 1000
+    return arrived + int(text) / 1000

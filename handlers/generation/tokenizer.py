@@ -102,12 +102,16 @@ def _read_template(folder: Path) -> ChatTemplate | None:
     """The chat template of a folder, from its own file or else from the tokenizer's configuration; None without one."""
     config = _read_config(folder)
     source = config.get("chat_template")
+    if isinstance(source, list):
+        # Several, by their names, such as one for tools.
+        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, Mapping)}
+        source = named.get("default")
     if (folder / TEMPLATE).is_file():
         source = (folder / TEMPLATE).read_text(encoding="utf-8")
     if not isinstance(source, str):
         return None
-    names = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    return ChatTemplate(source, names)
+    special = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    return ChatTemplate(source, {name: text for name, text in special.items() if text})
 
 
 def _text(token: object) -> str:

@@ -1,5 +1,5 @@
-"""Chooses a token by the scores of all tokens. Each sequence has its own random generator, so that with a seed its
-answer is the same whatever runs beside it."""
+"""Chooses a token by the scores of all tokens. Each sequence has its own random generator, so that with a seed and the
+same scores its answer is the same, whatever runs beside it."""
 
 from typing import Any, TypeAlias
 

@@ -46,7 +46,7 @@ class PendingGrammar:
 
 
 class TrialProcess:
-    """The process that tries schemas (`trial.py`). It starts with the first one, and again after one that ended it."""
+    """The process that tries schemas (`trial.py`). It starts with the first one, and again if it has ended."""
 
     def __init__(self, tokenizer: Path, ends: Sequence[int]) -> None:
         # `-P`: the folder of the file is not on the path of its imports.
@@ -54,7 +54,7 @@ class TrialProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def check(self, schema: str) -> None:
-        """Raises GrammarRefused if the schema cannot be compiled in time."""
+        """Raises GrammarRefused if the schema cannot be compiled, or takes too much; OSError if the process fails."""
         if self._process is None:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
@@ -71,7 +71,7 @@ class TrialProcess:
             line = ""
         if not line:
             self.close()
-            raise GrammarRefused(f"it takes more than {trial.LONGEST_S:g} s, or too much memory, to compile it")
+            raise OSError("the process that tries schemas has ended")
         if reason := json.loads(line):
             raise GrammarRefused(reason)
 
@@ -136,7 +136,7 @@ class Grammars:
         except ValueError as err:
             raise GrammarRefused(str(err)) from err
         except OSError:
-            # The process could not be started, which says nothing about the schema: the next request tries again.
+            # The process could not run, which says nothing about the schema: the next request tries again.
             with self._lock:
                 self._known.pop(schema, None)
             raise

@@ -11,6 +11,8 @@ from handlers.generation.refusals import RequestRefused, quote_choice, wrong_val
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # The largest schema, in bytes of JSON.
 _MAX_BYTES = 64 * 1024
+# The library reads numbers as floats, so it would write a larger whole number rounded.
+_LARGEST_EXACT = 2**53
 _KEYS = {"text": {"type"}, "json_object": {"type"}, "json_schema": {"type", "json_schema"}}
 
 
@@ -61,7 +63,19 @@ def _schema(given: object) -> str:
         ) from err
     if len(text) > _MAX_BYTES:
         raise RequestRefused(f"`{where}.schema`: got {len(text)} bytes, allowed: {_MAX_BYTES}", param=f"{where}.schema")
+    if _is_rounded(schema):
+        reason = "a number in `const` or `enum` is over 2**53, so it would be rounded"
+        raise RequestRefused(f"`{where}.schema`: {reason}", param=f"{where}.schema")
     return text.decode()
+
+
+def _is_rounded(part: object, *, is_value: bool = False) -> bool:
+    """Whether a part of a schema has a value to be written that is a number too large to be exact."""
+    if isinstance(part, Mapping):
+        return any(_is_rounded(value, is_value=is_value or name in ("const", "enum")) for name, value in part.items())
+    if isinstance(part, list):
+        return any(_is_rounded(value, is_value=is_value) for value in part)
+    return is_value and isinstance(part, int | float) and abs(part) > _LARGEST_EXACT
 
 
 def _check_keys(given: Mapping[str, object], allowed: set[str], where: str) -> None:

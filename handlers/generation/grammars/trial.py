@@ -1,23 +1,24 @@
 """Compiles a JSON schema to a grammar. Run as a process, it tries schemas: it reads one per line, and answers each with
 the reason why it is refused, or an empty text.
 
-A schema of forty bytes can take minutes to compile, and a thread cannot be ended. So a process tries each schema first,
-and the kernel enforces a limit on its processor time. The module imports nothing else of ours, so that the process
-starts quickly."""
+A schema of forty bytes can take minutes and gigabytes to compile, and a thread cannot be ended. So a process tries each
+schema first, and the kernel enforces limits on its processor time and memory. The module imports nothing else of ours,
+so that the process starts quickly."""
 
 import json
 import os
 import random
 import resource
-import signal
 import sys
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# Processor time for one schema.
-LONGEST_S = 1.0
-# All memory of the process, in bytes.
-_MAX_MEMORY = 2 << 30
+# Processor time for one schema, in whole seconds.
+LONGEST_S = 1
+# Memory for one schema, in bytes. The worker needs as much for every schema that is remembered or in use; one of 1,500
+# properties needs 11 MB.
+_MAX_BYTES = 16 << 20
+_TOO_MUCH = f"it takes more than {LONGEST_S} s, or too much memory, to compile it"
 # How many tokens of an answer are tried.
 _STEPS = 24
 # The white space between the parts of an answer; without a limit a model may write spaces up to `max_tokens`.
@@ -75,15 +76,24 @@ def _reason(tokenizer: LLTokenizer, schema: str) -> str:
 
 
 def main(file: str, ends: str) -> None:
-    """Answers the schemas on standard input; ends with it, or is ended by the kernel if one takes too long."""
+    """Answers the schemas on standard input; ends with it. Each is tried in a process of its own, which the kernel ends
+    if it takes too much."""
     os.nice(10)
     tokenizer = read_tokenizer(file, json.loads(ends))
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+    with open("/proc/self/statm", encoding="ascii") as pages:
+        most = int(pages.read().split()[0]) * resource.getpagesize() + _MAX_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for schema in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
-        reason = _reason(tokenizer, json.loads(schema))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(reason), flush=True)
+        child = os.fork()
+        if child == 0:
+            # The library would print a stack for every schema that takes too much memory.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_S, LONGEST_S))
+            print(json.dumps(_reason(tokenizer, json.loads(schema))), flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            print(json.dumps(_TOO_MUCH), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,21 @@ def test_text_decoded_in_pieces_is_the_same_as_text_decoded_at_once(tokens: list
     assert "".join([*map(detokenizer.feed, tokens), detokenizer.flush()]) == as_bytes(tokens)
 
 
+# A byte of no character; half a character again and again; and a token without text, as an end token is.
+@pytest.mark.parametrize("run", [[0xFF], [0xF0, 0x9F, 0xFF], [256]])
+def test_a_token_takes_no_longer_the_more_tokens_without_text_come_before_it(run: list[int]) -> None:
+    decoded: list[int] = []
+
+    def decode(tokens) -> str:
+        decoded.append(len(tokens))
+        return as_bytes(token for token in tokens if token < 256)
+
+    detokenizer, tokens = Detokenizer(decode), [*b"one", *run * 500, *"€ two".encode()]
+    text = "".join([*map(detokenizer.feed, tokens), detokenizer.flush()])
+    assert max(decoded) < 100
+    assert text == decode(tokens)
+
+
 @given(st.text(max_size=8), st.integers(0, 8), st.text(max_size=8))
 def test_an_answer_continues_where_its_prompt_ends(before: str, cut: int, after: str) -> None:
     whole = (before + after).encode()

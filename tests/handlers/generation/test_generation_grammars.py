@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +28,8 @@ BOAT = {
     "required": ["sails", "port", "crew"],
     "additionalProperties": False,
 }
-# Forty bytes, for which the library takes ten seconds.
-HOSTILE = {"type": "integer", "multipleOf": 999983}
+# Forty bytes, for which the library takes ten seconds; and half a second and 50 MB.
+HOSTILE, LARGE = {"type": "integer", "multipleOf": 999983}, {"type": "integer", "multipleOf": 99991}
 
 
 def form(schema: object, **more: Any) -> dict[str, Any]:
@@ -87,6 +88,32 @@ def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     assert (counts, len(tried)) == ([1, 1], 1)
 
 
+def test_the_time_to_the_first_token_includes_the_wait_for_the_schema(rounds: Rounds, monkeypatch) -> None:
+    def first_s() -> float:
+        value = rounds.handler.metrics._base.registry.get_sample_value
+        return float(value("inference_time_to_first_token_seconds_sum", {"model": "tales"}))
+
+    before, gate, check = first_s(), threading.Event(), TrialProcess.check
+    monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (gate.wait(), check(self, schema)))
+    rounds.round({"a": (bytearray(json.dumps(completion(BOAT)).encode()), {"url_path": COMPLETIONS})})
+    begun = time.monotonic()
+    rounds.round()
+    waited = time.monotonic() - begun
+    gate.set()
+    while rounds.open:
+        rounds.round()
+    assert first_s() - before >= waited
+
+
+def test_a_request_waits_for_its_schema_no_longer_than_its_answer_may_take(rounds: Rounds, monkeypatch) -> None:
+    gate, check = threading.Event(), TrialProcess.check
+    monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (gate.wait(60), check(self, schema)))
+    body = rounds.ask(COMPLETIONS, completion(BOAT), **{"X-Request-Timeout-Ms": "100"})
+    gate.set()
+    assert (rounds.status[rounds.last], json.loads(body)["error"]["code"]) == (503, "busy")
+    assert json.loads(body)["error"]["message"] == "its schema was not compiled in time"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
 def test_a_schema_that_takes_too_long_is_refused_while_streams_go_on(rounds: Rounds) -> None:
@@ -101,7 +128,6 @@ def test_a_schema_that_takes_too_long_is_refused_while_streams_go_on(rounds: Rou
     error = json.loads(rounds.bodies["hostile"])["error"]
     assert (rounds.status["hostile"], error["param"]) == (400, "response_format")
     assert "takes more than 1 s" in error["message"]
-    # The kernel has killed the process; the next schema gets a new one.
     rounds.open.clear()
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(BOAT)))
 
@@ -123,6 +149,22 @@ def test_a_server_that_stops_does_not_wait_for_a_schema(rounds: Rounds) -> None:
     assert (rounds.status["hostile"], rounds.open) == (503, [])
 
 
+def test_a_schema_that_takes_too_much_memory_is_refused(grammars: Grammars) -> None:
+    with pytest.raises(GrammarRefused, match="too much memory"):
+        grammars.begin(grammars.compile(json.dumps(LARGE), lambda: None))
+
+
+def test_a_schema_is_not_refused_because_the_process_that_tries_schemas_was_killed(grammars: Grammars) -> None:
+    grammars.begin(grammars.compile('{"const": 1}', lambda: None))
+    process = grammars._trial_process._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    with pytest.raises(OSError, match="has ended"):
+        grammars.begin(grammars.compile('{"const": 2}', lambda: None))
+    grammars.begin(grammars.compile('{"const": 2}', lambda: None))
+
+
 REFUSED: dict[str, object] = {
     "not an object": "json",
     "an unknown type": {"type": "yaml"},
@@ -134,6 +176,8 @@ REFUSED: dict[str, object] = {
     "a schema that is a list": form([]),
     "options of the library": form({"x-guidance": {"whitespace_flexible": False}}),
     "a long schema": form({"enum": ["x" * 70_000]}),
+    "a number that is not exact as a float": form({"anyOf": [{"enum": [{"id": [2**53 + 1]}]}]}),
+    "a number of more than 64 bits": form({"properties": {"id": {"const": 1e20}}}),
 }
 
 
@@ -149,6 +193,8 @@ def test_every_response_format_of_openai_becomes_a_schema() -> None:
     assert read_schema({"type": "text"}) is None
     assert json.loads(read_schema({"type": "json_object"}) or "") == {"type": "object"}
     assert json.loads(read_schema(form(BOAT, strict=True, description="a boat")) or "") == BOAT
+    bounds = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1, "enum": [2**53, -(2**53)]}
+    assert json.loads(read_schema(form(bounds)) or "") == bounds
 
 
 NOT_ENFORCED: dict[str, Any] = {

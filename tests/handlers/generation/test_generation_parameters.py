@@ -63,6 +63,7 @@ REFUSED = [
     (CHAT, b'{"messages": [{"role": "user", "content": "a", "content": "b"}]}', 400, "content"),
     (COMPLETIONS, b'{"prompt": "a", "metadata": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, None),
     (COMPLETIONS, {"prompt": "a", "user": 1}, 400, "user"),
+    (COMPLETIONS, {"prompt": "a", "safety_identifier": 1}, 400, "safety_identifier"),
     (COMPLETIONS, {"prompt": "a", "metadata": "a"}, 400, "metadata"),
     (COMPLETIONS, {"prompt": "a", "response_format": DESCRIBED}, 400, "response_format.json_schema.description"),
     (CHAT, {"messages": [{"role": "user", "content": "a" * 600}]}, 400, "messages"),
@@ -131,6 +132,8 @@ STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
         (CHAT, {"messages": ["hi"]}, "`messages[0]`: got a text, allowed: an object with `role` and `content`"),
         (CHAT, {"messages": [{"role": "robot"}]}, ROLE),
         (CHAT, {"messages": [{"role": "user"}]}, f"`messages[0].content`: got nothing, allowed: {CONTENT}"),
+        (COMPLETIONS, b"{", "the body is not valid JSON: an error at character 1"),
+        (COMPLETIONS, b" " * 100_001, "the body is too large: 100001 bytes, allowed: at most 100000 bytes"),
         (COMPLETIONS, b'{"n": 1, "seed": 1, "seed": 2}', "the name `seed` occurs twice in one object, allowed: once"),
     ],
 )

@@ -1,8 +1,11 @@
 """Unit tests of text generation: the queue, the choice of a token, text from tokens, chat templates."""
 
+import json
+
 import numpy as np
 import pytest
-from generating import write_tokenizer
+from generating import TEMPLATE, write_tokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from handlers.generation import template
 from handlers.generation.detokenizer import Detokenizer, StopFinder
@@ -217,6 +220,7 @@ HARMFUL = {
     "a width as an argument": "{{ '{:{}}'.format(1, 10000000000) }}",
     "a deep indent": "{{ 'x\n' | indent(10000000000) }}",
     "wide JSON": "{{ [1] | tojson(indent=10000000000) }}",
+    "long separators of JSON": "{{ [1] | tojson(separators=('" + "," * 101 + "', ':')) }}",
     "a wide date": "{{ strftime_now('%1000000000Y') }}",
     "Python's internals": "{{ messages.__class__.__mro__[-1].__subclasses__() }}",
     "a change of the messages": "{{ messages.append(1) }}",
@@ -283,6 +287,39 @@ def test_text_filters_give_the_same_as_in_jinja() -> None:
     )
     text = ChatTemplate(source, {}).render(CONVERSATION * 2)
     assert text == 'hi, hi user-user 1aNone bba caa a+b   a\n  b {"a": "é"} 03 x 12'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if tools is not none %}{{ tools | tojson }}{% endif %}{% if documents is not none %}found{% endif %}hi",
+        "{% for m in messages %}{% generation %}{% set x = m.role %}{{ x }}{% endgeneration %}{{ x }}{% endfor %}",
+        "{{ messages | tojson(ensure_ascii=True) }} {{ messages | tojson(false, 2) }}",
+        "{{ messages | tojson(separators=(',', ':'), sort_keys=true) }}",
+        "{{ strftime_now('%d %b %Y') }} {{ strftime_now('%H%M%S%f') | replace('0', '') | length > 0 }}",
+        "{{ unk_token is defined }} {{ bos_token }}",
+    ],
+)
+def test_a_template_gives_the_same_as_in_transformers(source: str, tmp_path) -> None:
+    (write_tokenizer(tmp_path, template=source) / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
+    template = ModelTokenizer(tmp_path).template
+    assert template is not None
+    messages = [{"role": "user", "content": "é <b>"}] * 2
+    (expected,), _ = render_jinja_template(
+        [messages], chat_template=source, add_generation_prompt=True, bos_token="<s>"
+    )
+    assert template.render(messages) == expected
+
+
+def test_of_several_templates_the_default_is_used(tmp_path) -> None:
+    several = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEMPLATE}]
+    config = write_tokenizer(tmp_path, template=None) / "tokenizer_config.json"
+    config.write_text(json.dumps({"chat_template": several}))
+    template = ModelTokenizer(tmp_path).template
+    assert template is not None
+    assert template.render(CONVERSATION) == "<user>hi\n<assistant>"
+    config.write_text(json.dumps({"chat_template": several[:1]}))
+    assert ModelTokenizer(tmp_path).template is None
 
 
 def test_a_template_with_a_syntax_error_is_refused() -> None:

@@ -220,6 +220,15 @@ def test_a_redis_that_hangs_does_not_hold_up_other_requests(own: RedisServer, tm
         assert others_s < time.monotonic() - begun
 
 
+def test_a_conversation_of_too_many_messages_is_refused(settings, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"max_kb": 256}))
+    with serving(write_text_package(tmp_path / "one")) as rounds:
+        rounds.handler._conversations.begin_append("c-1", [message("a")] * 1000).result()
+        error = json.loads(ask(rounds, message("b")))["error"]
+        assert error["message"] == "the conversation has 1001 messages, allowed: 1000: begin another one"
+        assert error["code"] == "conversation_too_long"
+
+
 @pytest.mark.usefixtures("settings")
 def test_a_turn_with_a_cached_answer_is_stored_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kept = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
