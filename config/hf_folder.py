@@ -52,7 +52,8 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
-    files = tuple(sorted(file for pattern in _PACKED for file in path.glob(pattern)))
+    # A link to a file that is gone is none of them.
+    files = tuple(sorted(file for pattern in _PACKED for file in path.glob(pattern) if file.is_file()))
     if weights and not any(file.suffix == ".safetensors" for file in files):
         pickled = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLED)
         beside = f", and `{pickled[0]}` may hold code" if pickled else ""

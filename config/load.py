@@ -7,6 +7,7 @@ combinations still check every field that is right.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +103,24 @@ def _validate(
     # Removing a wrong field can make the section around it wrong; at most once for each level of the file.
     for _ in range(10):
         try:
-            return Spec.model_validate_json(json.dumps(data, default=str)), broken
+            return Spec.model_validate_json(json.dumps(data)), broken
         except ValidationError as err:
             errors = _without_other_types([(error, field_location(error)) for error in err.errors(include_url=False)])
             misspelt = _misspelt(errors, data)
             moved = {meant for location, meant in misspelt.items() if _move_section(data, lines, location, meant)}
             broken |= set(misspelt.values()) - moved
+            # A wrong item removes its whole list, and a misspelt name leaves a field missing: neither is a second
+            # problem. Nor is a value that is missing because it was not readable as YAML.
+            reported = {place for known in broken | moved for place in _around(known)}
+            unreadable = {(problem.line, problem.field) for problem in problems}
             for error, location in errors:
-                if not _is_reported(location, broken | set(misspelt.values())):
-                    problems.append(_problem(file, lines, location, *error_text(error, location, data)))
-                    broken.add(location)
+                if location in reported:
+                    continue
+                broken.add(location)
+                reported.update(_around(location))
+                problem = _problem(file, lines, location, *error_text(error, location, data))
+                if (problem.line, problem.field) not in unreadable:
+                    problems.append(problem)
             for _, location in errors:
                 if location not in moved:
                     _remove(data, location)
@@ -133,19 +142,13 @@ def _with_default_p99(data: dict[str, Any]) -> dict[str, Any]:
 
 def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:
     """Drops "not a whole number" for a location, if there are errors inside of it: the other type was meant."""
-    locations = [location for _, location in errors]
-    return [
-        (error, location)
-        for error, location in errors
-        if not (error["type"] == "int_type" and any(other[:-1][: len(location)] == location for other in locations))
-    ]
+    sections = {place for _, location in errors for place in _around(location[:-1])}
+    return [(error, location) for error, location in errors if error["type"] != "int_type" or location not in sections]
 
 
-def _is_reported(location: Location, broken: set[Location]) -> bool:
-    """Whether this location, or one inside of it, was already reported.
-
-    A wrong item removes its whole list, and a misspelt name leaves a field missing: neither is a second problem."""
-    return any(known[: len(location)] == location for known in broken)
+def _around(location: Location) -> Iterator[Location]:
+    """The location, and every section around it."""
+    return (location[:end] for end in range(1, len(location) + 1))
 
 
 def _misspelt(errors: list[tuple[ErrorDetails, Location]], data: dict[str, Any]) -> dict[Location, Location]:

@@ -7,11 +7,12 @@ from typing import Any
 
 import yaml
 
-from config.errors import ArchiveError
+from config.errors import ArchiveError, SpecError
 from config.mar import open_mar
 from config.record import Record
 from config.render import render_model_config
 from config.spec import Spec
+from config.yaml_lines import read_yaml
 
 _MODEL_CONFIG = "model-config.yaml"
 
@@ -52,9 +53,9 @@ def _packed_settings(mar: Path, record: Record) -> dict[str, Any]:
         # A server also reads the sample when it starts, so it must be readable.
         archive.read(record.sample.file)
     try:
-        settings = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as err:
-        raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: not readable as YAML", hint="marina package SPEC") from err
-    if not isinstance(settings, dict):
-        raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: is not a mapping", hint="marina package SPEC")
+        settings, _, problems = read_yaml(text.decode("utf-8", "replace"), f"{mar}: `{_MODEL_CONFIG}`")
+    except SpecError as err:
+        problems = err.problems
+    if problems:
+        raise ArchiveError(str(problems[0]), hint="marina package SPEC")
     return compiled_in | settings

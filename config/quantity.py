@@ -10,7 +10,9 @@ _DECIMAL = ("k", "M", "G", "T", "P", "E")
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _WITH_FRACTIONS = ("n", "u", "m", "", *_DECIMAL)
 _EXPONENTS = ("e-9", "e-6", "e-3", "", "e3", "e6", "e9", "e12", "e15", "e18")
-_PATTERN = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?")
+_PATTERN = re.compile(r"([0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?")
+# The largest that Kubernetes keeps.
+_LARGEST = 2**63 - 1
 
 
 def quantity(text: str) -> float:
@@ -36,14 +38,16 @@ def canonical(text: str) -> str:
 def _parse(text: str) -> tuple[Fraction, str]:
     """The value, and the suffix or exponent that it was written with."""
     match = _PATTERN.fullmatch(text)
-    if match is None:
-        raise ValueError("allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`")
-    number, suffix = Fraction(match[1]), match[2] or ""
+    number, suffix = (Fraction(match[1]), match[2] or "") if match else (Fraction(_LARGEST + 1), "")
     if suffix in _BINARY:
-        return number * 1024 ** (1 + _BINARY.index(suffix)), suffix
-    if suffix in _WITH_FRACTIONS:
-        return number * Fraction(1000) ** (_WITH_FRACTIONS.index(suffix) - 3), suffix
-    return number * Fraction(10) ** int(suffix[1:]), suffix
+        number *= 1024 ** (1 + _BINARY.index(suffix))
+    elif suffix in _WITH_FRACTIONS:
+        number *= Fraction(1000) ** (_WITH_FRACTIONS.index(suffix) - 3)
+    else:
+        number *= Fraction(10) ** int(suffix[1:])
+    if number > _LARGEST:
+        raise ValueError("allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`")
+    return number, suffix
 
 
 def _reduced(count: int, base: int, suffixes: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -255,7 +256,7 @@ def read_package(folder: Path) -> Package:
     """Reads `package.json` of a build folder."""
     file = folder / "package.json"
     try:
-        return Package.model_validate_json(file.read_text(encoding="utf-8"))
+        return Package.model_validate_json(file.read_bytes())
     except FileNotFoundError as err:
         raise InputError(f"{file}: nothing was packaged yet", hint="marina package SPEC") from err
     except ValidationError as err:
@@ -276,6 +277,7 @@ def write_json(file: Path, data: dict[str, Any]) -> None:
 def write_text(file: Path, text: str) -> None:
     """Writes a text file; a reader sees the old file or the new one, never half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
+    # A name of its own, because two processes may write the same record.
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(file)

@@ -117,7 +117,7 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Pa
         # The handler decodes, so that it also sees bodies that are not JSON, and can name the mistake.
         "decode_input_request": "false",
         # The handler refuses bodies over the limit with a reason; far above it, TorchServe does so without one.
-        "max_request_size": round(serving.max_request_mb * 1_000_000 * FRONTEND_LIMIT_FACTOR),
+        "max_request_size": min(2**31 - 1, round(serving.max_request_mb * 1_000_000 * FRONTEND_LIMIT_FACTOR)),
         # TorchServe kills the worker for a larger answer, so the handler's own limit is lower.
         "max_response_size": round(serving.max_response_mb * 1_000_000) + 65_536,
         "job_queue_size": serving.queue,

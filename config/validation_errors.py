@@ -23,18 +23,22 @@ _WANTED = {
     "finite_number": "a finite number",
     "float_type": "a number",
     "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "int_type": "a whole number",
     "model_type": "a mapping",
     "string_type": "text",
     "tuple_type": "a list",
 }
 _BOUNDS = {
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "less_than_equal": "{le:g} or less",
+    "greater_than": "more than {gt:.12g}",
+    "greater_than_equal": "{ge:.12g} or more",
+    "less_than": "less than {lt:.12g}",
+    "less_than_equal": "{le:.12g} or less",
     "string_too_short": "text that is not empty",
     "too_short": "{min_length} or more items",
 }
+# Numbers that YAML takes for text: in quotes, or with an exponent but without a point or a sign.
+_NUMBER = re.compile(r"\d{1,12}(\.\d{0,12})?([eE][+-]?\d{1,2})?")
 
 
 def field_location(error: ErrorDetails) -> Location:
@@ -44,13 +48,11 @@ def field_location(error: ErrorDetails) -> Location:
     names before a `|`."""
     location: list[str | int] = []
     annotation: Any = Spec
-    for part in error["loc"]:
+    for place, part in enumerate(error["loc"], 1):
         inner = _step(annotation, part)
-        if inner is None and _is_section(annotation) and error["type"] != "extra_forbidden":
-            continue
-        if annotation is not None and (inner is not None or error["type"] == "extra_forbidden"):
+        if inner is not None or (error["type"] == "extra_forbidden" and place == len(error["loc"])):
             location.append(part)
-        annotation = inner
+            annotation = inner
     named = _named_field(error)
     if not named:
         return tuple(location)
@@ -73,14 +75,19 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
         text = str(context["error"]).rpartition("|")[2]
         # A section's check may be about the key of an entry instead of its value.
         return f"got {_shown(location[-1])} {text}" if text.startswith(BAD_KEY) else f"got {_shown(got)}, {text}", None
-    hint = None
-    if kind == "string_type" and isinstance(got, (int, float)):
-        key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
-        hint = f'put it in quotes: {key}"{got}"'
     if kind == "string_pattern_mismatch":
         allowed = PATTERNS[context["pattern"]]
     else:
         allowed = _WANTED[kind] if kind in _WANTED else _BOUNDS[kind].format(**context)
+    if error["loc"][-1] == "[key]":
+        return f"got {_shown(location[-1])} {BAD_KEY}{allowed}", None
+    hint = None
+    key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
+    if kind == "string_type" and isinstance(got, (int, float)):
+        # Not the value: of `1.10`, YAML has left 1.1.
+        hint = f'put it in quotes: {key}"…"'
+    elif key and kind in ("int_type", "float_type") and isinstance(got, str) and _NUMBER.fullmatch(got):
+        hint = f"{key}{float(got):.12g}"
     return f"got {_shown(got)}, allowed: {allowed}", hint
 
 
@@ -166,6 +173,8 @@ def _alternatives(annotation: Any) -> str:
     patterns = [PATTERNS[str(constraint.pattern)] for constraint in _constraints(annotation)]
     if patterns and int in parts:
         return ", ".join([*([listed(words)] if words else []), *patterns])
+    if bool in parts and str in parts:
+        return "a number, text, `true` or `false`"
     if not words:
         return ""
     return listed(words) + (" or a number above 0" if int in parts or float in parts else "")
@@ -194,7 +203,7 @@ def _shown(value: object) -> str:
     if value is None:
         return "nothing"
     text = json.dumps(value, default=str, ensure_ascii=False)
-    if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
+    if isinstance(value, str) and value.isprintable() and not value.replace(".", "", 1).isdigit():
         text = value
     if "://" in text:
         # A password or a signature in an address is never shown.

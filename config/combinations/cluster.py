@@ -31,8 +31,9 @@ def _forecast_needs_the_request_metric(spec: Spec) -> Conflicts:
 @rule("kubernetes.network")
 def _policy_fields_need_a_policy(spec: Spec) -> Conflicts:
     network = spec.kubernetes.network
-    for name in ("clients", "egress"):
-        if getattr(network, name) and not network.policy:
+    for name in ("clients", "dns", "egress"):
+        # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
+        if getattr(network, name) != type(network).model_fields[name].default and not network.policy:
             field = f"kubernetes.network.{name}"
             yield field, "given, but `policy` is `false`, so it would have no effect", f"delete `{name}`"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os.path import isdir
+
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
 from config.hf_folder import FolderRefused, read_model_folder
 from config.spec import Spec
@@ -42,7 +44,7 @@ def _no_fields_that_an_encoder_ignores(spec: Spec) -> Conflicts:
 @rule("model.source", "model.task", into=FILES)
 def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.task is None or model.folder is None or not spec.path(model.folder).is_dir():
+    if model.task is None or model.folder is None or not isdir(spec.path(model.folder)):
         return
     try:
         folder = read_model_folder(spec.path(model.folder))

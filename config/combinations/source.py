@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
 from pathlib import Path
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
@@ -79,14 +80,14 @@ def _named_files_exist(spec: Spec) -> Conflicts:
     if model.weights and model.weights.endswith(WEIGHT_SUFFIXES):
         named["model.weights"] = model.weights
     for field, file in named.items():
-        if file and not spec.path(file).is_file():
+        if file and not isfile(spec.path(file)):
             yield field, f"no such file: `{spec.path(file)}`", _hint_for_missing(spec, field, file)
     for number, file in enumerate(model.files):
-        if not spec.path(file).is_file():
+        if not isfile(spec.path(file)):
             yield f"model.files.{number}", f"no such file: `{spec.path(file)}`", None
-    if model.folder and not spec.path(model.folder).is_dir():
+    if model.folder and not isdir(spec.path(model.folder)):
         yield "model.source", f"no such folder: `{spec.path(model.folder)}`", None
-    if model.calibration and not spec.path(model.calibration).is_dir():
+    if model.calibration and not isdir(spec.path(model.calibration)):
         yield "model.calibration", f"no such folder: `{spec.path(model.calibration)}`", None
 
 
@@ -98,10 +99,11 @@ def _torchvision_has_the_model(spec: Spec) -> Conflicts:
 
 def _hint_for_missing(spec: Spec, field: str, file: str) -> str:
     """The hint for a file that does not exist: a file with a similar name, or how to do without it."""
-    folder, key = spec.path(file).parent, field.rpartition(".")[2]
-    names = [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
+    folder, (section, key) = spec.path(file).parent, field.split(".")
+    names = [entry.name for entry in folder.iterdir() if isfile(entry)] if isdir(folder) else []
     if close := nearest(Path(file).name, names):
-        return f"{key}: {file.removesuffix(Path(file).name)}{close}"
+        rest = getattr(getattr(spec, section), key).removeprefix(file)
+        return f"{key}: {file.removesuffix(Path(file).name)}{close}{rest}"
     otherwise = {"weights": ", or try the rest with `weights: random`", "handler": "", "source": ""}
     return "put it there" + otherwise.get(key, f", or delete `{key}`")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from os.path import isdir
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
 from config.combinations.vllm import vllm_warnings
@@ -151,7 +152,7 @@ def _sample_is_json(spec: Spec) -> Conflicts:
 
 @rule("model.source", "model.handler", "text", into=FILES)
 def _the_folder_holds_a_language_model(spec: Spec) -> Conflicts:
-    if not spec.model.writes or spec.model.folder is None or not spec.path(spec.model.folder).is_dir():
+    if not spec.model.writes or spec.model.folder is None or not isdir(spec.path(spec.model.folder)):
         return
     try:
         folder = read_model_folder(spec.path(spec.model.folder), weights=spec.writing.engine != "fake")

@@ -53,9 +53,9 @@ def check_addresses(values: Mapping[str, str]) -> Iterator[Mistake]:
 
 
 def _check_form(key: str, values: Mapping[str, str]) -> Iterator[Mistake]:
-    if key not in values:
+    value = values.get(key, "")
+    if key not in values or "$$" in value:  # TorchServe replaces `$$NAME$$`
         return
-    value = values[key]
     if key in _GRPC:
         if not value or re.search(r"[/\s]|^[^:]*:\d+$", value):
             text = f"got `{value}`, allowed: a host or an IP address, without scheme and port"
@@ -65,7 +65,7 @@ def _check_form(key: str, values: Mapping[str, str]) -> Iterator[Mistake]:
     if match is None:
         text = f"got `{value}`, allowed: {_FORMS}; TorchServe stops at its start"
         yield Mistake(key, "error", "address-format", text, f"{key}={PROPERTIES[key].default}")
-    elif match[3] and int(match[3]) >= 65535:
+    elif match[3] and (len(match[3]) > 5 or int(match[3]) >= 65535):
         yield Mistake(
             key,
             "error",
@@ -89,10 +89,10 @@ def _listener(key: str, values: Mapping[str, str]) -> _Listener | None:
     value = values.get(key, PROPERTIES[key].default)
     if key in _GRPC:
         port = values.get(_GRPC[key], PROPERTIES[_GRPC[key]].default)
-        return _Listener(key, value, int(port)) if port.isdecimal() else None
+        return _Listener(key, value, int(port)) if re.fullmatch("[0-9]{1,5}", port) else None
     match = _ADDRESS.fullmatch(value)
-    if match is None or not match[2]:
-        return None  # a Unix socket
+    if match is None or not match[2] or "$$" in value:
+        return None  # a Unix socket, or known only when TorchServe has replaced `$$NAME$$`
     return _Listener(key, match[2], int(match[3] or _PORTS[key][match[1].lower() == "https"]))
 
 

@@ -6,9 +6,10 @@ TorchServe silently ignores what it does not know. Each finding names a rule, a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from config.errors import InputError, listed
+from config.errors import InputError, listed, printable
 from config.lint.finding import Finding
 from config.lint.model_config import lint_model_config
 from config.lint.properties import lint_properties
@@ -18,6 +19,7 @@ _LINTERS: dict[str, Callable[[bytes, str], list[Finding]]] = {
     ".yaml": lint_model_config,
     ".yml": lint_model_config,
 }
+_MAX_BYTES = 1_000_000
 
 
 def lint_file(path: Path) -> list[Finding]:
@@ -29,9 +31,22 @@ def lint_file(path: Path) -> list[Finding]:
             hint="marina check --properties config.properties",
         )
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError as err:
         raise InputError(f"{path}: no such file", hint="marina check --properties config.properties") from err
     except OSError as err:
         raise InputError(f"{path}: not readable: {err.strerror}") from err
-    return sorted(lint(data, str(path)), key=lambda finding: (finding.line, finding.key, finding.rule, finding.text))
+    if len(data) > _MAX_BYTES:
+        raise InputError(f"{path}: more than {_MAX_BYTES:,} bytes; such a file has a few thousand")
+    # Text from the file must not control the terminal.
+    findings = [
+        replace(
+            finding,
+            key=printable(finding.key),
+            text=printable(finding.text),
+            hint=finding.hint and printable(finding.hint),
+        )
+        for finding in lint(data, str(path))
+    ]
+    return sorted(findings, key=lambda finding: (finding.line, finding.key, finding.rule, finding.text))

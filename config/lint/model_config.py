@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
-from config.errors import listed, nearest
+from config.errors import SpecError, listed, nearest
 from config.lint.combinations import check_combinations
 from config.lint.finding import Finding, Level
 from config.lint.torchserve_keys import HANDLER_SECTIONS, INVENTED_MODEL_CONFIG, MODEL_CONFIG, MODEL_FILE, TORCHRUN, Key
+from config.yaml_lines import WRONG_VALUE, compose
 
 _IGNORED = "unknown key, TorchServe silently ignores it"
 _START = "minWorkers: 1"
@@ -48,15 +49,17 @@ class _Setting:
 def lint_model_config(data: bytes, file: str) -> list[Finding]:
     """Every finding in the bytes of a model-config.yaml called `file`."""
     try:
-        node = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
+        node = compose(data.decode("utf-8-sig"), file)
     except UnicodeDecodeError as err:
         line = data.count(b"\n", 0, err.start) + 1
         text = "not UTF-8, so the Python worker dies at its start, again and again"
         return [Finding(file, line, "", "error", "encoding", text, "save the file as UTF-8")]
-    except yaml.YAMLError as err:
-        mark = getattr(err, "problem_mark", None)
-        text = f"not readable as YAML: {getattr(err, 'problem', None) or err}; TorchServe takes defaults for everything"
-        return [Finding(file, mark.line + 1 if mark else 1, "", "error", "yaml-syntax", text)]
+    except SpecError as err:
+        (problem,) = err.problems
+        if not problem.text.startswith("not readable"):  # too large for this linter
+            raise
+        text = f"{problem.text}; TorchServe takes defaults for everything"
+        return [Finding(file, problem.line, "", "error", "yaml-syntax", text)]
     if node is None:
         text = "the file is empty, TorchServe stops at its start with a NullPointerException"
         return [Finding(file, 1, "", "error", "empty-file", text, _START)]
@@ -69,11 +72,11 @@ def lint_model_config(data: bytes, file: str) -> list[Finding]:
 def _check_keys(node: yaml.MappingNode, file: str) -> Iterator[Finding]:
     seen: dict[str, int] = {}
     for key, _ in node.value:
-        name, line = str(key.value), key.start_mark.line + 1
+        name, line = str(key.value) if isinstance(key, yaml.ScalarNode) else "", key.start_mark.line + 1
         if key.tag not in (_TEXT, "tag:yaml.org,2002:merge"):
             text = "YAML does not read it as text, so TorchServe stops at its start with a ClassCastException"
-            yield Finding(file, line, name, "error", "key-type", text, f'write "{name}" in quotes')
-        if name in seen:
+            yield Finding(file, line, name, "error", "key-type", text, f'write "{name}" in quotes' if name else None)
+        if name in seen and name:
             text = f"given twice, first on line {seen[name]}; the last one wins"
             yield Finding(file, line, name, "error", "duplicate-key", text, "delete one of the two lines")
         seen[name] = line
@@ -81,15 +84,19 @@ def _check_keys(node: yaml.MappingNode, file: str) -> Iterator[Finding]:
 
 def _settings(node: yaml.MappingNode) -> dict[str, _Setting]:
     scalars = yaml.constructor.SafeConstructor()
-    scalars.flatten_mapping(node)  # `<<: *anchor`
     settings = {}
+    try:
+        scalars.flatten_mapping(node)  # `<<: *anchor`
+    except yaml.MarkedYAMLError as err:
+        line = (err.problem_mark or node.start_mark).line + 1
+        settings["<<"] = _Setting("<<", line, node, err)
     for key, value in node.value:
         if key.tag != _TEXT:
             continue
         try:
             read = scalars.construct_object(value, deep=True)
-        except (yaml.YAMLError, ValueError) as err:  # a tag of Python or Java, an invalid date
-            read = err
+        except WRONG_VALUE as err:  # a tag of Python or Java, an invalid date
+            read = err if isinstance(err, (yaml.YAMLError, ValueError)) else ValueError("not what its tag says")
         settings[str(key.value)] = _Setting(str(key.value), key.start_mark.line + 1, value, read)
     return settings
 
@@ -173,9 +180,10 @@ def _check_value(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
 
 
 def _check_list(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
-    for item in setting.value:
+    for item, node in zip(setting.value, setting.node.value, strict=True):
         if not isinstance(item, int) or isinstance(item, bool) or item < 0:
-            text = f"got `{item}` in the list, allowed: whole numbers from 0; TorchServe ignores the list"
+            written = replace(setting, node=node).written
+            text = f"got {written} in the list, allowed: whole numbers from 0; TorchServe ignores the list"
             yield Finding(file, setting.line, key.name, "error", "device-ids", text, f"{key.name}: [0]")
             return
 
@@ -183,7 +191,7 @@ def _check_list(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
 def _check_int(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
     value, written = setting.value, setting.written.strip("`").lstrip("+-")
     if not -(2**31) <= value < 2**31:
-        text = f"got `{value}`, allowed: below {2**31}; TorchServe ignores it with one line in the log"
+        text = f"got `{written[:60]}`, allowed: below {2**31}; TorchServe ignores it with one line in the log"
         yield Finding(file, setting.line, key.name, "error", "int-range", text, f"{key.name}: {key.default}")
     elif ":" in written or (len(written) > 1 and written[0] == "0" and written.isdecimal()):
         how = "in base 60" if ":" in written else "as octal"
@@ -206,6 +214,8 @@ def _meant(setting: _Setting, key: Key) -> str:
         return str(int(number[1]))
     if key.kind == "int":
         return str(max(int(key.default), 1))
+    if key.kind == "bool" and str(setting.node.value).lower() in ("1", "true", "y", "yes", "on"):
+        return "true"
     if key.kind == "text" and not key.allowed:
         return f'"{setting.node.value}"'
     return key.default or {"list": "[0]", "map": "{nproc-per-node: 2}"}.get(key.kind) or key.allowed[0]

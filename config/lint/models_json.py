@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +25,7 @@ def check_models_json(value: str) -> Iterator[Mistake]:
     try:
         # Gson, which TorchServe uses, takes single quotes for double ones.
         data = json.loads(value if '"' in value else value.replace("'", '"'), object_pairs_hook=_unique)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         hint = f"{_SHAPE}, on one line or with a backslash at the end of each line but the last"
         yield _mistake(f"not JSON, {_STOPS}: {err}", hint)
         return
@@ -57,7 +59,7 @@ def _check_setting(place: str, name: str, value: Any) -> Iterator[Mistake]:
 
 def _is_count(value: Any) -> bool:
     if isinstance(value, str):  # Gson reads "8" as 8
-        return value.isdecimal() and int(value) > 0
+        return re.fullmatch(r"0*[1-9][0-9]{0,9}", value) is not None
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -70,8 +72,7 @@ def _is_mapping_of_mappings(data: Any) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if twice:
         raise ValueError(f"given twice: {listed(twice)}")
     return dict(pairs)

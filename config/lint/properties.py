@@ -92,8 +92,10 @@ def _check_launcher(file: _File, seen: dict[str, str]) -> Iterator[Finding]:
         if seen.get(key) != entry.value.strip():
             got = f"`{seen[key]}`" if key in seen else "nothing"
             text = f"the torchserve launcher reads {got}: it knows `=` only, no continuation lines and no escapes"
-            hint = f"{key}={entry.value.strip()}"
-            yield file.finding(entry, "error", "launcher-line", text, f"write it on one line: {hint}")
+            hint = f"write it on one line: {key}={entry.value.strip()}"
+            if key != "vmargs" and "\\" in seen.get(key, "").rstrip("\\"):
+                hint = f"write `/` for each backslash: {key}=" + re.sub(r"\\+", "/", seen[key])
+            yield file.finding(entry, "error", "launcher-line", text, hint)
         if _REPLACED.search(entry.value):
             text = "the torchserve launcher does not replace `$$NAME$$`"
             yield file.finding(entry, "error", "dollar-substitution", text, f"write the value itself: {key}=<value>")
@@ -110,13 +112,14 @@ def _check_entry(file: _File, entry: Property) -> Iterator[Finding]:
         return
     key = PROPERTIES[entry.key]
     mistakes = check_models_json(entry.value) if key.kind == "json" else check_value(key, entry)
-    findings = [mistake.at(file.name, entry.line) for mistake in mistakes]
+    # Of `$$NAME$$`, TorchServe reads the value of the environment variable.
+    findings = [] if _REPLACED.search(entry.value) else [mistake.at(file.name, entry.line) for mistake in mistakes]
     yield from findings or _check_traps(file, entry)
 
 
 def _check_characters(file: _File, entry: Property) -> Iterator[Finding]:
-    if not entry.raw.isascii():
-        given = entry.raw.encode("latin-1").decode("utf-8", "replace")
+    given = entry.raw.encode("latin-1").decode("utf-8", "replace")
+    if not entry.raw.isascii() and "\ufffd" not in given:
         escaped = re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], given)
         text = f"Java reads the file as Latin-1, and so `{given}` as `{entry.raw}`"
         yield file.finding(entry, "error", "encoding", text, escaped)

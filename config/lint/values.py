@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic_core import SchemaError
 
 from config.errors import listed
 from config.lint.finding import Mistake
@@ -23,6 +27,8 @@ def check_value(key: Key, entry: Property) -> Iterator[Mistake]:
         reads = "reads as `false`, because the space" if key.kind == "bool" else "the space"
         text = f"{reads} at the end is part of the value"
         yield Mistake(key.name, "error", "trailing-space", text, f"{key.name}={value}")
+    elif key.kind == "text" and re.fullmatch(r"([\"']).*\1", value):
+        yield Mistake(key.name, "error", "quotes", "the quotes are part of the value", f"{key.name}={value[1:-1]}")
     elif key.kind == "bool":
         yield from _check_bool(key, value)
     elif key.kind in _BITS:
@@ -60,7 +66,7 @@ def _check_bool(key: Key, value: str) -> Iterator[Mistake]:
 
 def _check_int(key: Key, value: str) -> Iterator[Mistake]:
     limit = 2 ** _BITS[key.kind]
-    if not re.fullmatch(r"[+-]?\d+", value) or not -limit <= int(value) < limit:
+    if not re.fullmatch(r"[+-]?0*\d{1,19}", value, re.ASCII) or not -limit <= int(value) < limit:
         text = f"got `{value}`, allowed: a whole number ({key.note}) below {limit}; TorchServe fails when it reads it"
         yield Mistake(key.name, "error", "int-format", text, f"{key.name}={key.default or 1}")
         return
@@ -80,7 +86,7 @@ def _check_float(key: Key, value: str) -> Iterator[Mistake]:
 def _check_regex(key: Key, value: str) -> Iterator[Mistake]:
     try:
         re.compile(value)
-    except re.error as err:
+    except (re.error, OverflowError, RecursionError) as err:
         if not re.search(r"\\[pPhHvVQ]|&&", value):  # Java has these, Python does not
             text = f"got `{value}`, which is not a regular expression ({err}); TorchServe stops at its start"
             yield Mistake(key.name, "error", "regex-format", text, f"{key.name}=(AWS_.*|.*SECRET.*)")
@@ -99,10 +105,12 @@ def _check_urls(key: Key, value: str) -> Iterator[Mistake]:
 
 
 def _matches(pattern: str, url: str) -> bool:
+    # Not with `re`, which a pattern such as `((a|.)*)*b` would keep busy for years.
     try:
-        return re.fullmatch(pattern, url, re.IGNORECASE) is not None
-    except re.error:
+        TypeAdapter(Annotated[str, StringConstraints(pattern=f"(?i)^(?:{pattern})$")]).validate_python(url)
+    except (ValidationError, SchemaError):
         return False
+    return True
 
 
 def _check_allowed(key: Key, value: str) -> Iterator[Mistake]:

@@ -181,9 +181,10 @@ def log_axis(low: float, high: float, text: Callable[[float], str]) -> Axis:
 
 def milliseconds(value: float) -> str:
     """A time in milliseconds as text: `500 µs`, `20 ms`, `1.5 s`."""
-    if value >= 1000:
-        return f"{value / 1000:.3g} s"
-    return f"{value:.3g} ms" if value >= 1 else f"{value * 1000:.3g} µs"
+    # Half a unit below the next one, or rounding would write `1e+03 ms`.
+    if value >= 999.5:
+        return f"{value / 1000:.3g} s" if value < 999_500 else f"{value / 1000:,.0f} s"
+    return f"{value:.3g} ms" if value >= 0.9995 else f"{value * 1000:.3g} µs"
 
 
 def _clipped(share: float) -> float:

@@ -14,24 +14,41 @@ from config.sections.section import (
     PERCENT,
     Count,
     DeviceName,
+    Filled,
     HostName,
     ImageName,
     Labels,
     Name,
     NamespacedName,
+    Natural,
     ObjectName,
     PageUrl,
     Registry,
     Section,
     Taint,
     Url,
+    UrlPath,
     is_valid,
 )
 from config.sections.store import ModelStore
 
 _MIB = 2**20
 
-PodsOrShare = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=PERCENT)]
+PodsOrShare = Natural | Annotated[str, StringConstraints(pattern=PERCENT)]
+
+
+def _bare_number(amount: object) -> object:
+    # Kubernetes takes `cpu: 2` without quotes, so do we.
+    return str(amount) if isinstance(amount, (int, float)) and not isinstance(amount, bool) else amount
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch(r"[1-9][0-9]{0,4}", text) is not None and int(text) < 65536
+
+
+def _is_network(text: str) -> bool:
+    # `ip_network` also takes addresses without a length, and netmasks, but the cluster does not.
+    return re.search(r"/[0-9]+$", text) is not None and is_valid(text, ip_network)
 
 
 class Scaling(Section):
@@ -79,19 +96,15 @@ class Resources(Section):
     memory: str = "auto"
     """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter more than the measured peak, or at
     least 2Gi if nothing was measured. Lands in the Deployment."""
-    processor: Annotated[str, Field(min_length=1)] | None = None
+    processor: Filled | None = None
     """Processor of the nodes, as `model name` in their `/proc/cpuinfo`: evidence that was measured on another one is
     refused; default: any. Compared with `evidence.json`."""
-    gpu: Annotated[int, Field(ge=0)] = 0
+    gpu: Natural = 0
     """GPUs of a pod. Lands in the Deployment."""
     gpu_resource: DeviceName = "nvidia.com/gpu"
     """The cluster's name for a GPU, such as `nvidia.com/mig-1g.10gb` for a slice of one. Lands in the Deployment."""
 
-    @field_validator("cpu", mode="before")
-    @classmethod
-    def _bare_number(cls, cores: object) -> object:
-        # Kubernetes takes `cpu: 2` without quotes, so do we.
-        return str(cores) if isinstance(cores, (int, float)) and not isinstance(cores, bool) else cores
+    _bare_numbers = field_validator("cpu", "memory", mode="before")(_bare_number)
 
     @field_validator("cpu", "memory")
     @classmethod
@@ -100,7 +113,7 @@ class Resources(Section):
             return text
         if quantity(text) <= 0:
             raise ValueError("allowed: more than 0")
-        if info.field_name == "cpu" and canonical(text)[-1] in "nu":
+        if info.field_name == "cpu" and canonical(text).endswith(("n", "u", "e-6", "e-9")):
             raise ValueError("allowed: thousandths of a core, `500m`")
         if info.field_name == "memory" and quantity(text) < _MIB:
             raise ValueError("allowed: at least `1Mi`; `m` is a thousandth of a byte")
@@ -142,24 +155,20 @@ class Network(Section):
     @field_validator("dns")
     @classmethod
     def _name_servers(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        for entry in entries:
+        for number, entry in enumerate(entries):
             place, _, port = entry.rpartition(":")
-            valid = port.isdigit() and 0 < int(port) < 65536
-            if "/" in place:
-                valid = valid and is_valid(place, ip_network)
-            else:
-                valid = valid and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", place) is not None
-            if not valid:
-                raise ValueError("allowed: `NAMESPACE:PORT` or `CIDR:PORT` such as `openshift-dns:5353`")
+            named = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", place) is not None
+            if not ((named or _is_network(place)) and _is_port(port)):
+                raise ValueError(f"{number}|allowed: `NAMESPACE:PORT` or `CIDR:PORT` such as `openshift-dns:5353`")
         return entries
 
     @field_validator("egress")
     @classmethod
     def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        for entry in entries:
+        for number, entry in enumerate(entries):
             network, _, port = entry.rpartition(":")
-            if not (is_valid(network, ip_network) and port.isdigit() and 0 < int(port) < 65536):
-                raise ValueError("allowed: `CIDR:PORT` such as `10.0.0.0/8:443`")
+            if not (_is_network(network) and _is_port(port)):
+                raise ValueError(f"{number}|allowed: `CIDR:PORT` such as `10.0.0.0/8:443` or `10.0.0.5/32:443`")
         return entries
 
 
@@ -194,6 +203,8 @@ class LogShipper(Section):
     memory: str = "64Mi"
     """Memory that it may use, on top of the pod's. Lands in the Deployment."""
 
+    _bare_numbers = field_validator("cpu", "memory", mode="before")(_bare_number)
+
     @field_validator("cpu", "memory")
     @classmethod
     def _is_quantity(cls, text: str) -> str:
@@ -209,7 +220,7 @@ class Route(Section):
     """The Gateway as `NAMESPACE/NAME`; it must allow routes from this namespace. Lands in the HTTPRoute."""
     hostnames: tuple[HostName, ...] = ()
     """Host names of the service; default: all that the Gateway listens for. Lands in the HTTPRoute."""
-    path: Annotated[str, Field(min_length=1)] | None = None
+    path: UrlPath | None = None
     """Requests whose path starts with this are sent to the service; default: `/predictions/NAME`. Lands in the
     HTTPRoute."""
 
@@ -229,7 +240,7 @@ class Kubernetes(Section):
     """What one pod may use."""
     rollout: Rollout = Rollout()
     """How a new version replaces the old one."""
-    run_as_user: Annotated[int, Field(ge=1)] | None = 10001
+    run_as_user: Count | None = 10001
     """User and group of the pods' processes; the default is the image's own. null: the namespace chooses, as on
     OpenShift. Lands in the Deployment."""
     node_selector: Labels = Field(default={})

@@ -9,17 +9,16 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from config.sections.section import BAD_KEY, Labels, Section, is_valid
+from config.sections.section import BAD_KEY, LABEL, Labels, Section, is_valid
 
 # Data as Kubernetes has it; `marina verify` checks the result against its schemas.
 Raw = dict[str, Any]
 OWN_LABELS, OWN_ANNOTATIONS = "app.kubernetes.io/", "marina/"
-_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
-_VARIABLE = re.compile(r"[A-Za-z_][\w.-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _SOURCE = re.compile(r"(configmap|secret)/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MOUNT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/\w[\w.-]*(/\w[\w.-]*)*)?(:ro)?")
-_PATH = re.compile(r"(/[\w.-]+)+")
+_PATH = re.compile(r"(/\.?[\w-][\w.-]*)+")
 
 
 class Dns(Section):
@@ -155,7 +154,7 @@ def _without_own(entries: dict[str, str], own: str) -> dict[str, str]:
     for key in entries:
         if key.startswith(own):
             raise ValueError(f"{key}|{BAD_KEY}others than `{own}…`, which are Marina's own")
-    _check_keys(entries, _KEY, "what Kubernetes takes, such as `team` or `example.org/team`")
+    _check_keys(entries, LABEL, "what Kubernetes takes, such as `team` or `example.org/team`")
     return entries
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from config.cpu_targets import CpuTarget
 from config.sections.encoding import Encoding
-from config.sections.section import Count, Identifier, Section, Share
+from config.sections.section import Count, Filled, Identifier, Natural, Section, Share
 from config.sections.varying import Varying
 
 Precision = Literal["bf16", "fp16", "fp32", "int4", "int8"]
@@ -34,7 +34,7 @@ class Image(Section):
     """Each channel is divided by it after `mean`; one number, or one for each channel. Compiled into the graph."""
     interpolation: Literal["bicubic", "bilinear", "nearest"] = "bilinear"
     """How pixels are scaled. Lands in the record of the MAR."""
-    top_k: Annotated[int, Field(ge=0)] = 5
+    top_k: Natural = 5
     """How many classes an answer names; 0, for handlers of your own, leaves the network's outputs as they are. Compiled
     into the graph."""
     max_pixels: Count = 40_000_000
@@ -87,10 +87,10 @@ class Tensor(Section):
 class Model(Section):
     """What is served."""
 
-    source: Annotated[str, Field(min_length=1)]
+    source: Filled
     """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
     `transformers` saves it. Read by `marina package`."""
-    weights: str | None = None
+    weights: Filled | None = None
     """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`, `.pth` or
     `.ckpt` state dict or checkpoint; a `.pt2` program and a `hf:` folder contain theirs. Read by `marina package`."""
     handler: str = "image"
@@ -104,12 +104,12 @@ class Model(Section):
     """How an encoder reads texts."""
     image: Image | None = None
     """Input of an `image` model; default for torchvision: what the model's weights need."""
-    inputs: dict[Identifier, Tensor] | None = None
+    inputs: Annotated[dict[Identifier, Tensor], Field(min_length=1)] | None = None
     """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by a handler of your own unless
     there is an `image`."""
-    outputs: tuple[Identifier, ...] | None = None
+    outputs: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
-    labels: str | None = None
+    labels: Filled | None = None
     """`imagenet`, or a text file with one label on each line; default: answers have no labels. Lands in the MAR."""
     precision: Precision = "fp32"
     """fp32, bf16 or int8 on cpu, and int4 for a compiled `text` model; fp32, fp16 or bf16 on cuda. Compiled into the
@@ -125,7 +125,7 @@ class Model(Section):
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
     """The batch sizes that are compiled, and run once before a worker is ready, in rows; a batch is cut and padded to
     them. Lands in the MAR."""
-    calibration: str | None = None
+    calibration: Filled | None = None
     """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
     them, and every artifact is checked on them. For a `text` model: texts that it should know, see
     `text.max_perplexity`."""
@@ -136,7 +136,7 @@ class Model(Section):
     """For tensor outputs: the largest difference allowed, as a share of the largest value of the eager output."""
     on_mismatch: Literal["fail", "jit"] = "fail"
     """If an artifact does not fit the serving machine: refuse to start, or compile there (logged and counted)."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of `random` weights and generated inputs."""
 
     @field_validator("batch_sizes")
@@ -145,6 +145,13 @@ class Model(Section):
         if list(sizes) != sorted(set(sizes)):
             raise ValueError("allowed: different sizes in ascending order")
         return sizes
+
+    @field_validator("outputs")
+    @classmethod
+    def _different(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names and len(set(names)) < len(names):
+            raise ValueError("allowed: a different name for each output")
+        return names
 
     @property
     def folder(self) -> str | None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.sections.section import Section, Share
+from config.sections.section import Filled, Section, Share
 
 
 class Slo(Section):
@@ -38,15 +38,18 @@ class Slo(Section):
 class Load(Section):
     """What the load test and the readiness inference send."""
 
-    sample: str | None = None
+    sample: Filled | None = None
     """A picture, a `.json` or a `.npy` file; default: one generated from the model's inputs. Lands in the MAR."""
-    samples: dict[str, Annotated[float, Field(gt=0)]] | None = None
+    samples: Annotated[dict[Filled, Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
     """What the load test sends instead of `sample`: files or folders of files, each with its weight. With `{cat.jpg: 3,
     pages/: 1}`, three of four requests send the cat. Each line of a `.jsonl` file is a body. Default: `sample` alone.
     Read by `marina loadtest`, `calibrate` and `compare`."""
-    max_tokens: dict[Annotated[int, Field(ge=1, strict=False)], Annotated[float, Field(gt=0)]] | None = None
+    max_tokens: (
+        Annotated[dict[Annotated[int, Field(ge=1, strict=False)], Annotated[float, Field(gt=0)]], Field(min_length=1)]
+        | None
+    ) = None
     """For a language model: the lengths of answers that the load test asks for, in tokens, each with its weight, `{32:
     5, 256: 1}`; default: what the samples ask for. Read by `marina loadtest`, `calibrate` and `compare`."""
-    replay: str | None = None
+    replay: Filled | None = None
     """A trace of real traffic that is replayed instead of a constant rate: CSV or JSON lines with the `time` of each
     request (seconds, or ISO 8601) and optionally the file of its `sample`; default: none. Read by `marina loadtest`."""

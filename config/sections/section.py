@@ -20,8 +20,10 @@ PATTERNS = {
     r"^[^\s@:]([^\s]*[^\s:])?$": "a reference such as `registry.local/team/name:tag`",
     r"^\w[\w.-]*(/\w[\w.-]*)*$": "a path such as `models/digits.mar`",
     r"^(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a host name such as `digits.example.org` or `*.example.org`",
-    r"^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$": "a registry and a path such as `registry.local/team`",
-    r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][\w.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
+    r"^[a-z0-9]([-a-z0-9._]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]([-a-z0-9._]*[a-z0-9])?)*$": (
+        "a registry and a path such as `registry.local/team`"
+    ),
+    r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
     r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""": "an address (`https://…`) or a path",
     r"^rediss?://([^\s/?#:@]+@)?(\[[0-9a-fA-F:]+\]|[^\s/?#:@\[\]]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$": (
         "an address such as `redis://HOST:6379/0`, without a password"
@@ -29,7 +31,8 @@ PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$": "a header's name of letters, digits and `-`",
     r"^[A-Z]{3}$": "three capital letters such as `USD`",
     r"^(100|[1-9]?[0-9])%$": "a whole number, or a share such as `25%`",
-    r"^(/[\w.-]+)+$": "a path that begins with `/`",
+    r"^(/\.?[\w-][\w.-]*)+$": "a path that begins with `/`, without `..`",
+    r"^/[^\s?#]*$": "a path that begins with `/`, without a query",
 }
 (
     _NAME,
@@ -50,8 +53,9 @@ PATTERNS = {
     CURRENCY,
     PERCENT,
     _ABSOLUTE,
+    _URL_PATH,
 ) = PATTERNS
-_LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
+LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _CHARACTERS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
 # How the ValueError of a check begins, after the key and `|`, if the key of an entry is wrong and not its value.
 BAD_KEY = "as a name, allowed: "
@@ -59,9 +63,9 @@ BAD_KEY = "as a name, allowed: "
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
-        if not _LABEL.fullmatch(key):
+        if not LABEL.fullmatch(key):
             raise ValueError(f"{key}|{BAD_KEY}{_CHARACTERS}, with or without `example.org/` before them")
-        if value and ("/" in value or not _LABEL.fullmatch(value)):
+        if value and ("/" in value or not LABEL.fullmatch(value)):
             raise ValueError(f"{key}|allowed: {_CHARACTERS}")
     return labels
 
@@ -91,9 +95,14 @@ DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
 RedisUrl = Annotated[str, StringConstraints(pattern=_REDIS)]
 HeaderName = Annotated[str, StringConstraints(pattern=_HEADER)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=_ABSOLUTE)]
+UrlPath = Annotated[str, StringConstraints(pattern=_URL_PATH)]
+Filled = Annotated[str, Field(min_length=1)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
+# The largest number that Java and Kubernetes take.
+_LARGEST = 2**31 - 1
+Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
+Seconds = Annotated[float, Field(gt=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -101,4 +110,11 @@ class Section(BaseModel):
     """The base of all sections: frozen, unknown keys are errors, and text is never silently converted to a number."""
 
     # Deferred, or every import would compile the validators of each section, and then again as parts of the spec's.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        defer_build=True,
+    )

@@ -50,10 +50,10 @@ class Serving(Section):
     retry_window_s: Count = 600
     """How long a worker that keeps failing is restarted before the server gives up, s; at least `startup_timeout_s` +
     60. Lands in `model-config.yaml` as `maxRetryTimeoutInSec`."""
-    max_request_mb: Annotated[float, Field(gt=0, le=1024)] = 10
+    max_request_mb: Annotated[float, Field(ge=0.001, le=1024)] = 10
     """Largest body of a request, MB of 1,000,000 bytes; larger ones get 413. Lands in the record of the MAR, and 2.5
-    times as large in `config.properties` as `max_request_size`: above that TorchServe itself answers 413, without a
-    body."""
+    times as large, at most 2,147,483,647, in `config.properties` as `max_request_size`: above that TorchServe itself
+    answers 413, without a body."""
     max_connections: Count = 2048
     """Most connections to the inference port at the same time. When there are more, the one that has been idle longest
     is closed; if none is idle, the new one is answered 503. It is lowered if the process may not open that many files.
@@ -61,13 +61,13 @@ class Serving(Section):
     idle_timeout_s: Count = 620
     """A connection that is idle for this long is closed, s. Keep it longer than your load balancer's idle timeout, or
     the load balancer may send a request just as the connection is closed. Lands in the Java command."""
-    max_response_mb: Annotated[float, Field(gt=0, le=1024)] = 10
+    max_response_mb: Annotated[float, Field(ge=0.001, le=1024)] = 10
     """Largest answer, MB; a larger one becomes a 500. Lands in `config.properties` as `max_response_size`."""
     cache: Cache | None = None
     """Caches answers, and returns them for the same request; for a language model only those that do not depend on
     chance: `temperature: 0` or a `seed`. Default: every request is computed. Load tests and other measurements do not
     use it."""
-    java_heap_mb: Annotated[int, Field(ge=64)] = 512
+    java_heap_mb: Annotated[int, Field(ge=64, le=1_048_576)] = 512
     """Heap of TorchServe's frontend, MB. Lands in the Java command as `-Xmx`."""
     java_compiler: Literal["auto", "quick", "full"] = "auto"
     """How thoroughly Java compiles TorchServe's frontend. full: more requests/s for a tiny model, but compiling takes
@@ -83,7 +83,7 @@ class Serving(Section):
     access_log_max_rps: Count = 20
     """The rate above which `access_log: auto` logs errors only, and the most errors that it logs, requests/s. Read by
     the supervisor."""
-    drain_propagation_s: Annotated[float, Field(ge=0)] = 5
+    drain_propagation_s: Annotated[float, Field(ge=0, le=86_400)] = 5
     """How long a stopping pod goes on serving until load balancers have noticed, s. Read by the supervisor; lands in
     the Deployment's grace period."""
     drain_timeout_s: Seconds = 30

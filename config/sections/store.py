@@ -75,6 +75,7 @@ class ModelStore(Section):
         for name in ("secret", "cache"):
             if not self.downloads and getattr(self, name) is not None:
                 raise ValueError(f"{name}|but nothing is downloaded: delete it, or set `url`")
-        if self.downloads and "path" in self.model_fields_set:
+        # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
+        if self.downloads and self.path != type(self).model_fields["path"].default:
             raise ValueError("path|but `url` is not a volume: put the path into the address")
         return self

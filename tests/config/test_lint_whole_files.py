@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from linting import CLEAN_MODEL_CONFIG, CLEAN_PROPERTIES, IGNORED, lint, only
+from linting import CLEAN_MODEL_CONFIG, CLEAN_PROPERTIES, IGNORED, changed, lint, only
 
 from config.errors import InputError
 from config.lint.java_properties import read_as_launcher, read_properties
@@ -130,7 +130,14 @@ def test_findings_are_sorted_by_line(tmp_path: Path) -> None:
             b"a: 1\n---\nb: 2\n",
             "yaml-syntax",
             2,
-            "not readable as YAML: but found another document; TorchServe takes defaults for everything",
+            "not readable as YAML: expected a single document in the stream, but found another document; "
+            "TorchServe takes defaults for everything",
+        ),
+        (
+            b"a: 1\nb: " + b"[" * 5000,
+            "yaml-syntax",
+            2,
+            "not readable as YAML: nested too deep; TorchServe takes defaults for everything",
         ),
         (
             b"a: 1\nb: \xff\n",
@@ -159,6 +166,70 @@ def test_a_model_config_that_is_not_a_mapping(tmp_path: Path, content: bytes, ru
 def test_config_properties_in_another_encoding(tmp_path: Path, content: bytes, line: int, text: str) -> None:
     finding = only(lint(tmp_path, content, "config.properties"))
     assert (finding.rule, finding.level, finding.line, finding.text) == ("encoding", "error", line, text)
+
+
+def test_a_line_in_latin_1_is_one_finding(tmp_path: Path) -> None:
+    finding = only(lint(tmp_path, CLEAN_PROPERTIES.encode() + b"metrics_config=/caf\xe9.yaml\n", "config.properties"))
+    assert (finding.rule, finding.line) == ("encoding", 10)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param("job_queue_size=" + "9" * 5000, id="a number"),
+        pytest.param("inference_address=http://0.0.0.0:" + "9" * 5000, id="a port"),
+        pytest.param("models=" + "[" * 100_000, id="brackets"),
+        pytest.param('models={"a":{"1":{"minWorkers":"' + "9" * 5000 + '"}}}', id="a number in quotes"),
+        pytest.param("blacklist_env_vars=" + "(" * 20_000, id="parentheses"),
+    ],
+)
+def test_very_long_values_are_findings(tmp_path: Path, lines: str) -> None:
+    text, line = changed(CLEAN_PROPERTIES, lines, "=")
+    assert [finding.line for finding in lint(tmp_path, text, "config.properties")] == [line]
+
+
+def test_an_expression_that_would_take_years_is_checked_at_once(tmp_path: Path) -> None:
+    text, _ = changed(CLEAN_PROPERTIES, "allowed_urls=(.*)*(.*)*(.*)*(.*)*x,((h|t|p|.)*)*y", "=")
+    assert lint(tmp_path, text, "config.properties") == []
+
+
+@pytest.mark.parametrize(
+    "line", ["job_queue_size=$$QUEUE$$", "inference_address=http://0.0.0.0:$$PORT$$", "metrics_address=$$METRICS$$"]
+)
+def test_values_that_torchserve_takes_from_the_environment_are_not_judged(tmp_path: Path, line: str) -> None:
+    text, _ = changed(CLEAN_PROPERTIES, line, "=")
+    assert lint(tmp_path, text, "config.properties") == []
+
+
+def test_escape_sequences_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    finding = only(lint(tmp_path, CLEAN_PROPERTIES + "\x1b[31mred=\x1b[2J\n", "config.properties"))
+    assert "\x1b" not in f"{finding} {finding.hint}"
+    finding = only(lint(tmp_path, CLEAN_MODEL_CONFIG + '"\\ud800": 1\n', "model-config.yaml"))
+    assert f"{finding} {finding.hint}".isprintable()
+
+
+def test_a_list_as_a_key_is_one_finding_without_python_in_it(tmp_path: Path) -> None:
+    finding = only(lint(tmp_path, CLEAN_MODEL_CONFIG + "? [a]\n: 1\n", "model-config.yaml"))
+    assert (finding.rule, finding.key, finding.hint) == ("key-type", "", None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1}, ' * 10}]}}\n"
+                                                  for n in range(1, 9)), id="merges of merges"),
+        pytest.param("handler: " + "{a: " * 80 + "}" * 80 + "\n", id="nesting"),
+    ],
+)  # fmt: skip
+def test_a_model_config_that_grows_without_limit_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="more than"):
+        lint(tmp_path, CLEAN_MODEL_CONFIG + text, "model-config.yaml")
+
+
+def test_an_endless_file_is_not_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "config.properties").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="more than 1,000,000 bytes"):
+        lint_file(tmp_path / "config.properties")
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:

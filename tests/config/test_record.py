@@ -1,8 +1,15 @@
 """Two modules know `marina.json`: `config` writes it, and `handlers` reads it without pydantic."""
 
+import json
+import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 
-from config.record import RECORD, SCHEMA
+import pytest
+
+from config.errors import InputError
+from config.record import RECORD, SCHEMA, read_package
 from config.record import Record as Written
 from handlers.record import RECORD_FILE
 from handlers.record import SCHEMA as READ_SCHEMA
@@ -15,3 +22,24 @@ def test_workers_read_the_file_and_the_schema_that_the_packager_writes() -> None
 
 def test_workers_read_no_field_that_the_packager_does_not_write() -> None:
     assert {field.name for field in fields(Read)} <= set(Written.model_fields)
+
+
+@pytest.mark.parametrize("damaged", [b"\xff\xfe", b"{", b"[]"])
+def test_a_damaged_package_record_is_an_input_error(damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_bytes(damaged)
+    with pytest.raises(InputError, match="not a package record of this version"):
+        read_package(tmp_path)
+
+
+def test_processes_that_write_the_same_record_never_publish_half_of_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from config.record import write_json\n"
+        "for _ in range(300): write_json(pathlib.Path(sys.argv[1]), {'a': sys.argv[2] * 200_000})"
+    )
+    file = tmp_path / "record.json"
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(file), letter]) for letter in "xy"]
+    while any(writer.poll() is None for writer in writers):
+        if file.exists():
+            assert set(json.loads(file.read_text())["a"]) in ({"x"}, {"y"})
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]

@@ -32,7 +32,17 @@ def test_the_files_are_the_accepted_ones(name: str, spec: Spec) -> None:
     check_golden(render_log4j2(spec), GOLDEN / name / "log4j2.xml")
 
 
-@pytest.mark.parametrize("changes", [{}, CUDA, {"serving.log": "json"}])
+LARGEST = {
+    "serving.max_request_mb": 1024,
+    "serving.max_response_mb": 1024,
+    "serving.queue": 2**31 - 1,
+    "serving.max_batch_delay_ms": 2**31 - 1,
+    "serving.startup_timeout_s": 2**31 - 61,
+    "serving.retry_window_s": 2**31 - 1,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, CUDA, {"serving.log": "json"}, LARGEST])
 def test_the_linter_finds_nothing_in_rendered_files(changes: dict[str, Any], tmp_path: Path) -> None:
     spec = make_spec(changes)
     for name, text in (("model-config.yaml", render_model_config(spec)), ("config.properties", properties(spec))):

@@ -44,6 +44,27 @@ def test_a_completed_spec_stays_the_same_when_it_is_completed_again(example: Pat
     assert again.completed() == completed
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kubernetes.model": {"url": "https://models.example.org/digits.mar"}},
+        {"kubernetes.network": {"policy": False}},
+        {"kubernetes.pod.env": {"A": "y", "B": "1e3", "C": "12:30", "D": "0644", "E": "2026-01-01"}},
+    ],
+)
+def test_a_completed_spec_can_be_read_again(changes: dict[str, Any]) -> None:
+    completed = make_spec(changes).completed()
+    assert parse_spec(yaml.safe_dump(completed), Path("spec.yaml"), files=False).completed() == completed
+
+
+def test_quantities_need_no_quotes() -> None:
+    bare = {"cpu": 2, "memory": 2**31}
+    spec = make_spec({"kubernetes.resources": bare, "kubernetes.log_shipper": {"image": "fluent-bit"} | bare})
+    assert spec.kubernetes.log_shipper is not None
+    for section in (spec.kubernetes.resources, spec.kubernetes.log_shipper):
+        assert (section.cpu, section.memory) == ("2", "2147483648")
+
+
 @pytest.mark.parametrize("name", ["digits", "resnet50", "custom"])
 def test_the_examples_are_valid(name: str) -> None:
     assert load_spec(ROOT / f"config/examples/{name}/spec.yaml").name
@@ -73,7 +94,9 @@ def test_a_quantity_is_a_number(text: str, value: float) -> None:
     assert quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "m", ".", "1.2.3m", "2GB", "-1", "1e", "1e3k", "1K", "1 Gi"])
+@pytest.mark.parametrize(
+    "text", ["", "m", ".", "1.2.3m", "2GB", "-1", "1e", "1e3k", "1K", "1 Gi", "٣", "1e99", "9" * 5000]
+)
 def test_text_that_is_not_a_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Kubernetes quantity"):
         quantity(text)

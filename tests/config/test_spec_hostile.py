@@ -40,6 +40,49 @@ def test_an_alias_that_contains_itself_is_one_error(text: str) -> None:
     assert error.endswith("nested more than 60 deep, or an alias that contains itself")
 
 
+def test_merges_of_thousands_of_entries_are_one_error() -> None:
+    entries = ", ".join(f"k{number}: 1" for number in range(18_000))
+    (error,) = errors_of(f"serving: &a {{{entries}}}\nload: {{<<: [{', '.join(['*a'] * 90_000)}]}}\n")
+    assert "more than 20,000 values" in error
+
+
+TOP = "name: a\nmodel: {source: 'torchvision:resnet18', weights: random}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("version: {{ tag }}", "`version`: got a list or a mapping as a name, allowed: text"),
+        ("? [a, b]\n: 1", "got a list or a mapping as a name, allowed: text"),
+        ("serving: {<<: 5}", "`serving.<<`: allowed: a mapping, or a list of mappings"),
+        ("serving: !mine {queue: 5}", "`serving`: not readable as YAML: unknown tag `!mine`"),
+        ("version: !mine a", "`version`: not readable as YAML: `a` is not a valid `!mine`"),
+        ("kubernetes: {create_namespace: !!bool x}",
+         "`kubernetes.create_namespace`: not readable as YAML: `x` is not a valid `!!bool`"),
+        ("serving: {queue: !!int ''}", "`serving.queue`: not readable as YAML: `` is not a valid `!!int`"),
+        ("serving: {queue: 0x" + "f" * 6000 + "}",
+         f"`serving.queue`: not readable as YAML: `0x{'f' * 58}` is not a valid `!!int`"),
+        ('version: "\\ud800"', r"`version`: not readable as YAML: `\ud800` is not a valid `!!str`"),
+        ("serving: {queue: 3:20}", "`serving.queue`: got `3:20`, allowed: a whole number"),
+    ],
+)  # fmt: skip
+def test_a_value_that_yaml_cannot_hold_is_one_error_with_its_line(line: str, error: str) -> None:
+    assert errors_of(f"{TOP}{line}\n") == [f"spec.yaml:3: {error}"]
+
+
+def test_dates_and_times_stay_as_they_are_written() -> None:
+    written = {"a": "2026-01-01T10:00:00Z", "b": "2026-13-45", "c": "12:30", "d": "😀"}
+    text = "".join(f"      {key}: {value}\n" for key, value in (written | {"d": '"\\ud83d\\ude00"'}).items())
+    spec = parse_spec(f"{TOP}kubernetes:\n  pod:\n    annotations:\n{text}", Path("spec.yaml"), files=False)
+    assert spec.kubernetes.pod.annotations == written
+
+
+def test_merges_inside_of_merges_are_read_and_the_nearest_counts() -> None:
+    text = f"{TOP}serving: {{<<: [{{<<: {{queue: 7, workers: 2}}, queue: 8}}, {{queue: 9, threads: 1}}]}}\n"
+    serving = parse_spec(text, Path("spec.yaml"), files=False).serving
+    assert (serving.queue, serving.workers, serving.threads) == (8, 2, 1)
+
+
 def test_thousands_of_brackets_are_one_error() -> None:
     with pytest.raises(InputError, match="nested too deep"):
         parse_spec("name: " + "[" * 20_000, Path("spec.yaml"))

@@ -50,7 +50,8 @@ ERRORS: list[Any] = [
                  "whole number from 1", id="a number that is none"),
     pytest.param(arguments(enforce_eager=1), "`text.vllm.args.enforce_eager`: got `1`, allowed: true or false",
                  id="a switch that is none"),
-    pytest.param({"text.vllm.args": {"quantization": ["awq"]}}, "`text.vllm.args.quantization", id="a list"),
+    pytest.param({"text.vllm.args": {"quantization": ["awq"]}}, "`text.vllm.args.quantization`: got "
+                 '`["awq"]`, allowed: a number, text, `true` or `false`', id="a list"),
     pytest.param({"text.vllm.python": "python"}, "`text.vllm.python`: got `python`, allowed: "
                  "a path that begins with `/`", id="a Python that is nowhere"),
     pytest.param({"text": {"engine": "torch", "vllm": {}}}, "`text.vllm`: given, but `text.engine` is `torch`\n\n"
@@ -101,3 +102,14 @@ def test_settings_that_look_like_a_mistake_are_warnings(tmp_path: Path) -> None:
     ]
     patient = {"serving.startup_timeout_s": 900, "serving.retry_window_s": 960}
     assert list(find_warnings(spec_of(patient, tmp_path / "spec.yaml"))) == []
+
+
+def test_weights_behind_a_broken_link_are_missing(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (model / name).write_text("{}")
+    (model / "model.safetensors").symlink_to(tmp_path / "gone")
+    assert list(find_warnings(spec_of({}, tmp_path / "spec.yaml"))) == []
+    with pytest.raises(SpecError, match=r"`model.source`: `.*/model` has no `.safetensors`"):
+        spec_of({}, tmp_path / "spec.yaml", files=True)
