@@ -25,6 +25,8 @@ from k8s.cluster.transport import CONNECT_S, READ_S, Transport, translated
 # This part of the client library has no types.
 _DYNAMIC: Any = dynamic.DynamicClient
 _DISOWN_TRIES = 5
+# How much of an answer that is no document is shown.
+_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Cluster:
             return stream
         except DynamicApiError as err:
             raise translated(err) from err
+        except urllib3.exceptions.HTTPError as err:
+            raise self._transport.unreachable(err) from err
 
     def apply(
         self, document: Document, *, manager: str = MANAGER, force: bool = False, dry_run: bool = False
@@ -196,6 +200,8 @@ class Cluster:
             folder = tempfile.mkdtemp(prefix="marina-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             file = f"{folder}/discovery.json"
+            # The client does not check what it is answered, so this first request does.
+            self.version()
             self._client = self._transport.with_retries(lambda: _DYNAMIC(self._transport.api, cache_file=file))
         return self._client
 
@@ -213,7 +219,15 @@ class Cluster:
     def _send(self, send: Callable[[], Any], *, races: bool = False) -> Applied:
         response = self._transport.with_retries(send, races=races)
         warnings = tuple(map(_warning, response.headers.getlist("Warning")))
-        return Applied(json.loads(response.data), warnings)
+        try:
+            document = json.loads(response.data)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            start = response.data[:_SHOWN].decode(errors="replace")
+            text = f"{self.server} (context `{self.context}`) does not answer as an API server does: `{start}`"
+            raise ClusterError(text, hint="check `server` of the context; does a proxy ask for a login?")
+        return Applied(document, warnings)
 
 
 def _plain() -> dict[str, Any]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client
 from kubernetes import config as kubeconfigs
 from kubernetes.config.config_exception import ConfigException
+from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
 from config.errors import InputError, listed
 from k8s.cluster.cluster import Cluster
@@ -18,23 +23,30 @@ from k8s.cluster.transport import Transport
 _CONFIG: Any = kubeconfigs
 
 
+class _Settings(client.Configuration):
+    def get_api_key_with_prefix(self, identifier: str, alias: str | None = None) -> str | None:
+        # A file with a token usually ends with a line end.
+        key: str | None = super().get_api_key_with_prefix(identifier, alias)
+        return key and key.strip()
+
+
 def connect(context: str | None = None, kubeconfig: Path | None = None) -> Cluster:
     """Connects to the cluster of a kubeconfig's context; inside a pod without a kubeconfig, to the pod's cluster."""
-    settings = client.Configuration()
-    try:
+    settings = _Settings()
+    places = [str(kubeconfig)] if kubeconfig else KUBE_CONFIG_DEFAULT_LOCATION.split(os.pathsep)
+    if not any(Path(place).expanduser().exists() for place in places if place):
+        return _from_inside(settings, context, kubeconfig, places)
+    with _errors_as_input():
         contexts, active = _CONFIG.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
-    except ConfigException as err:
-        return _from_inside(settings, context, kubeconfig, err)
     names = [entry["name"] for entry in contexts]
     if context is not None and context not in names:
         raise InputError(f"`--context`: got `{context}`, allowed: {listed(names)}")
-    try:
+    name = context or active["name"]
+    with _errors_as_input():
         _CONFIG.load_kube_config(
             str(kubeconfig) if kubeconfig else None, context, client_configuration=settings, persist_config=False
         )
-    except ConfigException as err:
-        raise InputError(f"the kubeconfig cannot be used: {err}", hint="kubectl config view") from err
-    name = context or active["name"]
+        cluster = Cluster(Transport(settings, name))
     if not settings.verify_ssl:
         print(
             f"warning: context `{name}` does not check the server's certificate, so anybody on the network path can "
@@ -42,17 +54,38 @@ def connect(context: str | None = None, kubeconfig: Path | None = None) -> Clust
             file=sys.stderr,
             flush=True,
         )
-    return Cluster(Transport(settings, name))
+    return cluster
 
 
-def _from_inside(settings: Any, context: str | None, kubeconfig: Path | None, reason: Exception) -> Cluster:
+@contextmanager
+def _errors_as_input() -> Iterator[None]:
+    """Turns every error of the client library about a kubeconfig into InputError. It raises whatever its code runs
+    into, and only logs that a plugin gave no credentials: it would go on without any."""
+    logged: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    except Exception as err:
+        raise _unusable(f"{type(err).__name__}: {err}" if not isinstance(err, ConfigException) else str(err)) from err
+    finally:
+        root.removeHandler(handler)
+    if logged:
+        raise _unusable("; ".join(logged))
+
+
+def _unusable(why: str) -> InputError:
+    return InputError(f"the kubeconfig cannot be used: {why}", hint="kubectl config view --minify")
+
+
+def _from_inside(settings: Any, context: str | None, kubeconfig: Path | None, places: list[str]) -> Cluster:
     if context is None and kubeconfig is None:
-        try:
+        with suppress(ConfigException):
             _CONFIG.load_incluster_config(client_configuration=settings)
             return Cluster(Transport(settings, "in-cluster"))
-        except ConfigException:
-            pass
     raise InputError(
-        f"no cluster to talk to: {str(reason).rstrip('.')}",
+        f"no cluster to talk to: there is no kubeconfig: {listed(places)}",
         hint="name a kubeconfig with `--kubeconfig FILE` or $KUBECONFIG",
-    ) from reason
+    )

@@ -47,7 +47,7 @@ class Transport:
         try:
             return self.api.rest_client.pool_manager.request(method, url, body=body, headers=headers, timeout=timeout)
         except urllib3.exceptions.HTTPError as err:
-            raise self._unreachable(err) from err
+            raise self.unreachable(err) from err
 
     def with_retries(self, send: Callable[[], Any], *, races: bool = False) -> Any:
         """The result of `send`, after up to five tries if its errors are transient; with `races`, also after a lost
@@ -60,7 +60,7 @@ class Transport:
             except ClusterError as err:
                 error = err
             except urllib3.exceptions.HTTPError as err:
-                error = self._unreachable(err)
+                error = self.unreachable(err)
                 error.__cause__ = err
             if attempt == _TRIES or not _may_succeed(error, races=races):
                 raise error
@@ -68,7 +68,8 @@ class Transport:
             self._pause(min(_LONGEST_PAUSE_S, asked_s if asked_s is not None else 0.1 * 2**attempt))
         raise AssertionError("unreachable")
 
-    def _unreachable(self, err: Exception) -> ClusterError:
+    def unreachable(self, err: Exception) -> ClusterError:
+        """The error for a request that got no answer."""
         text, hint = describe_unreachable(err)
         return ClusterError(f"{self.server} (context `{self.context}`): {text}", hint=hint)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,6 +19,9 @@ from k8s.cluster.reference import Document
 # Each watch ends after this time and is started again; the server would end it after an hour at the latest.
 _WATCH_S = 120
 _PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+# How long the cluster may be out of reach before whoever reads the copy gets the error.
+_PATIENCE_S = 60.0
 
 
 class Mirror:
@@ -40,6 +44,7 @@ class Mirror:
         self._changed = changed
         self._objects: dict[str, Document] = {}
         self._version = ""
+        self._failing: tuple[float, ClusterError] | None = None
         self._stop = threading.Event()
         self._stream: urllib3.BaseHTTPResponse | None = None
         self._thread = threading.Thread(target=self._follow, name=f"watch {kind}", daemon=True)
@@ -59,28 +64,34 @@ class Mirror:
 
     @property
     def objects(self) -> list[Document]:
-        """The objects as last seen, oldest first."""
+        """The objects as last seen, oldest first. Raises ClusterError if the cluster has been out of reach for long."""
+        if (failing := self._failing) and time.monotonic() - failing[0] >= _PATIENCE_S:
+            raise failing[1]
         return sorted(self._objects.values(), key=_age)
 
     def _relist(self) -> None:
         listed = self._cluster.list(*self._what, **self._selected)
         self._objects = {item["metadata"]["uid"]: item for item in listed["items"]}
         self._version = listed["metadata"]["resourceVersion"]
+        self._failing = None
         self._changed.set()
 
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
                 self._watch()
-            except ApiError as err:
+            except ClusterError as err:
                 self._recover(err)
-            except (ClusterError, urllib3.exceptions.HTTPError, OSError, ValueError):
+            except (urllib3.exceptions.HTTPError, OSError, KeyError, TypeError, ValueError):
+                # The stream broke off, or a proxy wrote something else into it.
                 self._stop.wait(_PAUSE_S)
 
-    def _recover(self, err: ApiError) -> None:
+    def _recover(self, err: ClusterError) -> None:
         """Lists again, at once if only the version expired (410), after a pause for any other error."""
-        if err.status != 410:
-            self._stop.wait(max(_PAUSE_S, err.retry_after_s or 0))
+        status, asked_s = (err.status, err.retry_after_s) if isinstance(err, ApiError) else (0, None)
+        if status != 410:
+            self._failing = self._failing or (time.monotonic(), err)
+            self._stop.wait(min(_LONGEST_PAUSE_S, max(_PAUSE_S, asked_s or 0)))
         with suppress(ClusterError):
             self._relist()
 

@@ -24,7 +24,7 @@ def apply_json_patch(document: Any, operations: list[Any]) -> Any:
 
 
 def _checked(operation: Any) -> dict[str, Any]:
-    if not isinstance(operation, dict) or operation.get("op") not in _NEEDS:
+    if not isinstance(operation, dict) or str(operation.get("op")) not in _NEEDS:
         got = operation.get("op") if isinstance(operation, dict) else operation
         raise PatchError("op", f"got `{got}`, allowed: {listed(_NEEDS)}")
     for field in ("path", _NEEDS[operation["op"]]):

@@ -77,11 +77,12 @@ def _change(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]
     file, where = spec.path(patch.file), spec.place("kubernetes", "patches", number, "file")
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        json.dumps(data)
+        if json.loads(json.dumps(data)) != data:
+            raise ValueError("a key that is not text (put `on` or `1` in quotes), or not a number")
     except FileNotFoundError as err:
         hint = "the path is relative to the spec's folder"
         raise InputError(f"{where}: no such file: `{file}`", hint=hint) from err
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as err:
+    except (OSError, RecursionError, ValueError, TypeError, yaml.YAMLError) as err:
         first = str(err).splitlines()[0]
         raise InputError(f"{where}: `{file}` is not readable as YAML: {first}") from err
     if not isinstance(data, (dict, list)) or not data:
@@ -114,8 +115,11 @@ def _check_fixed(before: Manifest, after: Any, server: str) -> None:
     if before["kind"] == "Deployment":
         path = "/spec/template/spec/containers"
         containers = _at(after, path)
-        if not isinstance(containers, list) or server not in [_at(container, "/name") for container in containers]:
+        names = [_at(container, "/name") for container in containers] if isinstance(containers, list) else []
+        if server not in names:
             raise PatchError(path, f"the container `{server}` must stay")
+        if None in names:
+            raise PatchError(f"{path}/{names.index(None)}", "a container needs a `name`")
 
 
 def _at(document: Any, path: str) -> Any:

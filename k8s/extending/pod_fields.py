@@ -32,12 +32,17 @@ def add_pod_fields(document: dict[str, Any], spec: Spec, containers: Iterable[st
     for container in [*inside.get("initContainers", []), *inside["containers"]]:
         if container["name"] in containers:
             _add_to_container(container, pod, spec)
+    volumes = [volume["name"] for volume in inside["volumes"]]
+    for path, mounted in pod.mounts.items():
+        if (name := _mount(path, mounted)["name"]) not in volumes:
+            text = f"{spec.place(*_FIELD, 'mounts', path)}: no volume is called `{name}`, allowed: {listed(volumes)}"
+            raise InputError(text, hint="add it to `kubernetes.pod.volumes`")
 
 
 def _add_to_pod(inside: dict[str, Any], pod: Pod, spec: Spec) -> None:
     if pod.volumes:
         _refuse(spec, "volumes", set(pod.volumes) & {volume["name"] for volume in inside["volumes"]})
-        inside["volumes"] += [{"name": name, **source} for name, source in pod.volumes.items()]
+        inside["volumes"] += [{"name": name} | source | {"name": name} for name, source in pod.volumes.items()]
     if pod.affinity:
         try:
             inside["affinity"] = merge_affinity(inside.get("affinity", {}), pod.affinity)

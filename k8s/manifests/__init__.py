@@ -3,12 +3,12 @@
 from k8s.manifests.config_map import CONFIG_FILE, config_sha256
 from k8s.manifests.evidence import check_evidence, override_evidence
 from k8s.manifests.image_record import read_load_image
-from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
+from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
 from k8s.manifests.notes import patch_notes
 from k8s.manifests.objects import ADDONS, Files, render_objects
-from k8s.manifests.plan import Plan, in_mib, make_plan
-from k8s.manifests.pod import container_security, pod_security
+from k8s.manifests.plan import Plan, make_plan
+from k8s.manifests.pod import container_security, pod_security, pull_secrets
 from k8s.manifests.summary import summary_text
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import (
@@ -20,7 +20,7 @@ from k8s.manifests.writing import (
     replace_folder,
     write_manifests,
 )
-from k8s.manifests.yaml_text import one_document, plain, to_yaml
+from k8s.manifests.yaml_text import plain, to_yaml
 
 __all__ = [
     "ADDONS",
@@ -40,19 +40,17 @@ __all__ = [
     "config_sha256",
     "container_security",
     "describe_files",
-    "in_mib",
     "load_objects",
     "make_plan",
     "manifest_texts",
-    "one_document",
     "override_evidence",
     "patch_notes",
     "plain",
     "pod_security",
+    "pull_secrets",
     "read_load_image",
     "render_objects",
     "replace_folder",
-    "selector_labels",
     "summary_text",
     "to_yaml",
     "write_manifests",

@@ -93,25 +93,27 @@ def _triggers(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _pod_metrics(plan: Plan) -> list[client.V2MetricSpec]:
+    scaling = plan.spec.scaling
     if (target := plan.scaling_target) is None:
         return []
-    identifier = client.V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
-    metric_target = client.V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(target * 1000)}m"))
-    metrics = [
-        client.V2MetricSpec(type="Pods", pods=client.V2PodsMetricSource(metric=identifier, target=metric_target))
+    targets = {METRICS[scaling.metric]: target}
+    if scaling.metric == "waiting":
+        targets[RUNNING_METRIC] = plan.target_running
+    sources = [
+        client.V2PodsMetricSource(metric=client.V2MetricIdentifier(name=name), target=_average(value))
+        for name, value in targets.items()
     ]
-    if plan.spec.scaling.metric == "waiting":
-        running = client.V2MetricTarget(
-            type="AverageValue", average_value=canonical(f"{round(plan.target_running * 1000)}m")
-        )
-        slots = client.V2PodsMetricSource(metric=client.V2MetricIdentifier(name=RUNNING_METRIC), target=running)
-        metrics.append(client.V2MetricSpec(type="Pods", pods=slots))
-    if plan.spec.scaling.forecast == "weekly":
+    metrics = [client.V2MetricSpec(type="Pods", pods=source) for source in sources]
+    if scaling.forecast == "weekly":
         selector = client.V1LabelSelector(match_labels={"model": plan.name})
         expected = client.V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)
-        source = client.V2ExternalMetricSource(metric=expected, target=metric_target)
-        metrics.append(client.V2MetricSpec(type="External", external=source))
+        external = client.V2ExternalMetricSource(metric=expected, target=_average(target))
+        metrics.append(client.V2MetricSpec(type="External", external=external))
     return metrics
+
+
+def _average(target: float) -> client.V2MetricTarget:
+    return client.V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(target * 1000)}m"))
 
 
 def _cpu(plan: Plan) -> list[client.V2MetricSpec]:

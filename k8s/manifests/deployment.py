@@ -79,7 +79,7 @@ def _pod_spec(plan: Plan) -> client.V1PodSpec:
         termination_grace_period_seconds=plan.grace_period_s,
         priority_class_name=kubernetes.priority_class,
         runtime_class_name=kubernetes.runtime_class,
-        image_pull_secrets=[client.V1LocalObjectReference(name=name) for name in kubernetes.pull_secrets] or None,
+        image_pull_secrets=pod.pull_secrets(plan),
         node_selector=plan.node_selector or None,
         affinity=_affinity(plan),
         tolerations=_tolerations(plan) or None,

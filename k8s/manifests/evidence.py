@@ -5,23 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from config.errors import InputError
 from config.record import Package
 from config.spec import Spec
 from k8s.manifests.records import RecordPart, StageRecord, read_stage_record
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 
 class MeasuredKnee(RecordPart):
     """The highest rate that meets the objective, requests/s."""
 
-    rps: float
+    rps: Positive
 
 
 class MeasuredMemory(RecordPart):
     """Peak resident memory of a server, all processes together."""
 
-    total_bytes: int
+    total_bytes: Annotated[int, Field(gt=0)]
 
 
 class MeasuredObjective(RecordPart):
@@ -70,7 +75,7 @@ class EvidenceRecord(StageRecord):
     package: str | None
     objective: MeasuredObjective
     knee: MeasuredKnee | None
-    cold_start_s: float | None
+    cold_start_s: Positive | None
     memory: MeasuredMemory | None
     machine: GeneratorMachine
     server: MeasuredServer | None = None

@@ -28,7 +28,7 @@ class ImageRecord(StageRecord):
 
 def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord | None:
     """Reads `image.json` in a build folder; None if there is none. Raises InputError if the image is for another device
-    or contains another package."""
+    or registry, or contains another package."""
     file = folder / "image.json"
     image = read_stage_record(file, ImageRecord, "image", hint := f"marina image {spec.file}")
     if image is None:
@@ -37,6 +37,9 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
         needed = "`text.engine` is `vllm`" if spec.vllm else f"`serving.device` is `{spec.serving.device}`"
         text = f"{file}: an image for `{image.target}`, but {needed}"
         raise InputError(text, hint=hint)
+    registry = spec.kubernetes.registry
+    if not image.ref.startswith(f"{registry}/"):
+        raise InputError(f"{file}: `{image.ref}`, but `kubernetes.registry` is `{registry}`", hint=hint)
     if image.package_sha256 and package and image.package_sha256 != package.sha256:
         text = f"{file}: contains package {image.package_sha256[:12]}…, but packaged is {package.sha256[:12]}…"
         raise InputError(text, hint=hint)

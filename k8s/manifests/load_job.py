@@ -44,9 +44,9 @@ class LoadJob:
 def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
     """The objects, the Job first: it owns the others, so that they are deleted with it. Raises InputError if the load's
     plan does not fit into a ConfigMap."""
-    if len(job.text) > _LARGEST_PLAN:
+    if (size := len(job.text.encode())) > _LARGEST_PLAN:
         raise InputError(
-            f"samples and trace make a plan of {len(job.text):,} bytes, allowed in a ConfigMap: {_LARGEST_PLAN:,}",
+            f"samples and trace make a plan of {size:,} bytes, allowed in a ConfigMap: {_LARGEST_PLAN:,}",
             hint="name smaller samples (`load.sample` is packaged) or a shorter trace, or load it with `--url`",
         )
     return plain(_job(plan, job), _config(plan, job), _meeting_point(plan, job), _policy(plan, job))
@@ -82,8 +82,7 @@ def _pod_spec(plan: Plan, job: LoadJob) -> client.V1PodSpec:
         automount_service_account_token=False,
         enable_service_links=False,
         security_context=pod.pod_security(plan),
-        image_pull_secrets=[client.V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets]
-        or None,
+        image_pull_secrets=pod.pull_secrets(plan),
         containers=[
             client.V1Container(
                 name=LOAD_CONTAINER,

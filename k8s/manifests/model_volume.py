@@ -76,13 +76,16 @@ def mar_arguments(plan: Plan) -> list[str]:
     return ["--mar", _path(plan)] if plan.spec.kubernetes.model else []
 
 
-def port(plan: Plan) -> int | None:
-    """The store's port, which the loader must reach; None if it downloads nothing."""
+def address(plan: Plan) -> tuple[str | None, int] | None:
+    """The store's host, None if it may be anywhere, and its port, which the loader must reach. None if it downloads
+    nothing."""
     store = plan.spec.kubernetes.model
     if store is None or not store.downloads:
         return None
-    address = urlsplit(store.url or "")
-    return address.port or (80 if address.scheme == "http" else 443)
+    url = urlsplit(store.url or "")
+    # A bucket is no host, a presigned address is not known here, and a search domain may complete a short name.
+    known = url.scheme in ("http", "https") and set(url.hostname or "") & set(".:")
+    return url.hostname if known else None, url.port or (80 if url.scheme == "http" else 443)
 
 
 def _path(plan: Plan) -> str:

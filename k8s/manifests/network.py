@@ -89,9 +89,9 @@ def _egress(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:
     for entry in plan.spec.kubernetes.network.egress:
         network, _, port = entry.rpartition(":")
         rules.append(_to([network], int(port)))
-    store = model_volume.port(plan)
+    store = model_volume.address(plan)
     if store and not rules:
-        rules.append(_to(list(_LINK_LOCAL), store))
+        rules.append(_to_host(plan, *store))
     stated = {int(entry.rpartition(":")[2]) for entry in plan.spec.kubernetes.network.egress}
     rules += [_to_host(plan, host, port) for host, port in _other_services(plan) if port not in stated]
     return [*rules, *dns_rules(plan)] if rules else []
@@ -106,16 +106,21 @@ def _other_services(plan: Plan) -> list[tuple[str, int]]:
     return list(dict.fromkeys(places))
 
 
-def _to_host(plan: Plan, host: str, port: int) -> client.V1NetworkPolicyEgressRule:
-    """Allows a port on an IP address, in the namespace of a Service, or, for any other host name, anywhere."""
+def _to_host(plan: Plan, host: str | None, port: int) -> client.V1NetworkPolicyEgressRule:
+    """Allows a port on an IP address, in the namespace of a Service, or, for any other host, anywhere but at link-local
+    addresses. A name such as `redis.cache` may be either, and some networks never match pods by an IP block."""
+    if host is None:
+        return _to(list(_LINK_LOCAL), port)
     try:
         address = ip_address(host)
     except ValueError:
         _, _, rest = host.partition(".")
         namespace, _, kind = rest.partition(".")
-        if rest and kind.partition(".")[0] != "svc":
-            return _to(list(_LINK_LOCAL), port)
-        return client.V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[policy_port(port)])
+        inside = not kind or kind.partition(".")[0] == "svc"
+        outside = rest and kind.partition(".")[0] != "svc"
+        peers = _blocks(list(_LINK_LOCAL)) if outside else []
+        peers += [_namespace(namespace or plan.namespace)] if inside else []
+        return client.V1NetworkPolicyEgressRule(to=peers, ports=[policy_port(port)])
     return _to([f"{address}/{address.max_prefixlen}"], port)
 
 
@@ -137,10 +142,12 @@ def allow_from(peers: list[client.V1NetworkPolicyPeer], port: int) -> client.V1N
 
 
 def _to(networks: list[str], port: int) -> client.V1NetworkPolicyEgressRule:
+    return client.V1NetworkPolicyEgressRule(to=_blocks(networks), ports=[policy_port(port)])
+
+
+def _blocks(networks: list[str]) -> list[client.V1NetworkPolicyPeer]:
     blocks = [client.V1IPBlock.model_validate({"cidr": block, "except": _LINK_LOCAL.get(block)}) for block in networks]
-    return client.V1NetworkPolicyEgressRule(
-        to=[client.V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[policy_port(port)]
-    )
+    return [client.V1NetworkPolicyPeer(ip_block=block) for block in blocks]
 
 
 def _namespace(name: str) -> client.V1NetworkPolicyPeer:

@@ -67,7 +67,7 @@ def derived_numbers(plan: Plan) -> list[DerivedNumber]:
             f"{plan.grace_period_s} s",
             f"propagation {serving.drain_propagation_s:g} + drain {serving.drain_timeout_s:g} + 5",
         ),
-        DerivedNumber("room for a rollout", _room(plan), f"max_surge {plan.max_surge} of the maximum number of pods"),
+        DerivedNumber("room for a rollout", _room(plan), f"max_surge {plan.max_surge}, at most {plan.most_pods} pods"),
     ]
     if plan.autoscaled:
         numbers += [
@@ -165,15 +165,17 @@ def _scaling_file(plan: Plan) -> str:
 def _memory_reason(plan: Plan) -> str:
     if plan.spec.kubernetes.resources.memory != "auto":
         return "kubernetes.resources"
+    cache = f" + {plan.spec.cache_bytes / MIB:.0f}Mi of kept answers" if plan.spec.cache_bytes else ""
     if plan.evidence is None or plan.evidence.memory is None:
-        return "unmeasured: twice Java's heap and 512Mi a worker, at least 2Gi"
+        worker = f"{plan.worker_guess_bytes / MIB:.0f}Mi a worker{cache}"
+        return f"unmeasured: twice Java's heap and {worker}, at least 2Gi"
     peak, largest = plan.evidence.memory.total_bytes, largest_requests_bytes(plan.spec)
     room = (
         f"+ {largest / MIB:.0f}Mi for the largest requests"
         if largest > peak * (MEMORY_MARGIN - 1)
         else f"× {MEMORY_MARGIN:g}"
     )
-    return f"peak {peak / MIB:.0f}Mi {room}"
+    return f"peak {peak / MIB:.0f}Mi {room}{cache}"
 
 
 def _target_text(plan: Plan) -> str:

@@ -86,14 +86,21 @@ class Plan:
 
     @property
     def scaling_target(self) -> float | None:
-        """The autoscaler's target for the metric of each pod, in the metric's unit; None if it was never measured."""
+        """The autoscaler's target for the metric of each pod, in the metric's unit, rounded as Kubernetes does; None if
+        it was never measured. Raises InputError if Kubernetes cannot count it."""
         scaling = self.spec.scaling
-        stated = {
-            "gpu": float(scaling.target_gpu_percent),
-            "queue_time": scaling.target_queue_ms / 1000,
-            "waiting": scaling.target_waiting,
-        }
-        return self.target_rps_per_pod if scaling.metric == "requests" else stated[scaling.metric]
+        field, target = {
+            "gpu": ("target_gpu_percent", scaling.target_gpu_percent),
+            "queue_time": ("target_queue_ms", scaling.target_queue_ms / 1000),
+            "requests": ("target_rps_per_pod", self.target_rps_per_pod),
+            "waiting": ("target_waiting", scaling.target_waiting),
+        }[scaling.metric]
+        if target is None:
+            return None
+        if not 0.001 <= target < 1e15:
+            text = f"the target is {target:g}, allowed: 0.001 to 1e+15, because Kubernetes counts in thousandths"
+            raise InputError(f"{self.spec.place('scaling', field)}: {text}")
+        return round(1000 * target) / 1000
 
     @property
     def target_running(self) -> float:
@@ -130,10 +137,14 @@ class Plan:
     @property
     def surge_pods(self) -> int:
         """`max_surge` as a number of pods, if as many pods run as the autoscaler may start."""
-        scaling = self.spec.scaling
-        pods = scaling.max_replicas if self.autoscaled else scaling.min_replicas
         surge = self.max_surge
-        return surge if isinstance(surge, int) else math.ceil(int(surge.removesuffix("%")) * pods / 100)
+        return surge if isinstance(surge, int) else math.ceil(int(surge.removesuffix("%")) * self.most_pods / 100)
+
+    @property
+    def most_pods(self) -> int:
+        """How many pods run at most, without those of a rollout."""
+        scaling = self.spec.scaling
+        return scaling.max_replicas if self.autoscaled else scaling.min_replicas
 
     @property
     def cpu_percent(self) -> int | None:
@@ -147,11 +158,15 @@ class Plan:
         if stated != "auto":
             return canonical(stated)
         if measured is None:
-            # Java can use as much memory outside its heap as inside; a worker of a small model takes half a GiB.
-            worker_bytes = max(512 * MIB, 256 * MIB + self.spec.largest_batch_bytes)
-            guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * worker_bytes + self.spec.cache_bytes
-            return in_mib(max(guess, 2048 * MIB))
+            # Java can use as much memory outside its heap as inside.
+            java, workers = 2 * self.spec.serving.java_heap_mb * MIB, self.spec.workers * self.worker_guess_bytes
+            return in_mib(max(java + workers + self.spec.cache_bytes, 2048 * MIB))
         return in_mib(memory_with_margin(self.spec, measured.total_bytes))
+
+    @property
+    def worker_guess_bytes(self) -> int:
+        """Memory of a worker that was not measured: half a GiB for a small model, more for large requests."""
+        return max(512 * MIB, 256 * MIB + self.spec.largest_batch_bytes)
 
     @property
     def temporary_bytes(self) -> int:

@@ -22,6 +22,11 @@ def pod_security(plan: Plan) -> client.V1PodSecurityContext:
     )
 
 
+def pull_secrets(plan: Plan) -> list[client.V1LocalObjectReference] | None:
+    """The Secrets with the credentials of the registry; None without any."""
+    return [client.V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets] or None
+
+
 def container_security() -> client.V1SecurityContext:
     """The security settings of one container."""
     return client.V1SecurityContext(

@@ -30,7 +30,7 @@ _Record = TypeVar("_Record", bound=StageRecord)
 
 def read_stage_record(file: Path, model: type[_Record], kind: str, hint: str) -> _Record | None:
     """Reads a record of a kind such as `image`; None if there is no such file. Raises InputError with the hint if it
-    has another form or schema."""
+    cannot be read, or has another form or schema."""
     schema = f"marina.{kind}/1"
     try:
         content = file.read_bytes()
@@ -40,5 +40,7 @@ def read_stage_record(file: Path, model: type[_Record], kind: str, hint: str) ->
         return model.model_validate({**data, "sha256": hashlib.sha256(content).hexdigest()})
     except FileNotFoundError:
         return None
+    except OSError as err:
+        raise InputError(f"{file}: cannot be read: {err.strerror}", hint=hint) from err
     except (ValueError, AttributeError, TypeError) as err:
         raise InputError(f"{file}: not an {kind} record of this version", hint=hint) from err

@@ -3,7 +3,6 @@ Prometheus."""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,4 +106,4 @@ def replace_folder(folder: Path, texts: dict[str, str]) -> None:
             file.write_text(text, encoding="utf-8")
         if folder.exists():
             folder.rename(old)
-        shutil.move(fresh, folder)
+        fresh.rename(folder)

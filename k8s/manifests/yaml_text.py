@@ -11,8 +11,9 @@ from pydantic import BaseModel
 
 # Keys that a reader looks for first; the others keep their order.
 _FIRST = ("apiVersion", "kind", "metadata", "name", "namespace", "labels", "annotations", "type")
-# Text that PyYAML does not quote, although YAML 1.2 and Go parsers read it as a number, a boolean or null.
-_AMBIGUOUS = re.compile(r"[-+]?(0[xob][\da-fA-F_]+|(\d[\d_]*)(\.[\d_]*)?([eE][-+]?\d+)?)|[yYnN]|~")
+# Text that PyYAML does not quote, although YAML 1.2 and Go parsers read it as a number, a boolean or null. In numbers
+# they ignore `_`.
+_AMBIGUOUS = re.compile(r"[-+]?(0[xob][\da-f]+|(?=\.?\d)\d*\.?\d*(e[-+]?\d+)?)|[yn]|~", re.IGNORECASE)
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -23,7 +24,7 @@ class _Dumper(yaml.CSafeDumper):
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     if "\n" in text:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-    style = '"' if _AMBIGUOUS.fullmatch(text) else None
+    style = '"' if _AMBIGUOUS.fullmatch(text.replace("_", "")) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

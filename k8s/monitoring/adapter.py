@@ -32,7 +32,7 @@ def adapter_values(spec: Spec) -> dict[str, Any]:
     address, external = urlsplit(spec.scaling.prometheus), external_rules(spec)
     return {
         "prometheus": {
-            "url": f"{address.scheme}://{address.hostname}",
+            "url": f"{address.scheme}://{address.netloc.removesuffix(f':{address.port}')}",
             "port": address.port or (443 if address.scheme == "https" else 80),
             "path": address.path.rstrip("/"),
         },

@@ -61,8 +61,10 @@ def state_alerts(spec: Spec, queries: Queries) -> list[Alert]:
 
 def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     ready, packages = queries.of("marina_ready"), queries.of("marina_package_info")
+    # `max`, because two kube-state-metrics in one cluster export each of its series twice.
     wanted, available = (
-        queries.of_deployment(f"kube_deployment_{name}") for name in ("spec_replicas", "status_replicas_available")
+        f"max by (namespace) ({queries.of_deployment(f'kube_deployment_{name}')})"
+        for name in ("spec_replicas", "status_replicas_available")
     )
     start_min = _start_min(spec)
     return [
@@ -72,14 +74,14 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         Alert(
             "ReplicasMissing",
             "ticket",
-            f"{available} < on (namespace, deployment) {wanted}",
+            f"{available} < {wanted}",
             "{{ $value }} pods are available, fewer than the Deployment wants",
             for_=f"{start_min}m",
         ),
         Alert(
             "PodsUnseen",
             "ticket",
-            f"count by (namespace) ({ready}) < on (namespace) sum by (namespace) ({available})",
+            f"count by (namespace) ({ready}) < {available}",
             "Prometheus reads metrics from {{ $value }} pods, fewer than are available",
             for_="10m",
         ),
@@ -165,15 +167,17 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
 
 def _gpu_alerts(queries: Queries) -> list[Alert]:
     """`GpuMemoryGrows` needs only the pods' own metrics; `GpuMemoryNearlyFull` needs DCGM. Torch keeps the memory that
-    it has reserved, so a flat line is normal and one that rises for hours is not."""
-    reserved = f"sum by (namespace, pod) ({queries.of('inference_worker_cuda_bytes')})"
+    it has reserved, so a flat line is normal and one that rises for hours is not. A pod that is younger than the
+    earlier window is not judged: before its first requests it reserves less."""
+    series = queries.of("inference_worker_cuda_bytes")
+    reserved, grown_up = f"sum by (namespace, pod) ({series})", f"sum by (namespace, pod) ({series} offset 4h)"
     now, before = f"min_over_time({reserved}[1h:5m])", f"max_over_time({reserved}[1h:5m] offset 3h)"
     full = f"{queries.gpu_memory_share()} > {GPU_MEMORY_SHARE}"
     return [
         Alert(
             "GpuMemoryGrows",
             "ticket",
-            f"{now} / {before} > {GPU_GROWTH}",
+            f"{now} / {before} > {GPU_GROWTH} and {grown_up}",
             _pod("reserves more GPU memory than three hours ago"),
         ),
         Alert("GpuMemoryNearlyFull", "ticket", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
@@ -182,7 +186,7 @@ def _gpu_alerts(queries: Queries) -> list[Alert]:
 
 def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     wanted, most = (
-        queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas")
+        f"max by (namespace) ({queries.of_autoscaler(f'kube_horizontalpodautoscaler_{name}_replicas')})"
         for name in ("status_desired", "spec_max")
     )
     idle = queries.of_autoscaler(
@@ -191,9 +195,8 @@ def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     blind = Alert("AutoscalerBlind", "ticket", f"{idle} == 1", _BLIND, for_="10m")
     if spec.scaling.min_replicas == spec.scaling.max_replicas:
         return [blind]
-    by = "on (namespace, horizontalpodautoscaler)"
     text = "the autoscaler wants {{ $value }} pods, its maximum"
-    return [blind, Alert("AutoscalerAtMax", "ticket", f"{wanted} >= {by} {most}", text, for_="15m")]
+    return [blind, Alert("AutoscalerAtMax", "ticket", f"{wanted} >= {most}", text, for_="15m")]
 
 
 _BLIND = "the autoscaler cannot read one of its metrics: until it can, it removes no pods and may not add any"

@@ -180,7 +180,7 @@ class Queries:
         """Cores in use as a share of the cpu request, by pod; the autoscaler scales by the same share."""
         used = self.rate(self.of_server("container_cpu_usage_seconds_total"), "pod")
         requested = self.of_server("kube_pod_container_resource_requests", 'resource="cpu"')
-        return f"{used} / sum by (namespace, pod) ({requested})"
+        return f"{used} / max by (namespace, pod) ({requested})"
 
     def throttled_share(self) -> str:
         """The share of scheduling periods in which a pod was throttled by its cpu limit."""
@@ -193,16 +193,20 @@ class Queries:
         """Memory in use as a share of the memory limit, by pod."""
         used = self.of_server("container_memory_working_set_bytes")
         limit = self.of_server("kube_pod_container_resource_limits", 'resource="memory"')
-        return f"sum by (namespace, pod) ({used}) / sum by (namespace, pod) ({limit})"
+        return f"max by (namespace, pod) ({used}) / max by (namespace, pod) ({limit})"
 
-    def gpu(self, name: str) -> str:
-        """A DCGM series by pod. If the scrape does not honour DCGM's own labels, they are renamed to
-        `exported_namespace` and `exported_pod`; both forms are found."""
+    def gpu(self, name: str, over: str = "sum") -> str:
+        """A DCGM series by pod, `over` all GPUs of each. If the scrape does not honour DCGM's own labels, they are
+        renamed to `exported_namespace` and `exported_pod`; both forms are found."""
         matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self.model}{POD_NAME}"'
         renamed = f"{name}{{{matchers}}}"
         for label in ("namespace", "pod"):
             renamed = f'label_replace({renamed}, "{label}", "$1", "exported_{label}", "(.*)")'
-        return f"sum by (namespace, pod) ({self.of_pods(name)} or {renamed})"
+        return f"{over} by (namespace, pod) ({self.of_pods(name)} or {renamed})"
+
+    def gpu_use(self) -> str:
+        """The utilisation of each pod's GPUs, in percent."""
+        return self.gpu("DCGM_FI_DEV_GPU_UTIL", "avg")
 
     def gpu_memory_share(self) -> str:
         """GPU memory in use as a share of the device's memory, by pod."""
@@ -252,6 +256,6 @@ def keda_query(spec: Spec) -> str:
     return {
         "requests": f"sum({queries.arrivals()})",
         "queue_time": f"sum({queries.queue_time()})",
-        "gpu": f"sum({queries.gpu('DCGM_FI_DEV_GPU_UTIL')})",
+        "gpu": f"sum({queries.gpu_use()})",
         "waiting": f"sum({queries.sequences(WAITING)})",
     }[spec.scaling.metric]

@@ -113,7 +113,7 @@ def _reserved(queries: Queries) -> Panel:
 
 def _gpus(queries: Queries) -> list[Panel]:
     full = (Query(queries.gpu_memory_share(), "{{pod}}"),)
-    busy = (Query(queries.gpu("DCGM_FI_DEV_GPU_UTIL"), "{{pod}}"),)
+    busy = (Query(queries.gpu_use(), "{{pod}}"),)
     return [
         Panel(
             "GPU memory in use",

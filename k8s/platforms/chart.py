@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from config.progress import Progress
+from config.sections import Patch
 from k8s.manifests import ADDONS, ORIGIN, Files, Plan, render_objects, to_yaml
 from k8s.monitoring import dashboard_identity
 from k8s.platforms.chart_test import test_objects
@@ -22,7 +23,7 @@ from k8s.platforms.chart_values import PLACEHOLDERS, Values, make_values
 
 _NAMESPACE, _REGISTRY = PLACEHOLDERS["namespace"], PLACEHOLDERS["registry"]
 # A semantic version whose minor and patch numbers may be missing.
-_VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?")
+_VERSION = re.compile(r"v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
 _HELPERS = """\
 {{- /* The quantity in the form in which the API server stores it. */}}
 {{- define "memory" }}
@@ -31,7 +32,7 @@ _HELPERS = """\
 {{- end }}
 {{- define "check" }}
 {{- $low := int .Values.replicas.min }}
-{{- $high := int .Values.replicas.max }}
+{{- $high := int (default $low .Values.replicas.max) }}
 {{- if gt $low $high }}
 {{- fail (printf "replicas.min: got %d, but replicas.max is %d" $low $high) }}
 {{- end }}
@@ -55,7 +56,9 @@ def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
     if not tests:
         reason = "the sample is too large for a chart" if plan.package and mar.is_file() else "nothing was packaged yet"
         progress.say(f"note: {reason}, so the chart has no test, which would send the sample")
-    texts = {f"templates/{_flat(name)}": _template(name, documents, values) for name, documents in files.items()}
+    texts = {
+        f"templates/{name.replace('/', '-')}": _template(name, documents, values) for name, documents in files.items()
+    }
     texts |= {f"templates/tests/{name}": _template(name, documents, values) for name, documents in tests.items()}
     # Grafana identifies the dashboard by a hash of the service's namespace and name.
     dashboard = f'{{{{ printf "%s/{plan.name}" .Values.namespace | sha256sum | trunc 16 }}}}'
@@ -74,7 +77,7 @@ def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
 
 def _metadata(plan: Plan) -> dict[str, Any]:
     match = _VERSION.fullmatch(plan.spec.version)
-    numbers = ".".join(part or "0" for part in match.groups()) if match else "0.1.0"
+    numbers = ".".join(str(int(part or 0)) for part in match.groups()) if match else "0.1.0"
     metadata = {
         "apiVersion": "v2",
         "name": plan.name,
@@ -89,7 +92,11 @@ def _metadata(plan: Plan) -> dict[str, Any]:
 
 def _with_placeholders(plan: Plan) -> Plan:
     kubernetes = plan.spec.kubernetes
-    spec = plan.spec.model_copy(update={"kubernetes": kubernetes.model_copy(update={"namespace": _NAMESPACE})})
+    # The tests of JSON patches are for the values that the placeholders stand for, and have passed with these.
+    changed = kubernetes.model_copy(
+        update={"namespace": _NAMESPACE, "patches": tuple(map(_without_tests, kubernetes.patches))}
+    )
+    spec = plan.spec.model_copy(update={"kubernetes": changed})
     image = plan.image.replace(f"{kubernetes.registry}/", f"{_REGISTRY}/", 1)
     return replace(plan, spec=spec, image=image)
 
@@ -102,6 +109,11 @@ def _render_with_placeholders(plan: Plan, values: Values) -> Files:
     return files
 
 
+def _without_tests(patch: Patch) -> Patch:
+    operations = tuple(operation for operation in patch.operations or () if operation["op"] != "test")
+    return patch.model_copy(update={"operations": operations}) if patch.operations else patch
+
+
 def _template(name: str, documents: list[dict[str, Any]], values: Values) -> str:
     # Braces that belong to Prometheus or Grafana templates are escaped, so that Helm leaves them alone.
     text = re.sub(r"\{\{|\}\}", lambda match: "{{ " + json.dumps(match[0]) + " }}", to_yaml(documents, [ORIGIN]))
@@ -110,7 +122,3 @@ def _template(name: str, documents: list[dict[str, Any]], values: Values) -> str
     if condition == "createNamespace" or condition in ADDONS:
         text = f"{{{{- if .Values.{condition} }}}}\n{text}{{{{- end }}}}\n"
     return '{{- include "check" . -}}\n' + text
-
-
-def _flat(name: str) -> str:
-    return name.replace("/", "-")

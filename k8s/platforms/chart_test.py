@@ -9,7 +9,7 @@ from typing import Any
 from kubernetes import client
 
 from config.mar import open_mar
-from k8s.manifests import Plan, container_security, plain, pod_security
+from k8s.manifests import Plan, container_security, plain, pod_security, pull_secrets
 
 # The sample is in base64, an object in a cluster holds at most 1 MiB, and Helm keeps the whole chart in one Secret.
 _LARGEST = 500_000
@@ -59,6 +59,7 @@ def test_objects(plan: Plan, mar: Path) -> dict[str, list[dict[str, Any]]]:
             restart_policy="Never",
             automount_service_account_token=False,
             security_context=pod_security(plan),
+            image_pull_secrets=pull_secrets(plan),
             containers=[sender],
             volumes=[client.V1Volume(name="sample", config_map=client.V1ConfigMapVolumeSource(name=name))],
         ),

@@ -27,6 +27,8 @@ _EXPRESSIONS = {
     "min": "{{ int .Values.replicas.min }}",
     "max": "{{ int .Values.replicas.max }}",
 }
+# A namespace that is a whole value of its own, and might be `on` or `123`.
+_WHOLE = re.compile(rf": {PLACEHOLDERS['namespace']}$", re.MULTILINE)
 _HOSTS = re.compile(rf"( *)hostnames:\n *- {PLACEHOLDERS['hosts']}\n")
 _HOSTS_TEMPLATE = r"\1{{- with .Values.hosts }}\n\1hostnames: {{ toJson . }}\n\1{{- end }}\n"
 _MIB = 2**20
@@ -34,7 +36,7 @@ _COMMENTS = {
     "namespace": "The namespace of every object.",
     "createNamespace": "Whether the chart creates the namespace.",
     "registry": "The registry that the image is pulled from; the digest stays the same.",
-    "replicas": "The minimum and maximum number of pods.",
+    "replicas": "The number of pods, from `min` to `max`; without an autoscaler, `min`.",
     "memoryMi": "Memory of a pod in MiB, at least the measured peak.",
     "hosts": "Host names that the Gateway's route accepts; empty: all that the Gateway listens for.",
     "monitoring": "Whether to install the objects for the Prometheus operator.",
@@ -46,9 +48,10 @@ _COMMENTS = {
 
 @dataclass(frozen=True)
 class Values:
-    """The values with their defaults, and the least memory that a pod may get."""
+    """The values with their defaults, a pod's memory as it is rendered, and the least that it may get."""
 
     defaults: dict[str, Any]
+    memory: str
     least_memory_mi: int
 
     def text(self, origin: str) -> str:
@@ -60,15 +63,15 @@ class Values:
         """The data of `values.schema.json`, which refuses unknown values and those that the measurement does not
         cover."""
         name = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
-        count = {"type": "integer", "minimum": 1}
+        counts = {key: {"type": "integer", "minimum": 1} for key in self.defaults["replicas"]}
         known: dict[str, Any] = {
             "namespace": name,
             "registry": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$"},
             "replicas": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": ["max", "min"],
-                "properties": {"min": count, "max": count},
+                "required": sorted(counts),
+                "properties": counts,
             },
             "memoryMi": {"type": "integer", "minimum": self.least_memory_mi},
             "hosts": {
@@ -89,32 +92,37 @@ class Values:
         }
 
     def insert_placeholders(self, document: dict[str, Any]) -> None:
-        """Replaces numbers and host names in a rendered object with placeholders."""
-        for path, placeholder in _PLACES.get(document["kind"], ()):
-            _set(document, path, placeholder)
+        """Replaces numbers and host names in a rendered object with placeholders, where no patch changed them."""
+        spec = document.get("spec", {})
+        for path, name in _PLACES.get(document["kind"], ()):
+            *parents, last = path.split(".")
+            parent = spec
+            for key in parents:
+                parent = parent.get(key, {})
+            if parent.get(last) == self.defaults["replicas"].get(name):
+                parent[last] = PLACEHOLDERS[name]
         if document["kind"] == "Deployment" and "memoryMi" in self.defaults:
-            resources = _server(document)["resources"]
-            for part in resources.values():
-                part["memory"] = PLACEHOLDERS["memory"]
-        if document["kind"] == "HTTPRoute":
-            document["spec"]["hostnames"] = [PLACEHOLDERS["hosts"]]
+            resources = _server(document).get("resources", {})
+            for part in (resources.get("requests", {}), resources.get("limits", {})):
+                if part.get("memory") == self.memory:
+                    part["memory"] = PLACEHOLDERS["memory"]
+        if document["kind"] == "HTTPRoute" and spec.get("hostnames", []) == self.defaults["hosts"]:
+            spec["hostnames"] = [PLACEHOLDERS["hosts"]]
 
     def fill_placeholders(self, text: str) -> str:
         """The text with Helm's expressions in place of the placeholders."""
         text = _HOSTS.sub(_HOSTS_TEMPLATE, text)
+        text = _WHOLE.sub(": {{ .Values.namespace | quote }}", text)
         for name, expression in _EXPRESSIONS.items():
             text = text.replace(PLACEHOLDERS[name], expression)
         return text
 
 
+# Where `replicas` goes in the `spec` of an object.
 _PLACES = {
-    "Deployment": (("spec.replicas", PLACEHOLDERS["min"]),),
-    "HorizontalPodAutoscaler": (("spec.minReplicas", PLACEHOLDERS["min"]), ("spec.maxReplicas", PLACEHOLDERS["max"])),
-    "ScaledObject": (
-        ("spec.minReplicaCount", PLACEHOLDERS["min"]),
-        ("spec.maxReplicaCount", PLACEHOLDERS["max"]),
-        ("spec.fallback.replicas", PLACEHOLDERS["min"]),
-    ),
+    "Deployment": (("replicas", "min"),),
+    "HorizontalPodAutoscaler": (("minReplicas", "min"), ("maxReplicas", "max")),
+    "ScaledObject": (("minReplicaCount", "min"), ("maxReplicaCount", "max"), ("fallback.replicas", "min")),
 }
 
 
@@ -127,7 +135,8 @@ def make_values(plan: Plan, files: Files) -> Values:
         "namespace": plan.namespace,
         **({"createNamespace": True} if spec.kubernetes.create_namespace else {}),
         "registry": spec.kubernetes.registry,
-        "replicas": {"min": spec.scaling.min_replicas, "max": spec.scaling.max_replicas},
+        "replicas": {"min": spec.scaling.min_replicas}
+        | ({"max": spec.scaling.max_replicas} if plan.autoscaled else {}),
         **({"memoryMi": int(memory)} if memory.is_integer() else {}),
         **({"hosts": list(spec.kubernetes.route.hostnames)} if spec.kubernetes.route else {}),
         **{addon: True for addon in sorted(ADDONS) if any(name.startswith(f"{addon}/") for name in files)},
@@ -140,17 +149,9 @@ def make_values(plan: Plan, files: Files) -> Values:
             **({"kneeRps": evidence.knee.rps} if evidence.knee else {}),
             **({"targetRpsPerPod": plan.target_rps_per_pod} if plan.target_rps_per_pod else {}),
         }
-    return Values(defaults, math.ceil(measured / _MIB))
+    return Values(defaults, plan.memory, math.ceil(measured / _MIB))
 
 
 def _server(document: dict[str, Any]) -> dict[str, Any]:
     containers: list[dict[str, Any]] = document["spec"]["template"]["spec"]["containers"]
     return next(container for container in containers if container["name"] == "server")
-
-
-def _set(document: dict[str, Any], path: str, value: str) -> None:
-    *parents, last = path.split(".")
-    for parent in parents:
-        document = document.get(parent, {})
-    if last in document:
-        document[last] = value

@@ -54,13 +54,14 @@ def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progres
     texts = _texts(plan, out, output_format, progress)
     committed = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
     contents = {name: file.read_text(encoding="utf-8", errors="replace") for name, file in committed.items()}
-    ours = {name: text for name, text in contents.items() if name in texts or ORIGIN in "".join(text.splitlines()[:2])}
+    ours = {name: text for name, text in contents.items() if name in texts or ORIGIN in text}
     diffs = []
     for name in sorted({*texts, *ours}):
         old, new = ours.get(name, ""), texts.get(name, "")
         if old != new:
+            # Not `splitlines`, which would not show that only the last line's end is missing.
             lines = unified_diff(
-                old.splitlines(), new.splitlines(), str(folder / name), f"{name} as rendered", lineterm=""
+                old.split("\n"), new.split("\n"), str(folder / name), f"{name} as rendered", lineterm=""
             )
             diffs.append(FileDiff(name, "\n".join(lines)))
     return diffs
@@ -70,5 +71,7 @@ def _texts(plan: Plan, out: Path, output_format: str, progress: Progress) -> dic
     if output_format == "helm":
         return chart_texts(plan, out / "model.mar", progress)
     if output_format == "kserve":
+        if any(patch.kind == "Service" and patch.name in (None, plan.name) for patch in plan.spec.kubernetes.patches):
+            progress.say("note: KServe makes the Service itself, so patches of it are left out")
         return {name: to_yaml(documents, [ORIGIN]) for name, documents in kserve_files(plan).items()}
     return manifest_texts(plan, "single" if output_format == "single" else "files")

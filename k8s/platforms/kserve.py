@@ -28,18 +28,14 @@ _REFUSED_VARIABLE = "PYTHONPATH"
 
 def kserve_files(plan: Plan) -> Files:
     """The objects by file, without those that KServe makes itself."""
-    _check_name(plan)
+    if len(plan.name) > _LONGEST_NAME:
+        allowed = f"allowed with `--format kserve`: at most {_LONGEST_NAME} characters, since KServe adds `-predictor`"
+        raise InputError(f"{plan.spec.file}: `name`: got `{plan.name}`, {allowed}")
     files = deepcopy(render_objects(plan))
     (deployment,) = files.pop("40-deployment.yaml")
     files.pop(_SERVICE)
     rendered = {**files, _FILE: [_inference_service(plan, deployment)]}
     return {name: _renamed(plan, documents) for name, documents in sorted(rendered.items())}
-
-
-def _check_name(plan: Plan) -> None:
-    if len(plan.name) > _LONGEST_NAME:
-        allowed = f"allowed with `--format kserve`: at most {_LONGEST_NAME} characters, since KServe adds `-predictor`"
-        raise InputError(f"{plan.spec.file}: `name`: got `{plan.name}`, {allowed}")
 
 
 def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]:
@@ -50,13 +46,13 @@ def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]
             container["name"] = _CONTAINER
     # KServe sends clients to the first port of the first container.
     inside["containers"].sort(key=lambda container: container["name"] != _CONTAINER)
-    for container in [*inside.get("initContainers", []), *inside["containers"]]:
-        if any(variable["name"] == _REFUSED_VARIABLE for variable in container.get("env", [])):
+    for container in [*(inside.get("initContainers") or []), *inside["containers"]]:
+        if any(variable["name"] == _REFUSED_VARIABLE for variable in container.get("env") or []):
             text = f"{plan.spec.file}: `{_REFUSED_VARIABLE}` of container `{container['name']}`: KServe refuses it"
             raise InputError(text, hint="install those modules into the image, or choose another `--format`")
     mode = _MODE | ({} if plan.autoscaled else {"serving.kserve.io/autoscalerClass": "none"})
     metadata = deployment["metadata"]
-    labels = metadata["labels"] | (_HAS_ROUTE if plan.spec.kubernetes.route else {})
+    labels = metadata.get("labels", {}) | (_HAS_ROUTE if plan.spec.kubernetes.route else {})
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
@@ -64,10 +60,10 @@ def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]
         "spec": {
             "predictor": {
                 "minReplicas": scaling.min_replicas,
-                "maxReplicas": scaling.max_replicas if plan.autoscaled else scaling.min_replicas,
+                "maxReplicas": plan.most_pods,
                 "labels": template["metadata"]["labels"],
-                "annotations": template["metadata"]["annotations"],
-                "deploymentStrategy": deployment["spec"]["strategy"],
+                "annotations": template["metadata"].get("annotations", {}),
+                "deploymentStrategy": deployment["spec"].get("strategy", {}),
                 **inside,
             }
         },

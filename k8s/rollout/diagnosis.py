@@ -23,7 +23,8 @@ _NO_SUCH_IMAGE = re.compile(
 _ATTEMPT = re.compile(r'^(\(combined from similar events\): )?(Error creating: )?(pods "[^"]*" is forbidden: )?')
 _LIMIT_RANGE = re.compile(r"(minimum|maximum) \S+ usage per |limit to request ratio per ")
 _CRASHES_ENOUGH = 3
-_SIGNALLED = 128
+# Exit codes of a container that was ended by a signal.
+_SIGNALLED = range(129, 129 + 64)
 # Exit codes of a container that the kubelet stopped. One that crashes by itself also fails its probe until it is found
 # dead.
 _STOPPED_CODES = (0, 137, 143)
@@ -119,34 +120,36 @@ def _all(view: DeploymentView) -> Iterator[Cause]:
 
 
 def _of_deployment(view: DeploymentView) -> Iterator[Cause]:
-    """Pods that were never created, because admission refused them."""
-    name = f"Deployment {view.deployment['metadata']['name']}"
+    """A pause, and pods that were never created because admission refused them."""
+    bare = view.deployment["metadata"]["name"]
+    name = f"Deployment {bare}"
+    if view.deployment["spec"].get("paused"):
+        text = f"is paused, so its pods stay as they are: `kubectl rollout resume deployment {bare}`"
+        yield Cause("paused", name, text, True)
     texts = [c["message"] for c in _conditions(view.deployment) if _is(c, "ReplicaFailure") and c.get("message")]
-    if view.newest:
+    # Unlike the condition, events outlive their cause; if pods exist, admission accepts them.
+    if view.newest and not view.new_pods:
         texts += [event["message"] for event in view.about(view.newest) if event.get("reason") == "FailedCreate"]
-    # Conditions and events may outlive their cause; if pods exist, admission accepts them.
-    if texts and not view.new_pods:
-        yield _rejected(name, texts[-1])
+    if texts:
+        cause = _rejected(name, "no more pods are" if view.new_pods else "no pod was", _ATTEMPT.sub("", texts[-1]))
+        yield replace(cause, final=cause.final and not view.new_pods)
 
 
-def _rejected(name: str, text: str) -> Cause:
-    text = _ATTEMPT.sub("", text)
+def _rejected(name: str, which: str, text: str) -> Cause:
     if "violates PodSecurity" in text:
         violation = text.partition("violates PodSecurity")[2].strip()
         hint = (
             "the namespace's `pod-security.kubernetes.io/enforce` label decides; marina's own pods satisfy `restricted`"
         )
-        return Cause(
-            "pod-security", name, f"no pod was admitted: it violates Pod Security {violation}", True, hint=hint
-        )
+        return Cause("pod-security", name, f"{which} admitted: it violates Pod Security {violation}", True, hint=hint)
     if "exceeded quota" in text:
         quota = "exceeded quota" + text.partition("exceeded quota")[2]
-        return Cause("quota", name, f"no pod was admitted: {quota}", hint="kubectl describe resourcequota")
+        return Cause("quota", name, f"{which} admitted: {quota}", hint="kubectl describe resourcequota")
     if _LIMIT_RANGE.search(text):
-        return Cause("limit-range", name, f"no pod was admitted: {text}", True, hint="kubectl describe limitrange")
+        return Cause("limit-range", name, f"{which} admitted: {text}", True, hint="kubectl describe limitrange")
     if "admission webhook" in text or "ValidatingAdmissionPolicy" in text:
-        return Cause("admission", name, f"no pod was admitted: {text}", "denied" in text)
-    return Cause("not-created", name, f"no pod could be created: {text}")
+        return Cause("admission", name, f"{which} admitted: {text}", "denied" in text)
+    return Cause("not-created", name, f"{which} created: {text}")
 
 
 def _of_pod(pod: Document, view: DeploymentView) -> Iterator[Cause]:
@@ -177,8 +180,8 @@ def _of_waiting(pod: Document, view: DeploymentView) -> Iterator[Cause]:
 
 
 def _of_containers(pod: Document, view: DeploymentView) -> Iterator[Cause]:
-    name, status = pod["metadata"]["name"], pod.get("status") or {}
-    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+    name = pod["metadata"]["name"]
+    for container in _containers(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _PULL:
             yield _not_pulled(name, container, waiting, view.about(pod))
@@ -203,7 +206,8 @@ def _not_pulled(name: str, container: Document, waiting: Document, events: list[
 
 def _crashed(name: str, container: Document, ended: Document, events: list[Document]) -> Iterator[Cause]:
     restarts, code = int(container.get("restartCount", 0)), ended.get("exitCode")
-    final = restarts >= _CRASHES_ENOUGH
+    # One that runs again may come up: its restarts may be of another day.
+    final = restarts >= _CRASHES_ENOUGH and "running" not in (container.get("state") or {})
     who = f"container `{container['name']}`"
     if ended.get("reason") == "OOMKilled":
         hint = "raise `kubernetes.resources.memory`, or lower `serving.workers`"
@@ -218,7 +222,7 @@ def _crashed(name: str, container: Document, ended: Document, events: list[Docum
     if code in _STOPPED_CODES and (probe := _probe(events, killing=True)):
         yield Cause("probe", name, f"{who} was restarted, {_restarts(restarts)}: {probe}", final)
         return
-    how = f"signal {code - _SIGNALLED}" if isinstance(code, int) and code > _SIGNALLED else f"code {code}"
+    how = f"signal {code - 128}" if isinstance(code, int) and code in _SIGNALLED else f"code {code}"
     words = f": {ended['message'].strip()}" if ended.get("message") else ""
     yield Cause("crash", name, f"{who} ended with {how}, {_restarts(restarts)}{words}", final)
 
@@ -251,12 +255,20 @@ def _with_logs(cause: Cause, view: DeploymentView, logs: Logs | None) -> Cause:
     if logs is None or cause.kind not in ("crash", "out-of-memory", "probe"):
         return cause
     pod = next((pod for pod in view.pods if pod["metadata"]["name"] == cause.subject), None)
-    for container in ((pod or {}).get("status") or {}).get("containerStatuses") or []:
-        if not container.get("ready"):
-            over = bool((container.get("state") or {}).get("waiting")) or cause.kind != "probe"
-            text = logs(cause.subject, container["name"], over and container.get("restartCount", 0) > 0)
-            return replace(cause, lines=tuple(text.splitlines()))
-    return cause
+    unready = [container for container in _containers(pod or {}) if not container.get("ready")]
+    if not unready:
+        return cause
+    # While an init container crashes, the others wait and have no log.
+    container = next(filter(_ended, unready), unready[0])
+    over = bool((container.get("state") or {}).get("waiting")) or cause.kind != "probe"
+    text = logs(cause.subject, container["name"], over and container.get("restartCount", 0) > 0)
+    return replace(cause, lines=tuple(text.splitlines()))
+
+
+def _containers(pod: Document) -> list[Document]:
+    """The statuses of a pod's containers, init containers first."""
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
 def _conditions(document: Document) -> list[Document]:

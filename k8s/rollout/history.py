@@ -79,11 +79,17 @@ class State:
     @classmethod
     def parse(cls, text: str, version: str) -> State:
         data: dict[str, Any] = json.loads(text)
-        if data.pop("schema", None) != SCHEMA:
+        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
             raise ValueError(f"not `{SCHEMA}`")
         known = {key: value for key, value in data.items() if key in {field.name for field in fields(cls)}}
         tuples = {key: tuple(data[key]) for key in ("good", "undone")}
-        return cls(**known | tuples | {"objects": tuple(Ref(**ref) for ref in data["objects"]), "version": version})
+        state = cls(**known | tuples | {"objects": tuple(Ref(**ref) for ref in data["objects"]), "version": version})
+        # Somebody may have edited it.
+        numbers = (state.current, state.trying, state.last, *state.good, *state.undone)
+        texts = (state.phase, state.message, state.holder, state.until)
+        if not all(isinstance(number, int) for number in numbers) or not all(isinstance(entry, str) for entry in texts):
+            raise ValueError("a value of another type")
+        return state
 
 
 @dataclass(frozen=True)
@@ -111,10 +117,7 @@ class Store:
         try:
             return State.parse(document["data"]["state.json"], document["metadata"]["resourceVersion"])
         except (KeyError, TypeError, ValueError) as err:
-            raise ClusterError(
-                f"ConfigMap `{self._ref().name}` in `{self._namespace}` holds no state that this marina can read",
-                hint=f"kubectl -n {self._namespace} get configmap {self._ref().name} -o yaml",
-            ) from err
+            raise self._unreadable(self._ref(), "state", "get configmap {} -o yaml") from err
 
     def hold(self, state: State, holder: str) -> State:
         """Takes the hold. Raises Refused while somebody else has it."""
@@ -170,12 +173,24 @@ class Store:
         document = self._cluster.get(self._ref(number))
         if document is None:
             return None
-        data, sample = document["data"], (document.get("binaryData") or {}).get(_SAMPLE)
-        request = None
-        if sample is not None:
-            request = CanaryRequest(**json.loads(data[_REQUEST]), body=base64.b64decode(sample))
-        facts = {key: value for key, value in data.items() if key not in (_MANIFESTS, _REQUEST)}
-        return Revision(number, tuple(json.loads(data[_MANIFESTS])["items"]), facts, request)
+        try:
+            data, sample = document["data"], (document.get("binaryData") or {}).get(_SAMPLE)
+            request = None
+            if sample is not None:
+                request = CanaryRequest(**json.loads(data[_REQUEST]), body=base64.b64decode(sample))
+            facts = {key: value for key, value in data.items() if key not in (_MANIFESTS, _REQUEST)}
+            documents = tuple(json.loads(data[_MANIFESTS])["items"])
+            for manifest in documents:
+                Ref.of(manifest)
+        except (KeyError, TypeError, ValueError) as err:
+            raise self._unreadable(self._ref(number), "revision", "delete configmap {}") from err
+        return Revision(number, documents, facts, request)
+
+    def _unreadable(self, ref: Ref, what: str, typed: str) -> ClusterError:
+        return ClusterError(
+            f"ConfigMap `{ref.name}` in `{self._namespace}` holds no {what} that this marina can read",
+            hint=f"kubectl -n {self._namespace} {typed.format(ref.name)}",
+        )
 
     def delete_revisions(self, *, keep: Iterable[int] = ()) -> None:
         """Deletes all stored revisions but those to keep."""

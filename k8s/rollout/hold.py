@@ -67,7 +67,7 @@ def held(placement: Placement, state: State, record: RolloutRecord, progress: Pr
             with hold.kept_alive():
                 yield hold
         except KeyboardInterrupt:
-            record.result, record.error = "interrupted", f"interrupted at {now()}"
+            record.error = f"interrupted at {now()}"
             record.next = f"marina {record.verb} {placement.typed} continues"
             if current := hold.state.current:
                 record.next += f", marina rollback {placement.typed} goes back to revision {current}"

@@ -123,6 +123,9 @@ def recorded(record: RolloutRecord, file: Path | None) -> Iterator[None]:
     except MarinaError as err:
         record.result, record.error = "failed", err.message
         raise
+    except KeyboardInterrupt:
+        record.result, record.error = "interrupted", record.error or f"interrupted at {now()}"
+        raise
     finally:
         record.finished = now()
         if file:

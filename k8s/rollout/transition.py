@@ -68,6 +68,8 @@ def wait_and_infer(
     waited = wait(placement.cluster, deployment, progress, timeout_s=options.timeout_s)
     if not waited.complete:
         return Transition(waited=waited, error=waited.summary)
+    if not waited.pods:
+        return Transition(waited=waited, error=f"{deployment} is scaled to 0, so nothing serves")
     if request is None:
         progress.say("note: no sample is available, so no inference is sent")
         return Transition(waited=waited)

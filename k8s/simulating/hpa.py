@@ -3,9 +3,11 @@ ScaledObject."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from config.errors import InputError
 from config.quantity import quantity
 from k8s.monitoring import EXPECTED, EXPECTED_METRIC
 
@@ -87,13 +89,18 @@ _DOWN = {
 }
 
 
-def read_hpa(manifest: Manifest) -> Hpa:
-    """Reads a HorizontalPodAutoscaler (`autoscaling/v2`) or a ScaledObject."""
-    spec = manifest["spec"]
-    if manifest["kind"] == "ScaledObject":
-        return _of_keda(spec)
-    metrics = tuple(_metric(metric) for metric in spec["metrics"])
-    return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec.get("behavior"))
+def read_hpa(manifest: Manifest, where: str = "the autoscaler", hint: str = "") -> Hpa:
+    """Reads a HorizontalPodAutoscaler (`autoscaling/v2`) or a ScaledObject. Raises InputError, which begins with
+    `where`, if it has another form or metrics of another kind."""
+    try:
+        spec = manifest["spec"]
+        if manifest["kind"] == "ScaledObject":
+            return _of_keda(spec)
+        metrics = tuple(_metric(metric) for metric in spec["metrics"])
+        return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec.get("behavior"))
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        allowed = "allowed: pod metrics, external metrics with an `averageValue`, and resources in percent"
+        raise InputError(f"{where}: cannot be replayed, {allowed}", hint=hint) from err
 
 
 def _of_keda(spec: Manifest) -> Hpa:
@@ -105,26 +112,37 @@ def _of_keda(spec: Manifest) -> Hpa:
 
 def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest | None) -> Hpa:
     up, down = ((behavior or {}).get(direction) or {} for direction in ("scaleUp", "scaleDown"))
-    return Hpa(low, high, metrics, _rules(_UP | up), _rules(_DOWN | down), has_behavior=behavior is not None)
+    return Hpa(int(low), int(high), metrics, _rules(_UP | up), _rules(_DOWN | down), has_behavior=behavior is not None)
 
 
 def _metric(given: Manifest) -> Metric:
     if given["type"] == "Pods":
-        return Metric("Pods", given["pods"]["metric"]["name"], float(quantity(given["pods"]["target"]["averageValue"])))
+        pods = given["pods"]
+        return Metric("Pods", pods["metric"]["name"], _positive(quantity(pods["target"]["averageValue"])))
     if given["type"] == "External":
         external = given["external"]
-        return Metric("External", external["metric"]["name"], float(quantity(external["target"]["averageValue"])))
+        return Metric("External", external["metric"]["name"], _positive(quantity(external["target"]["averageValue"])))
     resource = given["resource" if given["type"] == "Resource" else "containerResource"]
-    return Metric("Resource", resource["name"], resource["target"]["averageUtilization"])
+    return Metric("Resource", resource["name"], _positive(resource["target"]["averageUtilization"]))
 
 
 def _trigger(trigger: Manifest) -> Metric:
     if trigger["type"] == "cpu":
-        return Metric("Resource", "cpu", float(trigger["metadata"]["value"]))
-    return Metric("External", trigger["metadata"]["query"], float(trigger["metadata"]["threshold"]))
+        return Metric("Resource", "cpu", _positive(trigger["metadata"]["value"]))
+    return Metric("External", trigger["metadata"]["query"], _positive(trigger["metadata"]["threshold"]))
+
+
+def _positive(value: Any) -> float:
+    if not 0 < float(value) < math.inf:
+        raise ValueError(value)
+    return float(value)
 
 
 def _rules(given: Manifest) -> ScalingRules:
-    policies = tuple(Policy(policy["type"], policy["value"], policy["periodSeconds"]) for policy in given["policies"])
-    tolerance = float(quantity(str(given.get("tolerance", _TOLERANCE))))
-    return ScalingRules(given["stabilizationWindowSeconds"], given["selectPolicy"], policies, tolerance)
+    policies = tuple(
+        Policy(policy["type"], int(policy["value"]), int(policy["periodSeconds"])) for policy in given["policies"]
+    )
+    if not policies:
+        raise ValueError("no policies")
+    tolerance = quantity(str(given.get("tolerance", _TOLERANCE)))
+    return ScalingRules(int(given["stabilizationWindowSeconds"]), given["selectPolicy"], policies, tolerance)

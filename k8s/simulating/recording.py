@@ -17,6 +17,7 @@ from typing import Any
 from config.errors import InputError
 from config.quantity import quantity
 from k8s.simulating.hpa import Hpa, Metric, read_hpa
+from k8s.simulating.traffic import DAY_S, LATEST_S, LONGEST_S
 
 _HINT = "kubectl get hpa NAME -w -o json | jq -c --unbuffered '{at: now, spec, status}' > hpa.jsonl"
 
@@ -81,6 +82,8 @@ def read_recording(file: Path) -> Recording:
                 raise InputError(f"{file}:{number}: got `at` {line['at']}, allowed: ascending times", hint=_HINT)
     if hpa is None or len(seen) < 2:
         raise InputError(f"{file}: holds {len(seen)} readings of an autoscaler, allowed: two or more", hint=_HINT)
+    if (span_s := seen[-1].at_s - seen[0].at_s) > LONGEST_S:
+        raise InputError(f"{file}: spans {span_s / DAY_S:.0f} days, allowed: {LONGEST_S // DAY_S} at most", hint=_HINT)
     return Recording(file.name, hpa, tuple(seen))
 
 
@@ -90,8 +93,9 @@ def _parsed(text: str, where: str, known: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as err:
         raise InputError(f"{where}: not a line of JSON: {err}", hint=_HINT) from err
     parsed: dict[str, Any] = {**known, **line} if isinstance(line, dict) else {}
-    if not isinstance(parsed.get("at"), int | float):
-        raise InputError(f"{where}: `at`: got `{parsed.get('at')}`, allowed: seconds", hint=_HINT)
+    at = parsed.get("at")
+    if not isinstance(at, int | float) or not abs(at) < LATEST_S:
+        raise InputError(f"{where}: `at`: got `{at}`, allowed: seconds", hint=_HINT)
     for key in ("spec", "status"):
         if not isinstance(parsed.get(key), dict):
             raise InputError(f"{where}: `{key}`: got `{parsed.get(key)}`, allowed: the autoscaler's own", hint=_HINT)
@@ -99,12 +103,8 @@ def _parsed(text: str, where: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _autoscaler(line: dict[str, Any], where: str) -> Hpa:
-    try:
-        hpa = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": line["spec"]})
-    except (AttributeError, KeyError, TypeError, ValueError) as err:
-        allowed = "allowed: pod metrics, external metrics with an `averageValue`, and resources in percent"
-        hint = "`kubectl get hpa NAME -o json` prints it in the form of autoscaling/v2"
-        raise InputError(f"{where}: `spec`: cannot be replayed, {allowed}", hint=hint) from err
+    hint = "`kubectl get hpa NAME -o json` prints it in the form of autoscaling/v2"
+    hpa = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": line["spec"]}, f"{where}: `spec`", hint)
     names = [metric.name for metric in hpa.metrics]
     if len(set(names)) < len(names):
         raise InputError(f"{where}: `spec.metrics`: two have the same name: {', '.join(sorted(names))}")

@@ -152,7 +152,7 @@ class _Simulator:
         pods = [pod.state(now_s) for pod in self._pods]
         readings = {metric.name: self._readings(metric, now_s) for metric in self._hpa.metrics}
         totals = {
-            metric.name: self._expected(now_s) if metric.is_forecast else self._total(now_s)
+            metric.name: self._expected(metric, now_s) if metric.is_forecast else self._total(metric, now_s)
             for metric in self._hpa.metrics
             if metric.kind == "External"
         }
@@ -183,14 +183,14 @@ class _Simulator:
         values = [max(0.0, self._sent[at] - since) if at >= pod.ready_s else 0.0 for at in times]
         return rate(times, values, now_s, window_s)
 
-    def _total(self, now_s: int) -> float | None:
-        rates = [measured for pod in self._pods if (measured := self._rate(pod, now_s)) is not None]
-        return sum(rates) if rates else None
+    def _total(self, metric: Metric, now_s: int) -> float | None:
+        readings = self._readings(metric, now_s).values()
+        return sum(reading.value for reading in readings) if readings else None
 
-    def _expected(self, now_s: int) -> float | None:
+    def _expected(self, metric: Metric, now_s: int) -> float | None:
         """The forecast: the larger of the rate now and the median of the past weeks, as the recording rule has it."""
         past = self._traffic.rates_in_past_weeks(now_s - _BEFORE_S + self._pod.forecast_lead_s)
-        known = [self._total(now_s), median(past) if past else None]
+        known = [self._total(metric, now_s), median(past) if past else None]
         return max((value for value in known if value is not None), default=None)
 
     def _start(self, now_s: int) -> None:

@@ -57,7 +57,7 @@ def replicas_for_metric(
     groups = _grouped(pods, readings, now_s, cpu=resource and metric.name == "cpu")
     if not groups.values:
         return None
-    target = round(metric.target * (1 if resource else _MILLI))
+    target = _whole(metric.target * (1 if resource else _MILLI))
     # Usage of a resource is in thousandths of the request, its target in percent. A missing value counts as the whole
     # request, or as the target if that is higher.
     assumed = max(100, target) * _MILLI // 100 if resource else target
@@ -82,8 +82,13 @@ def replicas_for_total(metric: Metric, hpa: Hpa, replicas: int, total: float | N
     """The pods that an external metric, a total over all pods (`AverageValue`), proposes; None if it has no value."""
     if total is None:
         return None
-    usage, target = int(total * _MILLI), round(metric.target * _MILLI)
+    usage, target = int(total * _MILLI), _whole(metric.target * _MILLI)
     return replicas if replicas and _within(hpa, usage / (target * replicas)) else math.ceil(usage / target)
+
+
+def _whole(target: float) -> int:
+    """Rounded up, as Kubernetes does with a quantity; a float is a little off."""
+    return math.ceil(target - 1e-6)
 
 
 def _within(hpa: Hpa, ratio: float) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from config.errors import InputError
+from config.errors import InputError, listed
 from k8s.manifests import Plan, override_evidence, render_objects
-from k8s.monitoring import forecast_lead_s
+from k8s.monitoring import METRICS, forecast_lead_s, keda_query
 from k8s.simulating.hpa import Hpa, read_hpa
 from k8s.simulating.replay import PodProfile
 from k8s.simulating.simulation import Simulation, make_result
 from k8s.simulating.traffic import TrafficTrace, day_traffic, step_traffic
 
 _COLD_START_S = 30.0
+_HINT = "simulate without the patch that changes the autoscaler's metrics"
 _READINGS = 4
 # The peak of the default day, as a share of what `max_replicas` pods serve at their target.
 _PEAK = 0.8
@@ -75,7 +76,13 @@ def _autoscaler(plan: Plan) -> Hpa:
         raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
     for manifest in (document for documents in render_objects(plan).values() for document in documents):
         if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
-            return read_hpa(manifest)
+            place = f"{plan.spec.file}: {manifest['kind']} {plan.name}"
+            hpa = read_hpa(manifest, place, _HINT)
+            known = ("cpu", METRICS[metric], keda_query(plan.spec))
+            names = [metric.name for metric in hpa.metrics if not metric.is_forecast]
+            if unknown := [name for name in names if name not in known]:
+                raise InputError(f"{place}: nothing tells how {listed(unknown)} would change", hint=_HINT)
+            return hpa
     raise InputError(f"{where}.autoscaler`: got `none`, so the number of pods never changes", hint="autoscaler: hpa")
 
 

@@ -99,7 +99,8 @@ class Simulation:
         }
 
     def _price_data(self, result: AutoscalerResult) -> dict[str, Any]:
-        return {"cost_per_10k": self._price(result), "currency": self.cost.currency} if self.cost else {}
+        price = self._price(result)
+        return {"cost_per_10k": price, "currency": self.cost.currency} if self.cost and price else {}
 
     def to_text(self) -> str:
         """The table, under a line about the traffic and one about the pods."""
@@ -126,15 +127,16 @@ class Simulation:
             ["most pods", *(str(result.most_pods) for result in results)],
             ["pod-hours", *(f"{result.pod_hours:.2f}" for result in results)],
         ]
-        if self.cost is not None:
-            prices = (self._price(result) for result in results)
+        prices = [price for result in results if (price := self._price(result))]
+        if self.cost and prices:
             rows.append(["10,000 requests cost", *(f"{price:.3g} {self.cost.currency}" for price in prices)])
         return rows
 
-    def _price(self, result: AutoscalerResult) -> float:
-        """The price of 10,000 requests of this traffic, the pods' idle time included."""
+    def _price(self, result: AutoscalerResult) -> float | None:
+        """The price of 10,000 requests of this traffic, the pods' idle time included. None without a price of a pod, or
+        without requests."""
         replay = result.replay
-        return self.cost.per_10k(replay.requests / replay.pod_seconds) if self.cost and replay.requests else 0.0
+        return self.cost.per_10k(replay.requests / replay.pod_seconds) if self.cost and replay.requests else None
 
 
 def make_result(label: str, hpa: Hpa, traffic: TrafficTrace, pod: PodProfile) -> AutoscalerResult:

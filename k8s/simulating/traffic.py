@@ -7,7 +7,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -17,7 +17,10 @@ from config.errors import InputError
 
 DAY_S = 86_400
 _WEEK_S, _RECORDED_S = 7 * DAY_S, 300
-_LONGEST_S = 35 * DAY_S
+LONGEST_S = 35 * DAY_S
+# In seconds, later times would be after the year 5000: they are rather milliseconds.
+LATEST_S = 1e11
+_MOST_RPS = 1e9
 _BEFORE_STEP_S, _STEP_S, _AFTER_STEP_S = 300, 1800, 1800
 
 
@@ -72,13 +75,14 @@ def day_traffic(peak_rps: float) -> TrafficTrace:
 
 
 def read_traffic(file: Path) -> TrafficTrace:
-    """Reads a CSV of ascending times (seconds or ISO) and requests/s; each rate lasts until the next row."""
+    """Reads a CSV of ascending times (seconds or ISO, in UTC unless they say otherwise) and requests/s; each rate lasts
+    until the next row."""
     rows = _rows(file)
     starts = [at - rows[0][0] for at, _ in rows]
     last_s = median(after - before for before, after in pairwise(starts))
     duration = math.ceil(starts[-1] + last_s)
-    if duration > _LONGEST_S:
-        raise InputError(f"{file}: spans {duration / DAY_S:.0f} days, allowed: {_LONGEST_S // DAY_S} at most")
+    if duration > LONGEST_S:
+        raise InputError(f"{file}: spans {duration / DAY_S:.0f} days, allowed: {LONGEST_S // DAY_S} at most")
     rates, index = [], 0
     for second in range(duration):
         while index + 1 < len(starts) and starts[index + 1] <= second:
@@ -91,19 +95,20 @@ def _rows(file: Path) -> list[tuple[float, float]]:
     hint = "lines of `TIME,REQUESTS_PER_S`, such as `2026-03-02T08:00:00Z,140` or `0,140`"
     rows: list[tuple[float, float]] = []
     try:
-        lines = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
+        lines = list(csv.reader(file.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise InputError(f"{file}: cannot be read: {err}", hint=hint) from err
     for number, line in enumerate(lines, 1):
-        if not line or (number == 1 and _number(line[-1]) is None):
+        if not "".join(line).strip() or (number == 1 and _number(line[-1]) is None):
             continue  # an empty line, a header
         at, rate = _time(line[0]), _number(line[-1])
-        if len(line) != 2 or at is None or rate is None or rate < 0:
-            raise InputError(
-                f"{file}:{number}: got `{','.join(line)}`, allowed: a time and a rate of 0 or more", hint=hint
-            )
+        if len(line) != 2 or at is None or abs(at) > LATEST_S or rate is None or not 0 <= rate <= _MOST_RPS:
+            allowed = f"allowed: a time (seconds or ISO) and a rate from 0 to {_MOST_RPS:g}"
+            raise InputError(f"{file}:{number}: got `{','.join(line)}`, {allowed}", hint=hint)
         if rows and at <= rows[-1][0]:
             raise InputError(f"{file}:{number}: got `{line[0]}`, allowed: ascending times", hint=hint)
+        if rows and int(at - rows[0][0]) == int(rows[-1][0] - rows[0][0]):
+            raise InputError(f"{file}:{number}: got `{line[0]}`, allowed: one rate a second", hint=hint)
         rows.append((at, rate))
     if len(rows) < 2:
         raise InputError(f"{file}: holds {len(rows)} rates, allowed: two or more", hint=hint)
@@ -114,7 +119,8 @@ def _time(text: str) -> float | None:
     if (seconds := _number(text)) is not None:
         return seconds
     try:
-        return datetime.fromisoformat(text.strip()).timestamp()
+        time = datetime.fromisoformat(text.strip())
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         return None
 

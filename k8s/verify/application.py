@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.schemas import Schemas, is_built_in
+from k8s.verify.schemas import Schemas, is_built_in, is_shipped
 
 # Path of the pod template in each kind.
 _TEMPLATES: dict[str, tuple[str, ...]] = {
@@ -18,9 +18,10 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
     "Job": ("spec", "template"),
     "Pod": (),
     "ReplicaSet": ("spec", "template"),
+    "ReplicationController": ("spec", "template"),
     "StatefulSet": ("spec", "template"),
 }
-SCALABLE = {"Deployment", "ReplicaSet", "StatefulSet"}
+SCALABLE = {"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"}
 SERVING = SCALABLE | {"DaemonSet", "Pod"}
 # TorchServe's own ports: management, metrics, gRPC inference, gRPC management.
 METRICS_PORT = 8082
@@ -87,7 +88,7 @@ class Workload:
     def pod(self) -> Place:
         return self.template.at("spec")
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, str]:
         """The labels of its pods."""
         return self.template.at("metadata", "labels").texts
@@ -214,15 +215,26 @@ class Application:
         return document.namespace == other.namespace or not (document.namespace and other.namespace)
 
     def selected(self, selector: Place, plain: bool = False) -> list[Workload]:
-        """The serving workloads that a selector matches in its namespace; a `plain` selector is a mapping of labels, as
-        a Service has it."""
-        return [
-            workload
-            for workload in self.workloads
-            if workload.serves
-            and self.same_namespace(workload.document, selector.document)
-            and (selector.texts.items() <= workload.labels.items() if plain else matches(selector, workload.labels))
-        ]
+        """The workloads that a selector matches in its namespace; with a `plain` selector, a mapping of labels as a
+        Service has it, only those that serve."""
+        return [workload for workload in self.workloads if self._selects(selector, workload, plain)]
+
+    def _selects(self, selector: Place, workload: Workload, plain: bool) -> bool:
+        if plain:
+            fits = workload.serves and selector.texts.items() <= workload.labels.items()
+        else:
+            fits = matches(selector, workload.labels)
+        return fits and self.same_namespace(workload.document, selector.document)
+
+    @cached_property
+    def has_all_pods(self) -> bool:
+        """Whether all pods seem to be made by objects that are here: there are workloads, and no custom resource that
+        may stand for some, as a database's does."""
+        custom = any(
+            not is_built_in(document) and not makes_pods(document) and not is_shipped(document)
+            for document in self.documents
+        )
+        return bool(self.workloads) and not custom
 
     def services_of(self, workload: Workload) -> list[LocatedDocument]:
         """The Services that select the workload's pods."""
@@ -230,7 +242,7 @@ class Application:
             service
             for service in self.of("Service")
             if service.root.at("spec", "selector").texts
-            and workload in self.selected(service.root.at("spec", "selector"), plain=True)
+            and self._selects(service.root.at("spec", "selector"), workload, plain=True)
         ]
 
     @cached_property
@@ -245,19 +257,15 @@ class Application:
 
     def scaled_workload(self, scaler: LocatedDocument) -> Workload | None:
         """The workload that an autoscaler scales; None if it is not among the objects."""
-        return next(
-            (
-                workload
-                for workload in self.workloads
-                if (workload.document.kind, workload.document.name) == self.scale_target(scaler)
-                and self.same_namespace(workload.document, scaler)
-            ),
-            None,
-        )
+        return next((workload for workload in self.workloads if self._scales(scaler, workload)), None)
 
     def scaler_of(self, workload: Workload) -> LocatedDocument | None:
         """The first autoscaler that scales a workload."""
-        return next((scaler for scaler in self.scalers if self.scaled_workload(scaler) is workload), None)
+        return next((scaler for scaler in self.scalers if self._scales(scaler, workload)), None)
+
+    def _scales(self, scaler: LocatedDocument, workload: Workload) -> bool:
+        wanted, document = self.scale_target(scaler), workload.document
+        return wanted == (document.kind, document.name) and self.same_namespace(document, scaler)
 
     def min_pods(self, workload: Workload) -> tuple[int, Place]:
         """The least number of pods that a workload has, and the field that sets it."""

@@ -3,6 +3,7 @@ server's metrics page does not have."""
 
 from __future__ import annotations
 
+import http.client
 import re
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -132,5 +133,5 @@ def _read_page(where: str) -> str:
     try:
         with urllib.request.urlopen(where, timeout=_TIMEOUT_S) as answer:
             return str(answer.read(), "utf-8")
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, http.client.HTTPException) as err:
         raise InputError(f"{where}: no metrics page there: {err}", hint="marina serve SPEC") from err

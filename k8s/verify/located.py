@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +101,11 @@ class LocatedDocument:
     def root(self) -> Place:
         return Place(self, (), self.data)
 
-    @property
+    @cached_property
     def kind(self) -> str:
         return self.root.at("kind").text
 
-    @property
+    @cached_property
     def api_version(self) -> str:
         return self.root.at("apiVersion").text
 
@@ -112,11 +114,11 @@ class LocatedDocument:
         """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.root.at("metadata", "name").text
 
-    @property
+    @cached_property
     def namespace(self) -> str:
         return self.root.at("metadata", "namespace").text
 
@@ -171,28 +173,37 @@ def read_object_file(file: Path) -> list[LocatedDocument]:
     documents: list[LocatedDocument] = []
     problems: list[Problem] = []
     # JSON is read as YAML to get line numbers. YAML forbids its tabs, and JSON has none inside its strings.
-    for data, lines, wrong in read_documents(text.expandtabs(2) if file.suffix == ".json" else text, str(file)):
+    is_json = file.suffix.lower() == ".json"
+    for data, lines, wrong in read_documents(text.expandtabs(2) if is_json else text, str(file)):
         problems += wrong
-        document = LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)
-        if document.kind and document.api_version:
-            documents += _items(document) if document.kind.endswith("List") else [document]
-        elif is_adapter_settings(document):
-            documents.append(document)
-        else:
+        for document in _flattened(LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)):
+            if (document.kind and document.api_version) or is_adapter_settings(document):
+                documents.append(document)
+                continue
             missing = "`kind`" if document.api_version else "`apiVersion`" if document.kind else "`apiVersion`, `kind`"
-            problems.append(Problem(str(file), lines[()], "", f"not a Kubernetes object: {missing} missing", _HINT))
+            line = document.lines[()]
+            problems.append(Problem(str(file), line, "", f"not a Kubernetes object: {missing} missing", _HINT))
     if problems:
         raise SpecError(problems)
     return documents
 
 
-def _items(document: LocatedDocument) -> list[LocatedDocument]:
-    documents = []
-    for item in document.root.at("items").items():
-        depth = len(item.path)
-        below = {path[depth:]: line for path, line in document.lines.items() if path[:depth] == item.path}
-        documents.append(LocatedDocument(item.table, document.file, below))
-    return documents or [document]
+def _flattened(document: LocatedDocument) -> Iterator[LocatedDocument]:
+    """The document, or the items of a list. In a list of one kind, such as a ConfigMapList, they need not repeat it."""
+    items = document.root.at("items").value
+    if not document.kind.endswith("List") or "items" not in document.data or not isinstance(items, list | None):
+        yield document
+        return
+    lines: dict[str | int, dict[Location, int]] = defaultdict(dict)
+    for path, line in document.lines.items():
+        if path[:1] == ("items",) and len(path) > 1:
+            lines[path[1]][path[2:]] = line
+    own = {"apiVersion": document.api_version, "kind": document.kind.removesuffix("List")}
+    for index, item in enumerate(items or []):
+        data = item if isinstance(item, dict) else {}
+        yield from _flattened(
+            LocatedDocument(own | data if own["kind"] and data else data, document.file, lines[index])
+        )
 
 
 def is_adapter_settings(document: LocatedDocument) -> bool:

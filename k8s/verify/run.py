@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError, listed, nearest
+from config.errors import InputError, listed, nearest, printable
 from config.progress import Progress
 from config.spec import Spec
 from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_evidence, make_plan, render_objects
@@ -51,7 +51,7 @@ class Verification:
         checked = f"{self.objects} objects of {self.origin}, Kubernetes {self.versions[0]}"
         checked += f"–{self.versions[-1]}" if len(self.versions) > 1 else ""
         counts = f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
-        return "\n".join([*lines, f"{checked}, {len(all_rules())} rules: {counts}"])
+        return printable("\n".join([*lines, f"{checked}, {len(all_rules())} rules: {counts}"]))
 
 
 def verify_spec(

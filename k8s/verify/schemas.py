@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -17,7 +18,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from jsonschema.exceptions import UnknownType, ValidationError
 from referencing import Registry, Resource
 
 from config.errors import InputError, ToolMissing, listed, nearest
@@ -89,8 +90,23 @@ class _ByText:
 def _mistakes(data: _ByText, custom: _ByText, version: str) -> list[SchemaMistake]:
     """The mistakes in an object, computed once for all that are equal: overlays repeat most of their objects."""
     validator = _validator_of(LocatedDocument(data.value, ""), custom.value, version)
-    errors = validator.iter_errors(data.value) if validator else ()
-    return list(dict.fromkeys(mistake for error in errors for mistake in _described(error)))
+    # The API server ignores the status, and null in custom resources; the schemas of other kinds allow null.
+    read = {name: value for name, value in data.value.items() if name != "status"}
+    if custom.value is not None:
+        read = _without_nulls(read)
+    mistakes: dict[SchemaMistake, None] = {}
+    # A definition among the objects may be wrong itself.
+    with suppress(TypeError, UnknownType):
+        for error in validator.iter_errors(read) if validator else ():
+            mistakes |= dict.fromkeys(_described(error))
+    return list(mistakes)
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without the fields that have none."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _validator_of(
@@ -114,6 +130,11 @@ def served(kind: str, version: str) -> list[str]:
 def is_built_in(document: LocatedDocument) -> bool:
     """Whether the object's API group is one of Kubernetes itself."""
     return _BUILT_IN.fullmatch(document.group) is not None
+
+
+def is_shipped(document: LocatedDocument) -> bool:
+    """Whether the object is a custom resource whose schema comes with Marina."""
+    return (document.kind, document.api_version) in _shipped()
 
 
 @cache
@@ -155,9 +176,11 @@ def _defined(document: LocatedDocument) -> Iterator[tuple[tuple[str, str], dict[
         return
     for version in spec.at("versions").items():
         schema = version.at("schema", "openAPIV3Schema").value
-        if isinstance(schema, dict) and version.at("served").value is not False:
-            api = f"{spec.at('group').text}/{version.at('name').text}"
-            yield (spec.at("names", "kind").text, api), _strict(schema, top=True)
+        # The rule `schema` reports a definition that is wrong itself.
+        with suppress(AttributeError, TypeError):
+            if isinstance(schema, dict) and version.at("served").value is not False:
+                api = f"{spec.at('group').text}/{version.at('name').text}"
+                yield (spec.at("names", "kind").text, api), _strict(schema, top=True)
 
 
 def _strict(schema: Any, *, top: bool = False) -> Any:
@@ -166,11 +189,15 @@ def _strict(schema: Any, *, top: bool = False) -> Any:
         return schema
     strict: dict[str, Any] = {
         key: schema[key]
-        for key in ("enum", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum", "required", "type")
+        for key in ("enum", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum", "type")
         if key in schema
     }
     if "properties" in schema:
-        strict["properties"] = {name: _strict(part) for name, part in schema["properties"].items()}
+        fields = schema["properties"]
+        strict["properties"] = {name: _strict(part) for name, part in fields.items()}
+        # The API server fills in defaults first, and then a field may be null.
+        optional = {name for name, part in fields.items() if "default" in part or part.get("nullable")}
+        strict["required"] = [name for name in schema.get("required", []) if name not in optional]
         strict["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
         if top:
             strict["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
@@ -181,8 +208,6 @@ def _strict(schema: Any, *, top: bool = False) -> Any:
         strict["items"] = _strict(schema["items"])
     if schema.get("x-kubernetes-int-or-string"):
         strict["type"] = ["integer", "string"]
-    elif schema.get("nullable") and "type" in strict:
-        strict["type"] = [strict["type"], "null"]
     return strict
 
 
@@ -190,10 +215,11 @@ def _strict(schema: Any, *, top: bool = False) -> Any:
 def _validator(kind: str, api_version: str, version: str) -> Draft202012Validator | None:
     # The file of rbac.authorization.k8s.io/v1 is called rbac-v1.
     short = re.sub(r"^([^./]*)(\.[^/]*)?/", r"\1-", api_version)
-    file = _folder(version) / f"{kind.lower()}-{short}.json"
-    if not file.is_file():
+    try:
+        schema = json.loads((_folder(version) / f"{kind.lower()}-{short}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # Nobody's kind: there is no such file, or there cannot be one.
         return None
-    schema = json.loads(file.read_text(encoding="utf-8"))
     if not any(_api(known) == (kind, api_version) for known in schema.get("x-kubernetes-group-version-kind", [])):
         return None
     return Draft202012Validator(schema, registry=_definitions(version))
@@ -257,5 +283,5 @@ def _listed(types: str | Iterable[str]) -> list[str]:
 def _shown(value: object) -> str:
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return f"`{text if len(text) <= 60 else text[:57] + '…'}`"

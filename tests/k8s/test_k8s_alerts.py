@@ -17,6 +17,7 @@ from rule_scenarios import (
     promtool,
     rules,
     run_rule_test,
+    state,
     traffic,
 )
 from specs import digits_spec
@@ -24,6 +25,16 @@ from specs import digits_spec
 from k8s.monitoring.expressions import SERVER_CONTAINER
 
 QUIET: set[str] = set()
+
+
+def exported_twice(values: dict[str, int]) -> dict[str, str | None]:
+    """The series of kube-state-metrics with these values, each exported by two of them, and none by only one."""
+    healthy = {name: series for name, series in state(160).items() if name.startswith("kube_")}
+    told = healthy | {next(name for name in healthy if part in name): f"{value}x160" for part, value in values.items()}
+    both = {name.replace("{", f'{{instance="{label}",'): series for name, series in told.items() for label in "ab"}
+    return both | dict.fromkeys(healthy)
+
+
 OUTAGE = {"MostRequestsFail", "ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}
 # Healthy for 20 minutes, then as the name says; 80 samples at 15 s each are 20 minutes.
 FALLS_SILENT = "0+1500x80 120000+0x160"
@@ -90,6 +101,15 @@ SCENARIOS = {
     "a pod of the Deployment is missing": Scenario(
         {"10m": QUIET, "20m": {"ReplicasMissing"}},
         {f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': "2x80"},
+    ),
+    "kube-state-metrics runs twice in the cluster": Scenario({"40m": QUIET}, exported_twice({})),
+    "kube-state-metrics runs twice, and much is wrong": Scenario(
+        {"40m": {"ReplicasMissing", "AutoscalerAtMax", "MemoryNearLimit", "CpuHigh"}},
+        exported_twice({"spec_replicas": 2, "status_desired_replicas": 10})
+        | {
+            f'container_memory_working_set_bytes{{{AT},container="{SERVER_CONTAINER}"}}': "950x160",
+            f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+29x160",
+        },
     ),
     "Prometheus does not read a pod that serves": Scenario(
         {"5m": QUIET, "12m": {"PodsUnseen"}},
@@ -172,6 +192,12 @@ SCENARIOS = {
     "GPU memory rises for hours": Scenario(
         {"1h": QUIET, "5h": {"GpuMemoryGrows"}},
         {f'inference_worker_cuda_bytes{{{PAGE},pid="7"}}': "1000+5x301"},
+        interval_s=60,
+        spec=CUDA,
+    ),
+    "a pod reserves GPU memory with its first requests": Scenario(
+        {"4h5m": QUIET, "5h30m": QUIET},
+        {f'inference_worker_cuda_bytes{{{PAGE},pid="7"}}': "_x60 0x2 500x20 1000x260"},
         interval_s=60,
         spec=CUDA,
     ),

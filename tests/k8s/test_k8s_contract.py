@@ -228,6 +228,7 @@ def test_no_two_rules_of_the_adapter_find_the_same_series() -> None:
         ("http://prometheus.monitoring:9090", ("http://prometheus.monitoring", 9090, "")),
         ("https://metrics.example/prometheus/", ("https://metrics.example", 443, "/prometheus")),
         ("http://metrics.example", ("http://metrics.example", 80, "")),
+        ("http://[fd00::1]:9090", ("http://[fd00::1]", 9090, "")),
     ],
 )
 def test_the_adapters_values_have_the_address_of_prometheus(address: str, parts: tuple[str, int, str]) -> None:

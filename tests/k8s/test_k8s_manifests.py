@@ -12,8 +12,10 @@ from k8s_plans import EVIDENCE, FULL, GPU, OPTIONS, documents, planned, pod, the
 from specs import DIGITS, ROOT
 
 import marina
+from config.errors import InputError
 from config.load import parse_spec
 from config.render import Ports, render_model_config
+from k8s.manifests import LoadJob, load_objects
 from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
@@ -269,3 +271,9 @@ def test_the_docs_show_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest.
     page = (ROOT / "docs/07-manifests.md").read_text(encoding="utf-8")
     block = page.partition("$ marina manifests\n")[2].partition("```")[0]
     assert [line for line in block.splitlines() if line.strip() != "…" and line not in printed] == []
+
+
+def test_the_plan_of_a_load_is_as_large_as_its_bytes() -> None:
+    job = LoadJob("digits-load", "registry.local/loadtest:1", "é" * 600_000, parts=1, seconds=1)
+    with pytest.raises(InputError, match="a plan of 1,200,000 bytes, allowed in a ConfigMap: 1,000,000"):
+        load_objects(planned(), job)

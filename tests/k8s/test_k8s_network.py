@@ -50,6 +50,28 @@ def test_pods_can_reach_dns_and_the_redis_in_the_spec(redis: str, peer: dict[str
     assert [each["port"] for rule in policy["egress"] for each in rule["ports"]] == [port, 53, 53]
 
 
+def test_a_redis_whose_name_may_be_a_service_or_public_is_reached_as_both() -> None:
+    policy = the_only(planned({"serving.cache": {"redis": "redis://redis.cache"}}), "NetworkPolicy")["spec"]
+    assert [list(peer) for peer in policy["egress"][0]["to"]] == [["ipBlock"], ["ipBlock"], ["namespaceSelector"]]
+    assert policy["egress"][0]["to"][2]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] == "cache"
+
+
+@pytest.mark.parametrize(
+    ("url", "peer"),
+    [
+        (
+            "http://minio.storage.svc:9000/m.mar",
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "storage"}}},
+        ),
+        ("http://10.0.0.9:9000/m.mar", {"ipBlock": {"cidr": "10.0.0.9/32"}}),
+        ("http://models:9000/m.mar", {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}),
+    ],
+)
+def test_a_loader_can_reach_a_store_inside_the_cluster(url: str, peer: dict[str, Any]) -> None:
+    rule = the_only(planned({"kubernetes.model": {"url": url}}), "NetworkPolicy")["spec"]["egress"][0]
+    assert (rule["to"][0], rule["ports"][0]["port"]) == (peer, 9000)
+
+
 def test_an_egress_in_the_spec_replaces_the_derived_one_for_redis() -> None:
     changes = {"serving.cache": {"redis": "redis://cache.example:7000"}}
     policy = the_only(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:7000"]}), "NetworkPolicy")["spec"]

@@ -213,6 +213,11 @@ def test_the_image_is_named_by_its_digest() -> None:
             "contains package cccccccccccc…, but packaged is 49346cd03cfd…",
             id="another package",
         ),
+        pytest.param(
+            {"ref": "mirror.local/marina/digits"},
+            "`mirror.local/marina/digits`, but `kubernetes.registry` is `registry.local/marina`",
+            id="another registry",
+        ),
         pytest.param({"target": "cuda"}, "an image for `cuda`, but `serving.device` is `cpu`", id="another device"),
         pytest.param({"schema": "x"}, "got schema `x`, allowed: `marina.image/1`", id="another schema"),
         pytest.param({"ref": None}, "not an image record of this version", id="another form"),
@@ -327,7 +332,10 @@ def test_a_pods_storage_holds_the_volume_of_its_log_shipper() -> None:
     assert shipped.storage_bytes - plain.storage_bytes == quantity(volume.empty_dir.size_limit)
 
 
-@pytest.mark.parametrize("text", ["1.0", "1e3", "0x1F", "0o7", "1_000", "y", "n", "no", "null", "~", "on", ".5", "12"])
+NO_TEXT = "1.0 1e3 0x1F 0o7 1_000 y n no null ~ on .5 12 .5e3 -.2 0X1F 0B1 0O7 +.5_ -_9 0899"
+
+
+@pytest.mark.parametrize("text", NO_TEXT.split())
 def test_text_that_looks_like_a_number_or_a_boolean_is_quoted(text: str) -> None:
     assert one_document({"a": text}).removeprefix("a: ")[0] in "\"'"
 

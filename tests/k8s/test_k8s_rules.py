@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rule_scenarios import CUDA, groups, rules, run_rule_test
+from rule_scenarios import CUDA, OTHER, POD, groups, rules, run_rule_test
 from specs import ROOT, digits_spec, make_spec, tales_spec
 from tools import needs
 
@@ -145,6 +145,17 @@ def test_late_first_tokens_burn_their_budget(late: bool, tmp_path: Path) -> None
 def test_kedas_query_returns_one_number(metric: str) -> None:
     device = CUDA if metric == "gpu" else {}
     assert keda_query(digits_spec({"scaling.metric": metric} | device)).startswith("sum(")
+
+
+def test_keda_scales_by_the_mean_of_a_pods_gpus_as_the_adapter_does(tmp_path: Path) -> None:
+    spec = digits_spec(CUDA | {"scaling.metric": "gpu", "kubernetes.resources.gpu": 2})
+    use = {(POD, 0): 40, (POD, 1): 60, (OTHER, 0): 10, (OTHER, 1): 30}
+    series = {
+        f'DCGM_FI_DEV_GPU_UTIL{{namespace="marina",pod="{pod}",gpu="{gpu}"}}': f"{value}x20"
+        for (pod, gpu), value in use.items()
+    }
+    expected = {"expr": keda_query(spec), "eval_time": "4m", "exp_samples": [{"labels": "{}", "value": 50 + 20}]}
+    assert not run_rule_test(tmp_path, spec, series, {"promql_expr_test": [expected]})
 
 
 def test_every_alert_has_a_heading_in_the_runbook_and_no_heading_is_left_over() -> None:

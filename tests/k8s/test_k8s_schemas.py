@@ -28,11 +28,12 @@ spec:
         properties:
           spec:
             type: object
-            required: [size]
+            required: [size, shape]
             properties:
               size: {x-kubernetes-int-or-string: true}
               colour: {type: string, nullable: true}
               labels: {type: object, additionalProperties: {type: string}}
+              shape: {type: string, default: round, enum: [round, flat]}
               free: {type: object, properties: {}, x-kubernetes-preserve-unknown-fields: true}
 """
 OPERATOR, GATEWAY = "monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"
@@ -65,6 +66,24 @@ def test_every_mistake_in_an_object_is_reported_with_its_field() -> None:
     ]
 
 
+@pytest.mark.parametrize("wrong", ["{type: odd}", "{properties: [a]}", "{properties: {b: 1}}", "{minimum: x}", "5"])
+def test_a_definition_that_is_wrong_itself_stops_no_check(wrong: str) -> None:
+    widget = "{apiVersion: example.org/v1, kind: Widget, metadata: {name: a}, spec: {size: 1, wrong: 1}}"
+    beside = CUSTOM + f"              wrong: {wrong}\n"
+    assert all(text.startswith("spec.wrong: ") for text in texts(widget, beside=beside))
+
+
+def test_a_status_is_not_checked_because_the_server_ignores_it() -> None:
+    spec = "{scaleTargetRef: {kind: a, name: a}, maxReplicas: 1}"
+    assert texts(f"{{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, spec: {spec}, status: {{}}}}") == []
+
+
+def test_a_kind_with_any_name_is_unknown() -> None:
+    for kind in ("A" * 400, "\0", "../../pod"):
+        document = LocatedDocument({"apiVersion": "v1", "kind": kind}, "a.yaml")
+        assert not Schemas().knows(document, "1.36")
+
+
 def test_a_field_is_a_mistake_in_versions_before_its_introduction() -> None:
     pod = "{apiVersion: v1, kind: Pod, spec: {containers: [{name: a}], volumes: [{name: b, image: {reference: c}}]}}"
     assert [bool(texts(pod, version)) for version in ("1.30", "1.31", "1.37")] == [True, False, False]
@@ -81,6 +100,9 @@ def test_the_api_versions_of_a_kind_are_known_for_each_version() -> None:
     [
         ("{size: 1, labels: {a: b}, colour: null, free: {any: 1}}", []),
         ("{size: 10%}", []),
+        ("{size: 1, shape: null, labels: null}", []),
+        ("{size: null}", ["spec.size: missing, but required"]),
+        ("{size: 1, labels: {a: [null]}}", ["spec.labels.a: got a list of 1, allowed: text"]),
         ("{size: [1]}", ["spec.size: got a list of 1, allowed: a whole number or text"]),
         ("{colour: 1}", ["spec.size: missing, but required", "spec.colour: got `1`, allowed: text"]),
         ("{size: 1, collour: x}", ["spec.collour: unknown field, did you mean `colour`?"]),
@@ -103,6 +125,7 @@ def test_a_definition_among_the_objects_validates_its_kind(spec: str, said: list
         ("PodMonitor", OPERATOR, "{selector: {}, podMetricsEndpoints: [{portNumber: 99999}]}",
          ["spec.podMetricsEndpoints[0].portNumber: got `99999`, allowed: 65535 or less"]),
         ("PrometheusRule", OPERATOR, "{groups: [{name: a, rules: [{alert: b, expr: up, for: 5m}]}]}", []),
+        ("PrometheusRule", OPERATOR, "{groups: [{name: a, rules: [{alert: b, expr: up, for: , labels: }]}]}", []),
         ("PrometheusRule", OPERATOR, "{groups: [{name: a, rules: [{expr: up}]}]}",
          ["spec.groups[0].rules[0]: got a mapping, allowed: exactly one of the forms in the schema"]),
         ("ScaledObject", "keda.sh/v1alpha1", "{scaleTargetRef: {name: a}, triggers: []}",

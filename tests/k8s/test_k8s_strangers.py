@@ -1,5 +1,6 @@
 """Things that people do in their own manifests, and that are fine."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
 from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope, Violation
+from k8s.verify.run import verify_folder
 
 
 def violations(*changes: Change) -> list[Violation]:
@@ -67,3 +69,167 @@ def test_a_custom_workload_is_checked_like_a_deployment() -> None:
     assert [str(finding) for finding in findings if finding.level == "error"] == []
     latest = violations(rollout, put("Rollout", f"{SERVER} image", "registry.local/digits:latest"))
     assert "image-digest" in {finding.rule for finding in latest}
+
+
+POD = "{metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: i, ports: [{containerPort: 80}], %s}]}}"
+
+
+def deployment(name: str = "a", more: str = "", **container: object) -> str:
+    fields = ", ".join(f"{key}: {value}" for key, value in container.items()) or "env: []"
+    selector = "{matchLabels: {app: a}}"
+    return f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}}}
+spec: {{selector: {selector}, {more} template: {POD % fields}}}
+---"""
+
+
+SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: a}
+spec: {selector: {app: a}, ports: [{port: 80}]}
+---"""
+BUDGET = """
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: a}
+spec: {minAvailable: 2, selector: {matchLabels: {app: a}}}
+---"""
+JOB = f"\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {{template: {POD % 'env: []'}}}\n---"
+MONITOR = """
+apiVersion: monitoring.coreos.com/v1
+kind: %s
+metadata: {name: a}
+spec: {selector: {matchLabels: {app: a}}, %s: [{interval: 30s, scheme:}]}
+---"""
+SCALER = """
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: a}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: a}
+  maxReplicas: 3
+  metrics: [{type: External, external: {metric: {name: "%s"}, target: {type: Value, value: 5}}}]
+---"""
+KEDA = """
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: a}
+spec: {scaleTargetRef: {name: a}, triggers: [{type: %s, metadata: {%s}}]}
+---"""
+ADAPTER = """
+rules:
+  default: %s
+  custom:
+  - {seriesQuery: "work_total{pod!=''}", name: {as: %s}, metricsQuery: "sum(rate(<<.Series>>[2m])) by (<<.GroupBy>>)"}
+---"""
+ROUTE = """
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: a}
+spec: {defaultBackend: {service: {name: %s}}}
+---"""
+FILLED = "\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, labels: {inject: 'true'}}\n---"
+LIVE = "{tcpSocket: {port: 80}}"
+CRD = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: zones.example.org}
+spec: {group: example.org, scope: Cluster, names: {kind: Zone, plural: zones}, versions: []}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a, namespace: b}
+---
+apiVersion: cert-manager.io/v1
+kind: ClusterIssuer
+metadata: {name: a}
+---
+apiVersion: example.org/v1
+kind: Zone
+metadata: {name: a}
+---"""
+
+
+def errors(folder: Path, *texts: str) -> list[str]:
+    (folder / "all.yaml").write_text("".join(texts), encoding="utf-8")
+    findings = verify_folder(folder, [SUPPORTED_VERSIONS[-1]]).findings
+    return [f"{finding.rule}: {finding}" for finding in findings if finding.level == "error"]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        pytest.param((deployment(more="replicas: 2,"), deployment("b", "replicas: 2,"), BUDGET), id="one budget, two"),
+        pytest.param((JOB, BUDGET, MONITOR % ("PodMonitor", "podMetricsEndpoints")), id="selectors of a Job's pods"),
+        pytest.param((BUDGET, MONITOR % ("ServiceMonitor", "endpoints")), id="selectors of pods elsewhere"),
+        pytest.param((deployment().replace("app: a", "app: b"), CRD, BUDGET), id="pods of an operator"),
+        pytest.param((SCALER % "queue",), id="a scaler of a Deployment elsewhere"),
+        pytest.param((ROUTE % "a",), id="a route to a Service elsewhere"),
+        pytest.param((deployment(), SERVICE.replace("port: 80", "port: 81")), id="a port that is not declared"),
+        pytest.param((deployment(), SERVICE, KEDA % ("kafka", "topic: a")), id="no pods while a queue is empty"),
+        pytest.param(
+            (deployment(), SERVICE, KEDA % ("prometheus", "serverAddress: a, threshold: '1', query: vector(1)")),
+            id="no pods while a gateway gets nothing",
+        ),
+        pytest.param((deployment(), SCALER % "balancer.example|https|request_count"), id="a rate by another system"),
+        pytest.param((deployment(), SCALER % "queue_messages_count"), id="a gauge named count"),
+        pytest.param((deployment(), SCALER % "work_total", ADAPTER % ("false", "work_total")), id="a rate named total"),
+        pytest.param((deployment(), SCALER % "work", ADAPTER % ("true", "more")), id="the adapter's own rules"),
+        pytest.param((deployment(livenessProbe=LIVE, readinessProbe=LIVE),), id="one probe of a database"),
+        pytest.param((deployment(livenessProbe="{httpGet: {path: /ready, port: 80}}"),), id="a path called ready"),
+        pytest.param(
+            (deployment(env="[{name: A, valueFrom: {configMapKeyRef: {name: ca, key: ca.crt}}}]"), FILLED),
+            id="a ConfigMap that a controller fills",
+        ),
+        *(
+            pytest.param((deployment(env=f"[{{name: {name}, value: '{value}'}}]"),), id=name)
+            for name, value in (
+                ("ALLOW_EMPTY_PASSWORD", "yes"),
+                ("MAX_TOKEN_LENGTH", "512"),
+                ("TOKEN_URL", "https://login.example"),
+                ("SECRET_NAME", "models"),
+                ("DB_PASSWORD", "$(FROM_ELSEWHERE)"),
+            )
+        ),
+        pytest.param((deployment().replace("apps/v1", "v1").replace("Deployment", "ReplicationController")
+                      .replace("{matchLabels: {app: a}}", "{app: a}"), BUDGET.replace("2", "0")), id="an old kind"),
+    ],
+)  # fmt: skip
+def test_sound_manifests_have_no_error(tmp_path: Path, texts: tuple[str, ...]) -> None:
+    assert [error for error in errors(tmp_path, *texts) if not error.startswith("kind-unknown")] == []
+
+
+def test_a_secret_at_the_end_of_a_name_is_found_and_a_wrong_reference_beside_a_right_one_too(tmp_path: Path) -> None:
+    wrong = errors(
+        tmp_path,
+        deployment(env="[{name: AWS_SECRET_ACCESS_KEY, value: abc}]"),
+        SERVICE,
+        ROUTE % "b",
+        (SCALER % "queue").replace("name: a}\n  max", "name: c}\n  max"),
+        BUDGET.replace("app: a", "app: b"),
+    )
+    assert {error.partition(":")[0] for error in wrong} == {
+        "pdb-selects-nothing",
+        "route-backend",
+        "scaler-target",
+        "secret-in-env",
+    }
+
+
+def test_objects_of_no_namespace_are_not_missing_theirs(tmp_path: Path) -> None:
+    errors(tmp_path, CRD)
+    assert "namespace-mixed" not in {finding.rule for finding in verify_folder(tmp_path).findings}
+
+
+def test_what_a_manifest_says_cannot_control_the_terminal(tmp_path: Path) -> None:
+    errors(tmp_path, 'apiVersion: v1\nkind: "Un\\e[2Jknown"\nmetadata: {name: a}\n')
+    assert "Unknown/a" in verify_folder(tmp_path).to_text()
+
+
+def test_a_server_without_containers_does_not_stop_the_check(tmp_path: Path) -> None:
+    ports = "[{containerPort: 8080}, {containerPort: 8081}, {containerPort: 7070}]"
+    sidecar = f"initContainers: [{{name: a, restartPolicy: Always, ports: {ports}}}], containers:"
+    assert errors(tmp_path, deployment().replace("containers: [", sidecar + " [], x: ["), SERVICE)

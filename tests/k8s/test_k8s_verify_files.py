@@ -3,6 +3,7 @@ import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 from k8s_plans import EVIDENCE, IMAGE, fill
@@ -110,8 +111,56 @@ def test_merged_yaml_values_are_read_with_their_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written_as", "read_as"),
+    [
+        ("10:30", "10:30"),
+        ("22:30:00", "22:30:00"),
+        ("0o644", 0o644),
+        ("0644", 0o644),
+        ("0899", 899),
+        ("1e3", 1000),
+        ("1.", 1),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("-1", -1),
+        (".5", 0.5),
+        ("1.2.3", "1.2.3"),
+        ("12e", "12e"),
+        ("y", True),
+        ("off", False),
+        ("~", None),
+        ("!!binary aGVsbG8=", "hello"),
+    ],
+)
+def test_plain_values_are_read_as_kubectl_reads_them(tmp_path: Path, written_as: str, read_as: object) -> None:
+    (document,) = read_objects(written(tmp_path, a_yaml=f"{OBJECT}data:\n  a: {written_as}\n"))
+    value = document.data["data"]["a"]
+    assert (value, isinstance(value, bool)) == (read_as, isinstance(read_as, bool))
+
+
+def test_lists_of_any_form_are_read_item_by_item(tmp_path: Path) -> None:
+    inner = "  kind: List\n  items:\n  - {apiVersion: v1, kind: Secret, metadata: {name: c}}\n"
+    documents = read_objects(
+        written(
+            tmp_path,
+            a_yaml="apiVersion: v1\nkind: ConfigMapList\nitems:\n- metadata: {name: a}\n- metadata: {name: b}\n",
+            b_yaml=f"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n{inner}",
+            c_yaml="apiVersion: v1\nkind: List\nitems: []\n",
+            d_yaml="apiVersion: example.org/v1\nkind: AllowList\nmetadata: {name: d}\n",
+        )
+    )
+    places = [(document.reference, document.root.at("metadata", "name").line) for document in documents]
+    assert places == [("ConfigMap/a", 4), ("ConfigMap/b", 5), ("Secret/c", 7), ("AllowList/d", 3)]
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
+        pytest.param(
+            "kind: List\napiVersion: v1\nitems:\n- 1\n- {kind: A}\n",
+            "a.yaml:4: not a Kubernetes object: `apiVersion`, `kind` missing",
+            id="an item that is no object",
+        ),
         pytest.param(
             "a: [1", "a.yaml:1: not readable as YAML: expected ',' or ']', but got '<stream end>'", id="no YAML"
         ),
@@ -173,7 +222,7 @@ def test_the_verb_prints_findings_and_counts_and_exits_with_1(capsys: pytest.Cap
     printed = capsys.readouterr()
     assert f"error: {FOREIGN}/scaling/hpa.yaml:13: HorizontalPodAutoscaler/torchserve: " in printed.out
     assert printed.out.splitlines()[-1] == (
-        f"2 objects of {FOREIGN}/scaling, Kubernetes 1.34, {len(all_rules())} rules: 4 errors, 1 warning"
+        f"2 objects of {FOREIGN}/scaling, Kubernetes 1.34, {len(all_rules())} rules: 3 errors, 2 warnings"
     )
     assert [line.split()[:2] for line in printed.err.splitlines()] == [
         ["Kubernetes", "1.34"],
@@ -233,6 +282,19 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert len(shown.splitlines()) == 2
     assert shown in printed
+
+
+def test_an_address_that_does_not_speak_http_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Noise(StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"\x16\x03\x01 no http\r\n")
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Noise) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        assert marina.main(["verify", str(DIGITS), "--out", str(tmp_path), "--quiet", "--live", url]) == 2
+        server.shutdown()
+    assert "/metrics: no metrics page there: " in capsys.readouterr().err
 
 
 def test_a_live_server_must_export_the_metrics_that_are_used(

@@ -25,14 +25,12 @@ def _share(node: Place, of: int, *, up: bool) -> int | None:
     return math.ceil(exact) if up else math.floor(exact)
 
 
-def _budgets(application: Application) -> Iterator[tuple[LocatedDocument, Workload, int, Place]]:
-    """Each PodDisruptionBudget with a workload it selects, that one's least number of pods, and the field that sets
-    this number."""
+def _budgets(application: Application) -> Iterator[tuple[LocatedDocument, list[Workload], int]]:
+    """Each PodDisruptionBudget with the workloads that it selects, and the least number of their pods."""
     for budget in application.of("PodDisruptionBudget"):
-        for workload in application.selected(budget.root.at("spec", "selector")):
-            if workload.document.kind in SCALABLE:
-                least, field = application.min_pods(workload)
-                yield budget, workload, least, field
+        selected = application.selected(budget.root.at("spec", "selector"))
+        workloads = [workload for workload in selected if workload.document.kind in SCALABLE]
+        yield budget, workloads, sum(application.min_pods(workload)[0] for workload in workloads)
 
 
 def _kept(budget: LocatedDocument, least: int) -> int | None:
@@ -53,9 +51,9 @@ def _kept(budget: LocatedDocument, least: int) -> int | None:
     fix="maxUnavailable: 1",
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
-    for budget, workload, least, _field in _budgets(application):
+    for budget, workloads, least in _budgets(application):
         kept = _kept(budget, least)
-        if application.scaler_of(workload) is None and kept is not None and 0 < least <= kept:
+        if not any(map(application.scaler_of, workloads)) and kept is not None and 0 < least <= kept:
             yield Remark(_amount_field(budget), f"keeps {kept} of {least} pods, so none can be evicted")
 
 
@@ -67,10 +65,12 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
     fix="maxUnavailable: 1, or a higher `minReplicas`",
 )
 def _blocks_scaled(application: Application, _: Scope) -> Iterator[Remark]:
-    for budget, workload, least, field in _budgets(application):
+    for budget, workloads, least in _budgets(application):
         kept = _kept(budget, least)
-        if application.scaler_of(workload) is not None and kept is not None and 0 < least <= kept:
-            text = f"keeps {kept} pods, and `{field.field}` of {field.document.reference} is {least}"
+        if any(map(application.scaler_of, workloads)) and kept is not None and 0 < least <= kept:
+            fields = [application.min_pods(workload) for workload in workloads]
+            minima = (f"`{field.field}` of {field.document.reference} is {number}" for number, field in fields)
+            text = f"keeps {kept} pods, and {', '.join(minima)}"
             yield Remark(_amount_field(budget), f"{text}, so none can be evicted")
 
 
@@ -90,7 +90,8 @@ def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
     for budget in application.of("PodDisruptionBudget"):
         selector = budget.root.at("spec", "selector")
         if not application.selected(selector):
-            yield Remark(selector, "no pod here has these labels")
+            known = application.has_all_pods
+            yield Remark(selector, "no pod here has these labels", level=None if known else "warning")
 
 
 @TOPIC.rule(

@@ -14,9 +14,8 @@ from k8s.verify.schemas import SchemaMistake, is_built_in, served
 TOPIC = Topic("Objects")
 
 _CLUSTER_WIDE = re.compile(
-    "APIService|ClusterRole(Binding)?|CSIDriver|CustomResourceDefinition|DeviceClass|IngressClass|Namespace"
-    "|PersistentVolume|PriorityClass|RuntimeClass|StorageClass|VolumeAttributesClass"
-    "|(Mutating|Validating)(AdmissionPolicy(Binding)?|WebhookConfiguration)"
+    "APIService|Cluster.+|.*Class|CSIDriver|CertificateSigningRequest|CustomResourceDefinition|FlowSchema|Namespace|Node"
+    "|PersistentVolume|PriorityLevelConfiguration|(Mutating|Validating)(AdmissionPolicy(Binding)?|WebhookConfiguration)"
 )
 
 
@@ -101,7 +100,11 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
     fix="write the same `metadata.namespace` in all of them",
 )
 def _namespace(application: Application, _: Scope) -> Iterator[Remark]:
-    namespaced = [item for item in _objects(application) if not _CLUSTER_WIDE.fullmatch(item.kind)]
+    defined = [item.root.at("spec") for item in application.of("CustomResourceDefinition")]
+    wide = {spec.at("names", "kind").text for spec in defined if spec.at("scope").text == "Cluster"}
+    namespaced = [
+        item for item in _objects(application) if not _CLUSTER_WIDE.fullmatch(item.kind) and item.kind not in wide
+    ]
     used = [item.namespace for item in namespaced]
     # Compare with the most common namespace, so that the stray object is reported and not all the others.
     usual = max(dict.fromkeys(used), key=used.count, default="")

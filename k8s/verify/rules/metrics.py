@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import yaml
 
@@ -12,13 +13,14 @@ from config.errors import InputError, listed, nearest
 from k8s.monitoring import CATALOGUE, Selector, adapter_rules, external_rules, find_series, misuses, selectors
 from k8s.verify.application import Application
 from k8s.verify.located import Place, is_adapter_settings, settings_rules
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 from k8s.verify.rules.scaling import metric_sources
 
 TOPIC = Topic("Metrics")
 
 # Counters by the suffix of their names, and those of TorchServe that have none.
-_COUNTER = re.compile(r".*(_total|_count|_sum|_bucket)|ts_(inference|queue)_latency_microseconds|Requests[245]XX")
+_COUNTER = re.compile(r"[\w:]*(_total|_count|_sum|_bucket)|ts_(inference|queue)_latency_microseconds|Requests[245]XX")
+_RATED = re.compile(r"\b(increase|irate|rate)\b")
 _PER_TIME = {"changes", "delta", "deriv", "idelta", "increase", "irate", "rate", "resets"}
 # The metric's name in an adapter rule's `seriesQuery`: `name{…}` or `{__name__=~"^name"}`.
 _SERIES = re.compile(r"(?<!__)\b(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -117,15 +119,22 @@ def _recorded(application: Application) -> set[str]:
     fix="scale by `rate(COUNTER[1m])`: a rule of prometheus-adapter, or the query of a KEDA trigger",
 )
 def _counter(application: Application, _: Scope) -> Iterator[Remark]:
+    rated = {name for name, query in _made(application) if _RATED.search(query)}
     for scaler in application.of("HorizontalPodAutoscaler"):
         for _kind, metric in metric_sources(scaler.root.at("spec")):
             name = metric.at("metric", "name")
-            if _COUNTER.fullmatch(name.text):
-                yield Remark(name, f"got `{name.text}`, a counter")
+            if _COUNTER.fullmatch(name.text) and name.text not in rated:
+                yield Remark(name, f"got `{name.text}`, a counter", level=_certainty(name.text))
     for node, text in _expressions(application):
         for selector in _read(text) if node.document.kind != "PrometheusRule" else []:
             if _COUNTER.fullmatch(selector.name) and selector.function not in _PER_TIME:
-                yield Remark(node, f"`{selector.name}` is a counter, and it is used without a rate")
+                text = f"`{selector.name}` is a counter, and it is used without a rate"
+                yield Remark(node, text, level=_certainty(selector.name))
+
+
+def _certainty(name: str) -> Level | None:
+    """A gauge may have a name in `_count`, too, such as one for messages in a queue."""
+    return "warning" if name.endswith("_count") and find_series(name) is None else None
 
 
 @TOPIC.rule(
@@ -137,25 +146,33 @@ def _counter(application: Application, _: Scope) -> Iterator[Remark]:
     fix="add the rule to the adapter's values, or use a name that one of its rules makes",
 )
 def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
-    made = _made(application)
-    if scope.plan and made is not None:
+    made = {name for name, _ in _made(application)}
+    if "" in made:
+        return
+    if scope.plan:
         spec = scope.plan.spec
         made |= {str(rule["name"]["as"]) for rule in [*adapter_rules(spec), *external_rules(spec)]}
     for scaler in application.of("HorizontalPodAutoscaler") if made else []:
         for kind, metric in metric_sources(scaler.root.at("spec")):
             name = metric.at("metric", "name")
             # A counter has a rule of its own.
-            wrong = name.text and name.text not in (made or ()) and not _COUNTER.fullmatch(name.text)
+            wrong = name.text and name.text not in made and not _COUNTER.fullmatch(name.text)
             if kind in ("External", "Object", "Pods") and wrong:
-                near = nearest(name.text, made or ())
+                near = nearest(name.text, made)
                 hint = near and f"name: {near}"
-                yield Remark(name, f"got `{name.text}`, the adapter makes {listed(made or ())}", hint)
+                yield Remark(name, f"got `{name.text}`, the adapter makes {listed(made)}", hint)
 
 
-def _made(application: Application) -> set[str] | None:
-    """The metrics that prometheus-adapter's rules make, from its values or its ConfigMap; None if some names are
-    computed."""
+def _made(application: Application) -> list[tuple[str, str]]:
+    """The metrics that prometheus-adapter's rules make, from its values or its ConfigMap, each with its query; the name
+    is empty if it is computed."""
     rules = [rule.value for rule in _settings_rules(application)]
+    if any(
+        item.root.at("rules", "default").value is not False
+        for item in filter(is_adapter_settings, application.documents)
+    ):
+        # The adapter's own rules, which compute the names.
+        rules.append({})
     for document in application.of("ConfigMap"):
         for text in document.root.at("data").texts.values():
             if "metricsQuery" in text:
@@ -163,9 +180,14 @@ def _made(application: Application) -> set[str] | None:
                     settings = yaml.safe_load(text)
                     added = settings.get("rules") if isinstance(settings, dict) else None
                     rules += added if isinstance(added, list) else []
-    names = [rule.get("name") if isinstance(rule, dict) else None for rule in rules]
-    made = [name.get("as") if isinstance(name, dict) else None for name in names]
-    return None if any(not isinstance(name, str) or "$" in name for name in made) else {str(name) for name in made}
+    return [_name_and_query(rule) for rule in rules]
+
+
+def _name_and_query(rule: Any) -> tuple[str, str]:
+    table = rule if isinstance(rule, dict) else {}
+    named = table.get("name")
+    name = named.get("as") if isinstance(named, dict) else None
+    return name if isinstance(name, str) and "$" not in name else "", str(table.get("metricsQuery"))
 
 
 @TOPIC.rule(

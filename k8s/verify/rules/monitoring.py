@@ -48,7 +48,8 @@ def _monitor(application: Application, _: Scope) -> Iterator[Remark]:
         selector = monitor.root.at("spec", "selector")
         if not _is_elsewhere(monitor) and not _scraped(application, monitor):
             wanted = "pod" if monitor.kind == "PodMonitor" else "Service"
-            yield Remark(selector, f"no {wanted} here has these labels")
+            known = application.has_all_pods and (wanted == "pod" or application.of("Service"))
+            yield Remark(selector, f"no {wanted} here has these labels", level=None if known else "warning")
 
 
 def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from k8s.verify.application import Application, startup_budget_s
 from k8s.verify.located import Place
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Starting and stopping")
 
@@ -19,8 +19,8 @@ _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 # The path of an address in a command: `curl -f http://localhost:8080/ping`.
 _ADDRESS = re.compile(r"(?:https?://[\w.-]+(?::\d+)?|\b[\w.-]+:\d+)(/[^\s'\"|;&)]*)")
 _SLEEP = re.compile(r"\bsleep\s+(\d+)")
-# Paths whose answer depends on the model: of TorchServe, the open inference protocol, and Marina's supervisor.
-_OF_MODEL = ("/describe", "/models", "/predictions", "/ready", "/v1/models", "/v2/health/ready", "/v2/models")
+# Paths whose answer depends on the model: of TorchServe and of the open inference protocol.
+_OF_MODEL = ("/describe", "/models", "/predictions", "/v1/models", "/v2/health/ready", "/v2/models")
 # By default, Kubernetes restarts a container that fails three probes, 10 s apart.
 _SAFE_START_S = 60
 
@@ -40,7 +40,9 @@ def _same(application: Application, _: Scope) -> Iterator[Remark]:
             asked = [tuple(repr(probe.at(name).value) for name in _HANDLERS) for probe in (ready, live)]
             # A liveness probe that waits longer gives a busy pod time to recover.
             if ready.given and live.given and asked[0] == asked[1] and _patience_s(live) <= _patience_s(ready):
-                yield Remark(live, "asks what `readinessProbe` asks")
+                # Other servers than those of models may answer such a question however busy they are.
+                level: Level | None = None if workload.has_torchserve else "warning"
+                yield Remark(live, "asks what `readinessProbe` asks", level=level)
 
 
 def _patience_s(probe: Place) -> int:
@@ -69,10 +71,12 @@ def _line(command: Place) -> str:
     fix="ask whether the process answers at all: `/live` of Marina's supervisor, `/ping` of a bare TorchServe",
 )
 def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in application.long_lived:
-        for place, path in _asked_paths(container.at("livenessProbe")):
-            if _under(path, _OF_MODEL):
-                yield Remark(place, f"got `{path}`")
+    for workload in application.workloads:
+        for container in workload.long_lived:
+            for place, path in _asked_paths(container.at("livenessProbe")):
+                # `/ready` of other servers has nothing to do with a model.
+                if _under(path, _OF_MODEL) or (workload.has_torchserve and _under(path, ("/ready",))):
+                    yield Remark(place, f"got `{path}`")
 
 
 def _under(path: str, roots: tuple[str, ...]) -> bool:
@@ -188,7 +192,7 @@ def _drain(application: Application, _: Scope) -> Iterator[Remark]:
         if not workload.has_torchserve or workload.made_by_marina or not application.services_of(workload):
             continue
         if not any(container.at("lifecycle", "preStop").given for container in workload.containers):
-            yield Remark(workload.containers[0].at("lifecycle", "preStop"), "missing")
+            yield Remark(workload.pod.at("containers", 0, "lifecycle", "preStop"), "missing")
 
 
 @TOPIC.rule(

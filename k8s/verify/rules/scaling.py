@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from config.errors import listed
@@ -11,6 +12,8 @@ from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Scaling")
 
+# Metrics that only a running server exports.
+_OF_SERVERS = re.compile(r"\b(inference|marina|ts)_")
 _KEDA_HPA = "advanced.horizontalPodAutoscalerConfig.behavior"
 
 
@@ -48,7 +51,8 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
         kind, name = application.scale_target(scaler)
         there = sorted(f"{document.kind}/{document.name}" for document in application.of(*SCALABLE))
         if workload is None and (kind in SCALABLE or not kind):
-            yield Remark(reference, f"got `{kind}/{name}`, workloads here: {listed(there) or 'none'}")
+            text = f"got `{kind}/{name}`, workloads here: {listed(there) or 'none'}"
+            yield Remark(reference, text, level=None if there else "warning")
         elif workload is not None and reference.at("apiVersion").value not in (None, workload.document.api_version):
             version, wanted = reference.at("apiVersion"), workload.document.api_version
             yield Remark(
@@ -90,8 +94,21 @@ def _bounds(application: Application, _: Scope) -> Iterator[Remark]:
         # KEDA's default is 0.
         least = low.number if low.number is not None else 0 if by_keda else 1
         workload = application.scaled_workload(scaler)
-        if least == 0 and (not by_keda or (workload is not None and application.services_of(workload))):
+        served = not by_keda or (workload is not None and application.services_of(workload))
+        if least == 0 and served and not _counts_elsewhere(scaler):
             yield Remark(low, "got 0" if low.given else "missing, so it is 0", f"{name}: 1")
+
+
+def _counts_elsewhere(scaler: LocatedDocument) -> bool:
+    """Whether a metric may also have a value while there is no pod, such as the length of a queue."""
+    if any(kind in ("External", "Object") for kind, _ in metric_sources(scaler.root.at("spec"))):
+        return True
+    triggers = scaler.root.at("spec", "triggers").items()
+    return any(
+        trigger.at("type").text not in ("cpu", "memory", "prometheus")
+        or (trigger.at("metadata", "query").given and not _OF_SERVERS.search(trigger.at("metadata", "query").text))
+        for trigger in triggers
+    )
 
 
 @TOPIC.rule(
@@ -108,6 +125,8 @@ def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
             for name, only_in in used:
                 resources = container.at("resources")
                 if only_in not in ("", container.at("name").text):
+                    continue
+                if not only_in and workload and workload.pod.at("resources", "requests", name).given:
                     continue
                 if not resources.at("requests", name).given and not resources.at("limits", name).given:
                     yield Remark(resources.at("requests", name), f"missing, but {scaler.reference} scales by it")

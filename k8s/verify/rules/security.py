@@ -12,10 +12,12 @@ from k8s.verify.rule import Remark, Scope, Topic
 TOPIC = Topic("Security")
 
 _SECRET_NAME = re.compile(
-    r"(^|_)(API_?KEY|ACCESS_KEY|CREDENTIALS?|PASSWD|PASSWORD|PRIVATE_KEY|SECRET|TOKEN)(_|$)", re.IGNORECASE
+    # At the end of the name: others say where the secret is, or something about it, such as TOKEN_FILE.
+    r"(^|_)(API_?KEY|ACCESS_KEY(_ID)?|CREDENTIALS?|PASSWD|PASSWORD|PRIVATE_KEY|SECRET(_KEY)?|TOKEN)$",
+    re.IGNORECASE,
 )
-# Variables that hold the path of a secret, not the secret itself.
-_NAMES_A_FILE = re.compile(r"(_DIR|_FILE|_PATH)$|^GOOGLE_APPLICATION_CREDENTIALS$")
+# Values that are no secret: switches, numbers, paths, and references to other variables.
+_NO_SECRET = re.compile(r"|true|false|yes|no|on|off|\d+|/.*|\$\(.*\)", re.IGNORECASE)
 _TEMPORARY = ("/tmp", "/var/tmp")
 
 
@@ -68,13 +70,8 @@ def _token(application: Application, _: Scope) -> Iterator[Remark]:
 def _secret(application: Application, _: Scope) -> Iterator[Remark]:
     for variable in (item for container in application.containers for item in container.at("env").items()):
         name = variable.at("name").text
-        if _SECRET_NAME.search(name) and not _NAMES_A_FILE.search(name) and _is_secret(variable.at("value").text):
+        if _SECRET_NAME.search(name) and not _NO_SECRET.fullmatch(variable.at("value").text):
             yield Remark(variable.at("value"), f"the value of `{variable.at('name').text}` is written here")
-
-
-def _is_secret(value: str) -> bool:
-    """False if the variable is a switch, such as TS_DISABLE_TOKEN_AUTHORIZATION."""
-    return bool(value) and value.lower() not in ("true", "false")
 
 
 @TOPIC.rule(

@@ -62,7 +62,8 @@ def _service_port(application: Application, _: Scope) -> Iterator[Remark]:
                     hint = f"targetPort: {near}" if near else None
                     yield Remark(target, f"got `{target.text}`, the pods declare {listed(names) or 'no port'}", hint)
                 elif target.number is not None and numbers and target.number not in numbers:
-                    yield Remark(target, f"got {target.number}, the pods declare {listed(filter(None, numbers))}")
+                    text = f"got {target.number}, the pods declare {listed(filter(None, numbers))}"
+                    yield Remark(target, text, level="warning")
 
 
 @TOPIC.rule(
@@ -90,7 +91,8 @@ def _backend(application: Application, route: LocatedDocument, name: Place, port
     service = application.find("Service", name.text, route)
     if service is None:
         there = [document.name for document in application.of("Service")]
-        yield Remark(name, f"got `{name.value}`, Services here: {listed(there) or 'none'}")
+        text = f"got `{name.value}`, Services here: {listed(there) or 'none'}"
+        yield Remark(name, text, level=None if there else "warning")
         return
     ports = service.root.at("spec", "ports").items()
     known = [declared.at("name" if port.text else "port").value for declared in ports]

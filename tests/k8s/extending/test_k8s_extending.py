@@ -181,6 +181,26 @@ def test_a_patch_may_be_a_file_in_the_specs_folder(tmp_path: Path) -> None:
         assert service["spec"]["type"] == "NodePort"
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("metadata: {annotations: {on: x}}", "a key that is not text"),
+        ("metadata: {annotations: {1: x}}", "a key that is not text"),
+        ("[" * 3000, "maximum recursion depth"),
+    ],
+)
+def test_a_file_of_a_patch_that_is_no_json_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "patch.yaml").write_text(text, encoding="utf-8")
+    spec = load_spec(written(tmp_path, patch(kind="Service", file="patch.yaml")), files=False)
+    with pytest.raises(InputError, match=f"`kubernetes.patches.0.file`: .*{reason}"):
+        render_objects(make_plan(spec, tmp_path))
+
+
+def test_a_volume_has_the_name_under_which_it_is_written() -> None:
+    volume = pod({"kubernetes.pod": {"volumes": {"scratch": {"name": "tmp", "emptyDir": {}}}}})["volumes"][-1]
+    assert volume == {"name": "scratch", "emptyDir": {}}
+
+
 def written(folder: Path, changes: dict[str, Any]) -> Path:
     data = changed(changes, yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
     file = folder / "spec.yaml"
@@ -202,6 +222,9 @@ FORBIDDEN: list[Any] = [
      "`/spec/template/spec/containers`: the container `server` must stay"),
     (patch(kind="Deployment", operations=[{"op": "replace", "path": "/spec/template/spec/containers", "value": 3}]),
      "`/spec/template/spec/containers`: the container `server` must stay"),
+    (patch(kind="Deployment", operations=[{"op": "add", "path": "/spec/template/spec/containers/0", "value": {"image": "x"}}]),
+     "`/spec/template/spec/containers/0`: a container needs a `name`"),
+    (patch(kind="Deployment", operations=[{"op": ["add"], "path": "/spec/replicas"}]), "`op`: got `['add']`, allowed: `add`"),
     (patch(kind="Deployment", merge={"spec": {"$deleteFromPrimitiveList/strategy": ["type"]}}),
      "allowed: a list to delete from"),
     (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself cannot be deleted or replaced"),
@@ -265,6 +288,10 @@ def test_a_release_stores_the_patched_objects_and_a_rollback_applies_them(tmp_pa
         ("  - {kind: Service, operations: [{op: remove, path: /spec/x}]}", "`kubernetes.patches.1`: Service digits: "),
         ("  - {kind: Service, file: nowhere.yaml}", "`kubernetes.patches.1.file`: no such file"),
         ("  pod: {volumes: {tmp: {emptyDir: {}}}}", "`kubernetes.pod.volumes`: `tmp` is already rendered by Marina"),
+        (
+            "  pod: {mounts: {/x: nope/a:ro}}",
+            "`kubernetes.pod.mounts./x`: no volume is called `nope`, allowed: `config`, `",
+        ),
         ("  pod: {affinity: {nodeAffinity: 3}}", "`kubernetes.pod.affinity.nodeAffinity`: got `3`"),
     ],
 )

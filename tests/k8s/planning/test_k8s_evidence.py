@@ -1,14 +1,17 @@
-"""Evidence from a machine that differs from a pod is refused, unless the difference is accepted by name."""
+"""Evidence from a machine that differs from a pod is refused, unless the difference is accepted by name; so is evidence
+that nothing can be derived from."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, planned
+from k8s_plans import EVIDENCE, fill, planned
+from specs import digits_spec
 
 from config.errors import InputError
-from k8s.manifests import check_evidence
+from k8s.manifests import check_evidence, make_plan
 from k8s.manifests.notes import notes
 
 PROCESSOR = "A Processor @ 2 GHz"
@@ -63,3 +66,26 @@ def test_for_a_server_that_was_already_running_the_cores_of_the_generator_are_no
     plan = planned({"kubernetes.resources.cpu": "3"}, evidence=EVIDENCE)
     check_evidence(plan.spec, plan.evidence, ())
     assert any("measured with 2 cores, a pod has 3" in note.text for note in notes(plan))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"knee": {"rps": 0}},
+        {"knee": {"rps": float("nan")}},
+        {"cold_start_s": float("inf")},
+        {"cold_start_s": -5},
+        {"memory": {"total_bytes": -1}},
+    ],
+    ids=str,
+)
+def test_evidence_of_an_impossible_measurement_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"evidence\.json: not an evidence record of this version"):
+        planned(evidence=EVIDENCE | changes)
+
+
+def test_evidence_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    fill(tmp_path, digits_spec())
+    (tmp_path / "evidence.json").mkdir()
+    with pytest.raises(InputError, match=r"evidence\.json: cannot be read: Is a directory"):
+        make_plan(digits_spec(), tmp_path)

@@ -35,6 +35,12 @@ def test_a_package_with_other_settings_than_the_spec_is_refused(
 
 def test_a_package_with_its_mar_is_compared_in_all_settings(tmp_path: Path) -> None:
     fill(tmp_path, digits_spec())
+    for text in ("useVenv: !!bool x", "a: &a [*a]", "- 1"):
+        with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+            archive.writestr("model-config.yaml", text)
+            archive.writestr(RECORD["sample"]["file"], b"")
+        with pytest.raises(ArchiveError, match=r"model.mar: `model-config.yaml`:1: "):
+            make_plan(digits_spec(), tmp_path)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("model-config.yaml", render_model_config(digits_spec()))
         archive.writestr(RECORD["sample"]["file"], b"")

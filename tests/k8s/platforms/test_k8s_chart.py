@@ -53,6 +53,11 @@ def by_name(documents: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, 
     return {(document["kind"], document["metadata"]["name"]): document for document in documents}
 
 
+def server_resources(resources: Any) -> dict[str, Any]:
+    containers = [{"name": "server", "resources": resources}]
+    return {"kind": "Deployment", "merge": {"spec": {"template": {"spec": {"containers": containers}}}}}
+
+
 PLANS = [
     pytest.param({}, {"evidence": EVIDENCE, "image": IMAGE}, id="defaults"),
     pytest.param({}, {}, id="nothing measured"),
@@ -60,6 +65,37 @@ PLANS = [
     pytest.param({"scaling.autoscaler": "none"}, {"evidence": EVIDENCE}, id="no autoscaler"),
     pytest.param({"kubernetes.resources.memory": "3G"}, {}, id="memory in another unit"),
     pytest.param({"kubernetes.create_namespace": False, "kubernetes.route": {"gateway": "a/b"}}, {}, id="no namespace"),
+    pytest.param({"kubernetes.namespace": "on"}, {}, id="a namespace that YAML takes for a boolean"),
+    pytest.param({"version": "2026.01.007"}, {"image": IMAGE}, id="a version with zeros in front"),
+    pytest.param({"version": "99999999999999999999999"}, {}, id="a very large version"),
+    pytest.param(
+        {
+            "kubernetes.route": {"gateway": "a/b", "hostnames": ["a.example"]},
+            "kubernetes.patches": [
+                {"kind": "HorizontalPodAutoscaler", "merge": {"spec": {"maxReplicas": 20}}},
+                {"kind": "HTTPRoute", "merge": {"spec": {"hostnames": ["b.example"]}}},
+                server_resources({"limits": {"memory": "8Gi"}, "claims": [{"name": "gpu"}]}),
+            ],
+        },
+        {"evidence": EVIDENCE},
+        id="patches of what the values fill in",
+    ),
+    pytest.param({"kubernetes.patches": [server_resources(None)]}, {}, id="no resources"),
+    pytest.param(
+        {
+            "kubernetes.patches": [
+                {
+                    "kind": "Deployment",
+                    "operations": [
+                        {"op": "test", "path": "/metadata/namespace", "value": "marina"},
+                        {"op": "add", "path": "/spec/paused", "value": False},
+                    ],
+                }
+            ]
+        },
+        {},
+        id="a patch that tests what a value fills in",
+    ),
 ]
 
 
@@ -108,6 +144,20 @@ def test_a_value_replaces_every_occurrence_and_nothing_else(folder: Path) -> Non
     assert "hostnames" not in by_name(installed(folder, {"hosts": []}))["HTTPRoute", NAME]["spec"]
 
 
+@pytest.mark.parametrize("namespace", ["on", "123", "1e3", "null"])
+def test_a_namespace_that_looks_like_another_type_stays_text(namespace: str, folder: Path) -> None:
+    objects = installed(folder, {"namespace": namespace})
+    assert {document["metadata"].get("namespace", namespace) for document in objects} == {namespace}
+
+
+def test_without_an_autoscaler_a_chart_has_one_number_of_pods(tmp_path: Path) -> None:
+    fixed = chart(planned({"scaling.autoscaler": "none"}), tmp_path)
+    objects = by_name(installed(fixed, {"replicas": {"min": 12}}))
+    assert objects["Deployment", NAME]["spec"]["replicas"] == 12
+    with pytest.raises(helm().HelmError, match="max"):
+        installed(fixed, {"replicas": {"max": 12}})
+
+
 def test_memory_of_no_whole_gibibyte_is_written_as_the_api_server_stores_it(folder: Path) -> None:
     server = by_name(installed(folder, {"memoryMi": 1100}))["Deployment", NAME]["spec"]["template"]["spec"][
         "containers"
@@ -150,7 +200,7 @@ def test_the_measured_peak_itself_is_allowed(folder: Path) -> None:
 
 
 def test_the_charts_test_sends_the_packaged_sample(tmp_path: Path) -> None:
-    plan = planned({}, evidence=EVIDENCE, image=IMAGE)
+    plan = planned({"kubernetes.pull_secrets": ["registry-key"]}, evidence=EVIDENCE, image=IMAGE)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("sample.png", b"a picture")
     documents = installed(chart(plan, tmp_path))
@@ -160,6 +210,7 @@ def test_the_charts_test_sends_the_packaged_sample(tmp_path: Path) -> None:
         ("Pod", "test"),
     ]
     assert base64.b64decode(hooks[0]["binaryData"]["body"]) == b"a picture"
+    assert hooks[1]["spec"]["imagePullSecrets"] == [{"name": "registry-key"}]
     # The Service never sends clients to the pod that tests it.
     selector = by_name(documents)["Service", NAME]["spec"]["selector"]
     assert not selector.items() <= hooks[1]["metadata"]["labels"].items()

@@ -38,6 +38,21 @@ def test_a_file_that_is_edited_missing_or_no_longer_rendered_is_a_difference(tmp
     assert "-kind: HorizontalPodAutoscaler" in diffs["71-old.yaml"]
 
 
+def test_a_last_line_without_its_end_is_shown_as_a_difference(tmp_path: Path) -> None:
+    plan = planned({}, **RECORDS)
+    folder = write_format(plan, tmp_path, "files", QUIET).folder
+    file = folder / "50-service.yaml"
+    file.write_text(file.read_text(encoding="utf-8").rstrip("\n"), encoding="utf-8")
+    (difference,) = diff_folder(plan, tmp_path, "files", folder, QUIET)
+    assert difference.diff.endswith("\n+")
+
+
+def test_a_template_of_a_chart_that_is_no_longer_rendered_is_a_difference(tmp_path: Path) -> None:
+    folder = write_format(planned({"scaling.autoscaler": "keda"}, **RECORDS), tmp_path, "helm", QUIET).folder
+    diffs = diff_folder(planned({}, **RECORDS), tmp_path, "helm", folder, QUIET)
+    assert "templates/keda-scaled-object.yaml" in [difference.file for difference in diffs]
+
+
 def test_a_missing_folder_is_an_error_with_the_command_that_writes_it(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         diff_folder(planned({}), tmp_path, "helm", tmp_path / "nowhere", QUIET)

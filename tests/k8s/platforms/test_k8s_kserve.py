@@ -1,14 +1,18 @@
 """The InferenceService: Marina's pod unchanged, and an autoscaler that finds the Deployment that KServe makes."""
 
+import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from k8s_plans import EVIDENCE, FULL, IMAGE, OPTIONS, planned
 
 from config.errors import InputError
+from config.progress import Progress
 from k8s.manifests.objects import render_objects
 from k8s.manifests.versions import SUPPORTED_VERSIONS
+from k8s.platforms import write_format
 from k8s.platforms.kserve import kserve_files
 from k8s.verify.schemas import _definitions, _validator
 
@@ -153,6 +157,25 @@ def test_a_container_that_a_patch_adds_comes_after_the_serving_one() -> None:
     patched = {"kubernetes.patches": [{"kind": "Deployment", "merge": change}]}
     names = [container["name"] for container in service(patched)["spec"]["predictor"]["containers"]]
     assert names == ["kserve-container", "proxy"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("digits", True), (None, True), ("digits-pages", False)])
+def test_a_patch_of_the_service_that_kserve_makes_is_named(name: str | None, said: bool, tmp_path: Path) -> None:
+    patched = {"kind": "Service", "name": name, "merge": {"metadata": {"annotations": {"a": "b"}}}}
+    notes = io.StringIO()
+    plan = planned({"kubernetes.monitoring": {"monitor": "service"}, "kubernetes.patches": [patched]}, **RECORDS)
+    write_format(plan, tmp_path, "kserve", Progress(stream=notes))
+    assert notes.getvalue() == said * "note: KServe makes the Service itself, so patches of it are left out\n"
+
+
+def test_fields_that_patches_took_out_are_left_out() -> None:
+    paths = ("/spec/strategy", "/metadata/labels", "/spec/template/metadata/annotations")
+    removed = [{"op": "remove", "path": path} for path in paths]
+    empty = [{"op": "add", "path": f"/spec/template/spec/{key}", "value": None}
+             for key in ("initContainers", "containers/0/env")]  # fmt: skip
+    made = service({"kubernetes.patches": [{"kind": "Deployment", "operations": removed + empty}]})
+    predictor = made["spec"]["predictor"]
+    assert (made["metadata"]["labels"], predictor["annotations"], predictor["deploymentStrategy"]) == ({}, {}, {})
 
 
 def test_names_and_variables_that_kserve_refuses_are_refused() -> None:

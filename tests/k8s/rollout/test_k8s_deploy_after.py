@@ -1,14 +1,16 @@
+import json
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_apiserver import Fault
 from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
-from k8s.cluster import connect
 from k8s.rollout.hold import held
 from k8s.rollout.inference import CanaryRequest
 from k8s.rollout.record import start_record
@@ -203,10 +205,45 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> Non
 
 def test_a_state_that_cannot_be_read_is_an_error(cluster: Rig) -> None:
     cluster.deploy(*documents())
-    cluster.fake.put(document("ConfigMap", "marina.shells", data={"state.json": "{}"}))
-    with pytest.raises(ClusterError, match="holds no state that this marina can read"):
-        cluster.deploy(*documents())
-    assert connect(None, cluster.fake.kubeconfig).context == "fake"
+    sound = json.loads(cluster.state.to_text())
+    edited = [sound | change for change in ({"last": None}, {"until": 5}, {"good": ["1"]}, {"objects": [1]})]
+    for text in ("", "null", "5", "{}", *map(json.dumps, edited)):
+        cluster.fake.put(document("ConfigMap", "marina.shells", data={"state.json": text}))
+        with pytest.raises(ClusterError, match="holds no state that this marina can read") as error:
+            cluster.status()
+        assert error.value.hint == "kubectl -n sea get configmap marina.shells -o yaml"
+
+
+def test_a_revision_that_cannot_be_read_is_named_and_can_be_deleted(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    damaged = cluster.fake.get("ConfigMap", f"marina.{NAME}.r1", SPACE)
+    assert damaged
+    for text in ("{", "null", '{"items": [{}]}'):
+        damaged["data"]["manifests.json"] = text
+        cluster.fake.put(damaged)
+        with pytest.raises(ClusterError, match=r"marina\.shells\.r1` in `sea` holds no revision") as error:
+            cluster.rollback()
+        assert error.value.hint == "kubectl -n sea delete configmap marina.shells.r1"
+
+
+def test_a_deployment_that_is_scaled_to_nothing_is_called_so(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.fake.scale(SPACE, NAME, 0, "kubectl")
+    assert cluster.deploy(*documents("good:2"), go_back=False).error == (
+        "Deployment shells is scaled to 0, so nothing serves"
+    )
+
+
+def test_a_deploy_that_is_interrupted_before_it_changes_anything_is_recorded(cluster: Rig) -> None:
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    cluster.fake.faults.append(Fault("PATCH", "dryRun", act=interrupt, passes=True))
+    with pytest.raises(KeyboardInterrupt):
+        cluster.deploy(*documents("good:1"))
+    assert cluster.record["result"] == "interrupted"
+    assert cluster.record["error"].startswith("interrupted at ")
 
 
 @pytest.mark.parametrize("denied", [{"get", "patch", "create"}, {"patch"}], ids=["not even read", "read"])

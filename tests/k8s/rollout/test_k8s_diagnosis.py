@@ -22,8 +22,11 @@ def event(reason: str, text: str, about: str = "a") -> dict[str, Any]:
     return {"reason": reason, "message": text, "involvedObject": {"uid": about}}
 
 
-def view(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), **status: Any) -> DeploymentView:
-    deployment = {"metadata": {"name": "d", "uid": "d", "annotations": REVISION}, "spec": {}, "status": status}
+def view(
+    *pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), paused: bool = False, **status: Any
+) -> DeploymentView:
+    metadata = {"name": "d", "uid": "d", "annotations": REVISION}
+    deployment = {"metadata": metadata, "spec": {"paused": paused}, "status": status}
     owner = {"ownerReferences": [{"uid": "d"}]}
     old = {"metadata": {"uid": "old", "annotations": {"deployment.kubernetes.io/revision": "1"}, **owner}}
     new = {"metadata": {"uid": "new", "annotations": REVISION, **owner}}
@@ -116,6 +119,39 @@ ROWS: list[Any] = [
         ("crash", "container `server` ended with code 1, 3 restarts", True),
     ),
     (
+        "an exit code that is no signal",
+        view(pod(containerStatuses=[container({"terminated": {"exitCode": 255}})])),
+        ("crash", "container `server` ended with code 255, 0 restarts", False),
+    ),
+    (
+        "many restarts, of which the last may be the one that works",
+        view(pod(containerStatuses=[container({"running": {}}, restarts=5, last={"exitCode": 1})])),
+        ("crash", "container `server` ended with code 1, 5 restarts", False),
+    ),
+    (
+        "a pause",
+        view(pod(), paused=True),
+        (
+            "paused",
+            "is paused, so its pods stay as they are: `kubectl rollout resume deployment d`",
+            True,
+        ),
+    ),
+    (
+        "a quota that is used up after the first pod",
+        view(
+            pod(conditions=[{"type": "Ready", "status": "True"}]),
+            conditions=[
+                {
+                    "type": "ReplicaFailure",
+                    "status": "True",
+                    "message": 'pods "d-1" is forbidden: exceeded quota: q, used: 4, limited: 4',
+                }
+            ],
+        ),
+        ("quota", "no more pods are admitted: exceeded quota: q, used: 4, limited: 4", False),
+    ),
+    (
         "no node",
         view(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: taints"}])),
         ("unschedulable", "cannot be scheduled: 0/3 nodes: taints", False),
@@ -153,7 +189,7 @@ ROWS: list[Any] = [
     (
         "a service account that is not there",
         view(events=(event("FailedCreate", 'Error creating: pods "d-1" is forbidden: no serviceaccount', "new"),)),
-        ("not-created", "no pod could be created: no serviceaccount", False),
+        ("not-created", "no pod was created: no serviceaccount", False),
     ),
     (
         "a webhook",
@@ -194,6 +230,15 @@ def test_the_log_of_the_run_that_crashed_is_shown() -> None:
     crashed = view(pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=1, last={"exitCode": 1})]))
     assert find_causes(crashed, logs)[0].lines == ("first", "last")
     assert asked == [("a", "server", True)]
+
+
+def test_the_log_of_an_init_container_that_crashed_is_shown() -> None:
+    loader = container({"terminated": {"exitCode": 1}}, restarts=0) | {"name": "loader"}
+    before = container({"terminated": {"exitCode": 0}}) | {"name": "before", "ready": True}
+    server = container(waiting("PodInitializing"))
+    seen = view(pod(initContainerStatuses=[before, loader], containerStatuses=[server]))
+    (cause,) = find_causes(seen, lambda _pod, name, _previous: f"of {name}")
+    assert (cause.text, cause.lines) == ("container `loader` ended with code 1, 0 restarts", ("of loader",))
 
 
 def test_pods_of_an_older_template_and_ready_pods_have_no_cause() -> None:

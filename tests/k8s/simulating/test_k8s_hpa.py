@@ -71,6 +71,13 @@ def test_fewer_pods_without_a_window(values: list[float | None], replicas: int) 
     assert replicas_after(hpa(scaleDown={"stabilizationWindowSeconds": 0}), values) == replicas
 
 
+def test_a_target_is_rounded_up_to_thousandths_as_kubernetes_does() -> None:
+    target = {"type": "AverageValue", "averageValue": "1400u"}
+    metrics = [{"type": "Pods", "pods": {"metric": {"name": RATE}, "target": target}}]
+    autoscaler = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 9, "metrics": metrics}})
+    assert replicas_after(autoscaler, [0.002]) == 1
+
+
 def test_pending_pods_count_as_zero_when_more_are_proposed() -> None:
     autoscaler, known = hpa(), [*pods(1), PodState("pod-1", pending=True)]
     decision = Controller(autoscaler).decide(0, 2, known, {RATE: readings([150])}, {})

@@ -165,6 +165,18 @@ REFUSED: list[Any] = [
         [line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})],
         "cannot be replayed, allowed: pod metrics, external",
     ),
+    *(
+        ([line(0, 3, 3, spec=SPEC | changes)], "cannot be replayed")
+        for changes in (
+            {"maxReplicas": None},
+            {"metrics": [CPU | {"containerResource": {"name": "cpu", "target": {"averageUtilization": 0}}}]},
+            {"behavior": {"scaleUp": {"policies": []}}},
+            {"behavior": {"scaleUp": {"stabilizationWindowSeconds": None}}},
+        )
+    ),
+    ([line(0, 3, 3) | {"at": 1_767_225_600_000}], "hpa.jsonl:1: `at`: got `1767225600000`, allowed: seconds"),
+    ([line(0, 3, 3), line(15, 3, 3) | {"at": float("inf")}], "hpa.jsonl:2: `at`: got `inf`, allowed: seconds"),
+    ([line(0, 3, 3), line(9e6, 3, 3)], "hpa.jsonl: spans 104 days, allowed: 35 at most"),
     ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two have the same name: cpu, cpu"),
     ([line(0, 3, 3, rate="many")], "`status`: not a HorizontalPodAutoscaler's: ValueError: "),
 ]

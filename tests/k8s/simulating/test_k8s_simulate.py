@@ -1,4 +1,6 @@
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,13 @@ def test_the_price_of_10_000_requests_includes_the_idle_time_of_pods() -> None:
     assert priced.to_data()["outcomes"][0]["cost_per_10k"] == pytest.approx(0.1)
 
 
+def test_without_requests_there_is_no_price_of_them() -> None:
+    idle = SimulationOptions(TrafficTrace("idle", [0.0] * 600), knee_rps=100, cold_start_s=5)
+    outcome = simulated(idle, {"cost": {"pod_hour": 1.26}})
+    assert "10,000 requests cost" not in outcome.to_text()
+    assert "cost_per_10k" not in outcome.to_data()["outcomes"][0]
+
+
 def test_cold_start_and_node_time_change_how_long_pods_are_overloaded() -> None:
     quick = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=5)))
     slow = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=120)))
@@ -81,6 +90,47 @@ def test_every_autoscaler_follows_a_step(changes: dict[str, Any]) -> None:
     assert outcome.replay.decisions[-1][2] < outcome.most_pods
 
 
+def test_keda_and_an_hpa_follow_the_use_of_gpus_alike() -> None:
+    by_gpu = GPU | {"scaling.metric": "gpu"}
+    step = SimulationOptions(3, knee_rps=1000, cold_start_s=30)
+    hpa, keda = (at(simulated(step, by_gpu | {"scaling.autoscaler": kind})) for kind in ("hpa", "keda"))
+    assert keda.most_pods == hpa.most_pods < 10
+
+
+def metric_patch(kind: str, path: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {"kubernetes.patches": [{"kind": kind, "operations": [{"op": "add", "path": path, "value": value}]}]}
+
+
+MEMORY = {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 80}}
+QUEUE = {"metric": {"name": "sqs"}, "target": {"type": "AverageValue", "averageValue": "5"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            metric_patch("HorizontalPodAutoscaler", "/spec/metrics/-", {"type": "Resource", "resource": MEMORY}),
+            "HorizontalPodAutoscaler digits: nothing tells how `memory` would change",
+        ),
+        (
+            metric_patch("HorizontalPodAutoscaler", "/spec/metrics/-", {"type": "External", "external": QUEUE}),
+            "HorizontalPodAutoscaler digits: nothing tells how `sqs` would change",
+        ),
+        (
+            metric_patch("HorizontalPodAutoscaler", "/spec/metrics/-", {"type": "Object", "object": {}}),
+            "HorizontalPodAutoscaler digits: cannot be replayed, allowed: pod metrics, ",
+        ),
+        (
+            {"scaling.autoscaler": "keda"} | metric_patch("ScaledObject", "/spec/triggers/-", {"type": "cron"}),
+            "ScaledObject digits: cannot be replayed, allowed: pod metrics, ",
+        ),
+    ],
+)  # fmt: skip
+def test_a_metric_that_a_patch_added_cannot_be_simulated(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        simulated(POD, changes)
+
+
 def test_a_day_is_followed_and_costs_fewer_pods_than_its_peak_would() -> None:
     outcome = at(simulated(POD, {"scaling.max_replicas": 10}))
     assert outcome.missed_share < 0.001
@@ -108,19 +158,41 @@ def test_traffic_has_seconds_or_times_and_each_rate_lasts_until_the_next_row(tmp
     file = tmp_path / "trace.csv"
     file.write_text("time,rate\n2026-03-02T08:00:00Z,10\n2026-03-02T08:00:03Z,20.5\n", encoding="utf-8")
     assert read_traffic(file).rates == [10, 10, 10, 20.5, 20.5, 20.5]
-    file.write_text("0,1\n\n2,3\n4,5\n", encoding="utf-8")
+    # As Excel writes it.
+    file.write_text("0,1\n  \n2,3\n4,5\n", encoding="utf-8-sig")
     assert read_traffic(file).rates == [1, 1, 3, 3, 5, 5]
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_times_without_a_zone_are_utc_wherever_they_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    # In Berlin the second hour of this night does not exist.
+    file.write_text("".join(f"2026-03-29T0{hour}:00:00,{hour}\n" for hour in (1, 2, 3)), encoding="utf-8")
+    assert read_traffic(file).rates == [1] * 3600 + [2] * 3600 + [3] * 3600
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("0,1\n", "holds 1 rates, allowed: two or more"),
-        ("0,1\n1,x\n", ":2: got `1,x`, allowed: a time and a rate of 0 or more"),
+        ("0,1\n1,x\n", ":2: got `1,x`, allowed: a time (seconds or ISO) and a rate from 0 to 1e+09"),
         ("0,1\n1,-1\n", ":2: got `1,-1`"),
         ("0,1\n1,nan\n", ":2: got `1,nan`"),
         ("0,1\n1,2,3\n", ":2: got `1,2,3`"),
         ("5,1\n5,2\n", ":2: got `5`, allowed: ascending times"),
+        ("0,1\n0.5,2\n1,3\n", ":2: got `0.5`, allowed: one rate a second"),
+        ("0,1\n1,1e308\n", ":2: got `1,1e308`, allowed: a time (seconds or ISO) and a rate from 0 to 1e+09"),
+        ("-1.7e308,1\n1.7e308,2\n", ":1: got `-1.7e308,1`"),
+        ("1772438400000,1\n1772438401000,2\n", ":1: got `1772438400000,1`"),
         ("0,1\n9000000,2\n", "spans 208 days, allowed: 35 at most"),
     ],
 )
