@@ -49,7 +49,7 @@ def fit_knee(points: Sequence[Point], share: float, about: float, clumps: float)
 
     `clumps` is how many requests carry as much information as one independent request.
     """
-    near = [point for point in points if about / _NEAR <= point.rate <= about * _NEAR]
+    near = [point for point in points if point.total and about / _NEAR <= point.rate <= about * _NEAR]
     if not any(point.over > share * point.total for point in near):
         return None
     if not any(point.over <= share * point.total for point in near):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from config.record import Part
 from loadtest.calibrating import knee
@@ -23,6 +23,8 @@ _USUAL_LENGTHS = 30
 
 class CalibrateOptions(Part):
     """The options of `marina calibrate`; None stands for a default that depends on the objective."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     first: Annotated[float, Field(gt=0)] | None = None
     """Rate of the first run, requests/s; default: a little below what short bursts show."""

@@ -38,7 +38,7 @@ def with_settings(text: str, settings: ServingSettings) -> str:
 def settings_patch(before: str, after: str, file: str) -> str:
     """A patch of the change, for `patch -p0`."""
     lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), file, file)
-    return "".join(lines)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _value(mapping: Any, key: str) -> Any:
@@ -47,8 +47,8 @@ def _value(mapping: Any, key: str) -> Any:
 
 def _insertion(serving: Any, lines: list[str]) -> tuple[int, int, str]:
     if serving.flow_style:
-        at = serving.end_mark.index - 1
-        return at, at, ", ".join(["", *lines] if serving.value else lines)
+        at = serving.start_mark.index + 1
+        return at, at, ", ".join([*lines, ""] if serving.value else lines)
     first = serving.value[0][0].start_mark
     indent = " " * first.column
     return first.index, first.index, "".join(f"{line}\n{indent}" for line in lines)

@@ -185,7 +185,12 @@ class RateTrials:
     def _burst(self, rate: float) -> float:
         """Good answers per second in a short burst."""
         schedule = Schedule(arrivals="constant", rate=rate, warmup_s=_BURST_S / 2, duration_s=_BURST_S)
-        return self._measured(schedule, f"burst, {figure(rate)} requests/s").held_rps
+        burst = self._measured(schedule, f"burst, {figure(rate)} requests/s")
+        # A lower rate helps a server that is too slow, but not one that refuses everything.
+        if rate <= _FIRST_RPS and burst.failed and not burst.good and not {"shed", "timeout"} & set(burst.errors):
+            named = ", ".join(f"{count:,} {name}" for name, count in burst.errors.items())
+            raise knee.NeverHeld(f"none of {burst.finished:,} requests got a good answer: {named}")
+        return burst.held_rps
 
     def nearest_pass(self, rate: float) -> LatencyAtRate | None:
         """The latencies of the passed run that is nearest to a rate; None if no run passed."""

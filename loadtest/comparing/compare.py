@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from config.record import Part, write_json, write_text
 from config.spec import Spec
@@ -43,6 +43,8 @@ _READY_AGAIN_S = 30.0
 
 class CompareOptions(Part):
     """The options of `marina compare`; None stands for a default that depends on the objective."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     rate: Annotated[float, Field(gt=0)] | None = None
     """Requests/s to both servers; default: the spec's `slo.throughput_rps`."""

@@ -26,6 +26,7 @@ _WRONG, _JUDGED = 0.02, 6
 _OPEN = 0.05
 # A disturbed round is left out with both its turns. If more than one in five are, the machine is unfit for comparisons.
 MOST_LEFT_OUT = 0.2
+_NO_ANSWERS = "no-answers"
 _CHANCE = "more rounds would show whether that is chance"
 
 
@@ -84,14 +85,15 @@ def judge_rounds(
         *_errors(counted, objective, wrong.fails),
         *_answers(answers, agreement),
     ]
-    if against:
+    if against and against[0].id != _NO_ANSWERS:
         # The answers do not depend on whether the machine was disturbed.
         figures = [value if value.figure == "answers" else _with(value, "INVALID") for value in figures]
     statuses: list[VerdictStatus] = [value.status for value in figures] + (["INVALID"] if against else [])
     if ended:
         against, statuses = [ended[0], *against], [*statuses, ended[1]]
     status = worst_status(statuses)
-    needs_more_rounds = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
+    may_change = any(value.status == "INVALID" for value in figures) and 2 * len(counted) >= len(rounds)
+    needs_more_rounds = status == "INVALID" and not ended and may_change
     return Judgement(status, tuple(against), tuple(figures), needs_more_rounds)
 
 
@@ -106,7 +108,7 @@ def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
         text = f"{len(counted)} rounds are too few to show how they vary, needed: {FEWEST_ROUNDS}"
         return [Reason(id="too-few-rounds", text=text)]
     if not all(turns.both_answered for turns in counted):
-        return [Reason(id="no-answers", text="in some rounds one server answered nothing, so there is no ratio")]
+        return [Reason(id=_NO_ANSWERS, text="in some rounds one server answered nothing, so there is no ratio")]
     return []
 
 

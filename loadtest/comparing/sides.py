@@ -148,12 +148,9 @@ def open_side(
     """Starts or connects to the server of one side. Both sides get the same requests, from the same generator."""
     progress = Progress(quiet=quiet)
     with _target(side, where, progress) as target:
-        request = _request(side, request_of, target.url)
-        cacert = None if where.cacert is None else str(where.cacert.absolute())
-        headers = where.headers if side.url else ()
         session = Session(
             target,
-            request.model_copy(update={"headers": headers, "cacert": cacert}),
+            _request(side, request_of, target.url),
             side.package,
             objective,
             1,
@@ -171,8 +168,9 @@ def open_side(
 def _target(side: Contender, where: TargetOptions, progress: Progress) -> Iterator[Target]:
     if side.url is not None:
         with progress.step(f"find the {side.label} server, {side.url}"):
-            target = existing_server(side.url, side.supervisor)
-            check_listening(target.url, hint=f"marina serve {side.spec.file}")
+            option = "--url" if side.label == "new" else "--against"
+            target = existing_server(side.url, side.supervisor, option)
+            check_listening(target.url, f"marina serve {side.spec.file}", option=option)
         yield target
         return
     command = [*(where.command or serve_command(side.spec.file)), "--mar", str(side.mar)]

@@ -44,18 +44,20 @@ def arrivals_needed(error_rate: float) -> int:
     return math.ceil(math.log(1 - interval.CONFIDENCE) / math.log1p(-error_rate)) if 0 < error_rate < 1 else 1
 
 
-def latency_interval(measurement: Measurement, limit_ms: float) -> Interval:
+def latency_interval(measurement: Measurement, limit_ms: float, confidence: float = interval.CONFIDENCE) -> Interval:
     """The interval of the p99. The measurement must have slices, and as many latencies as a p99 needs."""
-    return tail_interval(measurement.response, [piece.response for piece in measurement.slices], limit_ms)
+    return tail_interval(measurement.response, [piece.response for piece in measurement.slices], limit_ms, confidence)
 
 
-def tail_interval(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Interval:
+def tail_interval(
+    response: Histogram, slices: Sequence[Histogram], limit_ms: float, confidence: float = interval.CONFIDENCE
+) -> Interval:
     """The interval of the p99 of any latencies: `response` has all of them, `slices` the same ones slice by slice."""
     count, share = response.count, 1 - P99_SHARE
     near, wide = (_over(slices, response.percentile(part)) for part in (P99_SHARE, _WIDE_SHARE))
     clumps = interval.clumping(near, wide)
-    most = interval.most_surely_below(share, count, clumps)
-    fewest = interval.fewest_surely_above(share, count, clumps)
+    most = interval.most_surely_below(share, count, clumps, confidence)
+    fewest = interval.fewest_surely_above(share, count, clumps, confidence)
     high = min(response.max_ms / NONE_OVER_SHARE, response.ranked(count - most) if most >= 0 else math.inf)
     low = response.ranked(count + 1 - fewest) if fewest <= count else response.min_ms
     over = count - response.within(limit_ms)
@@ -63,10 +65,10 @@ def tail_interval(response: Histogram, slices: Sequence[Histogram], limit_ms: fl
     return Interval(low, high, _decided(low > limit_ms, high <= limit_ms), more)
 
 
-def errors_interval(measurement: Measurement, limit: float) -> Interval:
+def errors_interval(measurement: Measurement, limit: float, confidence: float = interval.CONFIDENCE) -> Interval:
     """The interval of the share of requests that fail."""
     counts = _failed(measurement)
-    low, high, clumps = _share_between(counts)
+    low, high, clumps = _share_between(counts, confidence)
     # No number of good answers proves that requests never fail.
     status = _decided(low > limit or (limit == 0 and counts.share > 0), high <= limit or counts.share == limit == 0)
     return Interval(low, high, status, interval.arrivals_to_decide(limit, counts.share, clumps) - counts.total)
@@ -158,9 +160,9 @@ def _failed(measurement: Measurement) -> Counts:
     return Counts([piece.failed for piece in measurement.slices], [piece.due for piece in measurement.slices])
 
 
-def _share_between(counts: Counts) -> tuple[float, float, float]:
+def _share_between(counts: Counts, confidence: float = interval.CONFIDENCE) -> tuple[float, float, float]:
     clumps = interval.clumping(counts, counts)
-    return *interval.share_interval(sum(counts.over), counts.total, clumps), clumps
+    return *interval.share_interval(sum(counts.over), counts.total, clumps, confidence), clumps
 
 
 def _over(slices: Sequence[Histogram], value_ms: float | None) -> Counts:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 
 from loadtest.judging.certainty import P99_SHARE, errors_interval, latency_interval
+from loadtest.judging.interval import CONFIDENCE
 from loadtest.judging.outcome import RampResult, RampStep
 from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
 from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Verdict, VerdictStatus
@@ -16,8 +17,8 @@ from loadtest.scheduling import Ramp
 # With steps of this size and number, simulated queues certainly break within a quarter of their true knee.
 STEP_REQUESTS, MOST_STEPS = 1000, 20
 _FEWEST_STEPS = 4
-# How many neighbouring steps are also judged together.
-_JOINED = (2, 4)
+# How many neighbouring steps are judged together.
+_TOGETHER = (1, 2, 4, 8)
 _PROMISED_SHARE = 0.99
 
 
@@ -28,21 +29,35 @@ def ramp_result(run: Measurement, ramp: Ramp, objective: Objective) -> RampResul
     highest of their rates; if they certainly meet it, it is met at the lowest.
     """
     cuts = _cut(run.slices)
-    joined = [(begin, end) for count in _JOINED for (begin, _), (_, end) in zip(cuts, cuts[count - 1 :], strict=False)]
-    windows = [_step(run, cut, ramp, objective) for cut in (*cuts, *joined)]
-    steps = tuple(windows[: len(cuts)])
-    broke = min((window.end_rps for window in windows if window.status == "FAIL"), default=None)
-    met = [window.begin_rps for window in windows if window.status == "PASS"]
-    held = max((rate for rate in met if broke is None or rate < broke), default=None)
+    spans = [[cuts[at : at + count] for count in _TOGETHER if at + count <= len(cuts)] for at in range(len(cuts))]
+    # Of so many windows, one in twenty would miss its limit by chance. So each must miss it more surely (Bonferroni).
+    missing = _sure_of(sum(map(len, spans)))
+    by_begin = [
+        [_step(run, (span[0][0], span[-1][1]), ramp, objective, missing) for span in beginning] for beginning in spans
+    ]
+    steps = tuple(windows[0] for windows in by_begin)
+    broke = min((window.end_rps for windows in by_begin for window in windows if window.status == "FAIL"), default=None)
+    # From the lowest rate up to the first that is not sure: however many are tried in this order, none gets less sure.
+    sure = takewhile(_is_met, by_begin)
+    held = max((first.begin_rps for first, *_ in sure if broke is None or first.begin_rps < broke), default=None)
     return RampResult(
         begin_rps=ramp.begin,
         end_rps=ramp.end,
         held_rps=held,
         broke_rps=None if broke is None else (held or 0.0, broke),
         about_rps=_about(steps, objective),
-        recovered=broke is not None and any(rate >= broke for rate in met),
+        recovered=broke is not None and any(_is_met(windows) and windows[0].begin_rps >= broke for windows in by_begin),
         steps=steps,
     )
+
+
+def _sure_of(windows: int) -> float:
+    """The confidence of each of so many windows, with which all of them are as sure together as any other verdict."""
+    return 1 - (1 - CONFIDENCE) / max(1, windows)
+
+
+def _is_met(windows: Sequence[RampStep]) -> bool:
+    return any(window.status == "PASS" for window in windows)
 
 
 def _about(steps: Sequence[RampStep], objective: Objective) -> float | None:
@@ -86,11 +101,12 @@ def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tu
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
     if result.broke_rps and result.broke_rps[1] <= promised:
         return "FAIL", (Reason(id="broke", text=_broke(result, objective)),)
-    if result.held_rps is not None and result.held_rps >= _PROMISED_SHARE * promised:
-        return "PASS", ()
     if result.end_rps < _PROMISED_SHARE * promised:
         text = f"the ramp ended at {figure(result.end_rps)} requests/s, the objective is {figure(promised)}"
         return "INVALID", (Reason(id="rate-below-objective", text=text),)
+    # The last step begins a little below the end of the ramp, and no later one could show more.
+    if result.held_rps is not None and result.held_rps >= min(_PROMISED_SHARE * promised, result.steps[-1].begin_rps):
+        return "PASS", ()
     text = f"it is not certain that the objective held at {figure(promised)} requests/s"
     return "INVALID", (Reason(id=UNDECIDED, text=text),)
 
@@ -108,19 +124,22 @@ def _broke(result: RampResult, objective: Objective) -> str:
     return f"the objective broke {about}: {excess}{later}"
 
 
-def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective) -> RampStep:
+def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective, missing: float) -> RampStep:
+    """`missing` is how sure it must be that the objective is missed."""
     begin, end = cut
     slices = run.slices[begin:end]
     whole = merge_slices(slices)
     part = run.model_copy(update={"slices": slices, "response": whole.response})
-    errors = errors_interval(part, objective.error_rate).status
-    latency: VerdictStatus = latency_interval(part, objective.p99_ms).status if whole.response.count else "INVALID"
     share = whole.failed / whole.due
     status: VerdictStatus = "INVALID"
-    if "FAIL" in (errors, latency):
+    if errors_interval(part, objective.error_rate, missing).status == "FAIL":
         status = "FAIL"
-    elif latency == "PASS" and share <= objective.error_rate:
-        status = "PASS"
+    elif whole.response.count:
+        if latency_interval(part, objective.p99_ms, missing).status == "FAIL":
+            status = "FAIL"
+        elif share <= objective.error_rate:
+            met = latency_interval(part, objective.p99_ms, _sure_of(len(_TOGETHER))).status == "PASS"
+            status = "PASS" if met else "INVALID"
     return RampStep(
         begin_rps=ramp.rate(begin / len(run.slices)),
         end_rps=ramp.rate(end / len(run.slices)),

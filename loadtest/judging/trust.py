@@ -52,7 +52,7 @@ def _wrong_package(measurement: Measurement) -> list[tuple[str, str]]:
 
 def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
     faults = []
-    if not measurement.finished:
+    if not measurement.sent:
         if measurement.warmup:
             text = f"all {measurement.warmup:,} requests belonged to the warm-up, so nothing was measured"
             faults.append(("warm-up-only", text))

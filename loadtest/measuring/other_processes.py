@@ -85,7 +85,9 @@ def _now() -> tuple[float, float, float, dict[int, tuple[str, float]]]:
     for process in psutil.process_iter():
         try:
             spent = process.cpu_times()
-            used[process.pid] = (process.name(), spent.user + spent.system)
+            # A name may be any bytes; records must be UTF-8.
+            name = process.name().encode(errors="replace").decode()
+            used[process.pid] = (name, spent.user + spent.system)
         except psutil.Error:
             continue
     return time.monotonic(), busy_s, own_s, used

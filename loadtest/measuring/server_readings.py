@@ -68,11 +68,9 @@ class ServerWatch:
     def _read(self) -> None:
         while not self._ended.wait(self._every_s):
             try:
-                text = self._page()
+                self._readings.append(parse_reading(self._page(), time.monotonic() - self._begun))
             except (OSError, ValueError) as err:
                 self._missed, self._why = self._missed + 1, str(err)
-                continue
-            self._readings.append(parse_reading(text, time.monotonic() - self._begun))
 
 
 def parse_reading(text: str, at_s: float) -> ServerReading:

@@ -5,6 +5,7 @@ FAIL is a failure, INVALID an error: a measurement that cannot be trusted must n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
@@ -14,6 +15,8 @@ from loadtest.judging import Costs, LoadTestOutcome, Reason, VerdictStatus
 from loadtest.measuring import figure
 from loadtest.reporting.text import arrivals_text, check_title
 
+# Texts may quote a server, and names of processes; XML cannot hold these characters, not even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELEMENTS = {"FAIL": "failure", "INVALID": "error"}
 
 
@@ -71,7 +74,7 @@ def suite_xml(
     for case in cases:
         _add_case(suite, f"marina.{name}", case, seconds)
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ElementTree.tostring(root, "unicode", xml_declaration=True)) + "\n"
 
 
 def _properties(outcome: LoadTestOutcome) -> dict[str, str]:

@@ -73,4 +73,6 @@ def _load_options(outcome: LoadTestOutcome) -> str:
     load, ramp = outcome.load, outcome.ramp
     if ramp is not None:
         return f"--ramp {ramp.begin_rps:g}:{ramp.end_rps:g}"
-    return f"--replay {load.replay} --speed {load.speed:g}" if load.replay else f"--rate {load.rate:g}"
+    if load.replay:
+        return f"--replay {shlex.quote(load.replay)} --speed {load.speed:g}"
+    return f"--rate {load.rate:g}" + (" --arrivals constant" if load.arrivals == "constant" else "")

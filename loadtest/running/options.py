@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from config.errors import InputError
 from config.record import Part
@@ -39,6 +39,8 @@ def stated_rate(given: float | None, spec: Spec, objective: Objective, command: 
 
 class RunOptions(Part):
     """The options of `marina loadtest`; None stands for a default that depends on the objective."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     rate: Positive | None = None
     """Requests/s; default: the spec's `load.replay`, or its `slo.throughput_rps`."""

@@ -222,7 +222,7 @@ def _open_target(spec: Spec, where: TargetOptions) -> Iterator[Target]:
         return
     if where.url is not None:
         opened = target.existing_server(where.url, where.supervisor)
-        target.check_listening(opened.url, hint=f"marina serve {spec.file}, or leave `--url` out")
+        target.check_listening(opened.url, f"marina serve {spec.file}, or leave `--url` out", where.tls())
         yield opened
         return
     usual = where.out == Path("build") / spec.name

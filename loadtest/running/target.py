@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -32,6 +33,7 @@ from loadtest.sending import child_environment
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
 _CONNECT_S = 5.0
+_LONGEST_PAGE = 10_000_000
 # The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -59,29 +61,42 @@ class Target:
         return self.remote_memory() if self.pid is None else peak_memory(self.pid)
 
 
-def existing_server(url: str, supervisor: str | None = None) -> Target:
+def existing_server(url: str, supervisor: str | None = None, option: str = "--url") -> Target:
     """The server at `url`; its supervisor is ten ports above, unless given."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        port = 0
+        parts, port = urlsplit(""), 0
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-        raise InputError(f"`--url`: got `{url}`, allowed: an address such as `http://localhost:8080`")
+        raise InputError(f"`{option}`: got `{url}`, allowed: an address such as `http://localhost:8080`")
     try:
         socket.getaddrinfo(parts.hostname, port)
-    except OSError as err:
-        raise InputError(f"`--url`: got `{url}`, but `{parts.hostname}` cannot be found: {err.strerror}") from err
+    except (OSError, UnicodeError) as err:
+        reason = getattr(err, "strerror", err)
+        raise InputError(f"`{option}`: got `{url}`, but `{parts.hostname}` cannot be found: {reason}") from err
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return Target(url=url, supervisor=supervisor or f"http://{host}:{Ports(port).supervisor}")
+    # Its scheme is in small letters now.
+    return Target(url=parts.geturl(), supervisor=supervisor or f"http://{host}:{Ports(port).supervisor}")
 
 
-def check_listening(url: str, hint: str) -> None:
-    """InputError if nothing accepts connections at `url`."""
+def check_listening(url: str, hint: str, tls: ssl.SSLContext | None = None, option: str = "--url") -> None:
+    """InputError if nothing accepts connections at `url`, or it is https and its certificate is not trusted."""
     try:
-        _connect(url)
+        with _connect(url) as connection:
+            if url.startswith("https:"):
+                (tls or ssl.create_default_context()).wrap_socket(
+                    connection, server_hostname=urlsplit(url).hostname
+                ).close()
+    except ssl.SSLError as err:
+        reason = err.verify_message if isinstance(err, ssl.SSLCertVerificationError) else err.reason
+        text = f"`{option}`: got `{url}`, but no TLS connection can be made: {reason}"
+        hint = "--cacert FILE, or for `compare` SSL_CERT_FILE=FILE, names the certificates to trust"
+        raise InputError(text, hint=hint) from err
     except OSError as err:
-        raise InputError(f"`--url`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint) from err
+        raise InputError(
+            f"`{option}`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint
+        ) from err
 
 
 def describe_end(server: Target) -> str | None:
@@ -90,7 +105,7 @@ def describe_end(server: Target) -> str | None:
     if code is not None:
         return f"its process ended with code {code}"
     try:
-        _connect(server.url)
+        _connect(server.url).close()
     except ConnectionRefusedError:
         return f"nothing listens at {server.url} any more"
     except OSError:
@@ -99,10 +114,10 @@ def describe_end(server: Target) -> str | None:
     return None
 
 
-def _connect(url: str) -> None:
+def _connect(url: str) -> socket.socket:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
+    return socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S)
 
 
 @contextmanager
@@ -148,9 +163,13 @@ def served_sha256(supervisor: str, timeout_s: float = 5.0, tls: ssl.SSLContext |
     """The hash of the package that a supervisor names; InputError if it names none."""
     page = f"{supervisor.rstrip('/')}/package"
     try:
-        return str(json.loads(_read(page, timeout_s, tls))["sha256"])
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
+        named = json.loads(_read(page, timeout_s, tls))["sha256"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError) as err:
         raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
+    # It goes to the terminal and into the records, so it must not be just any text.
+    if not isinstance(named, str) or not re.fullmatch("[0-9a-f]{64}", named):
+        raise InputError(f"{page} does not name the package: its `sha256` is not a hash")
+    return named
 
 
 def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0) -> str:
@@ -174,8 +193,14 @@ def _read(page: str, timeout_s: float, tls: ssl.SSLContext | None) -> bytes:
     opener = _OPENER
     if tls is not None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+    until, text = time.monotonic() + timeout_s, b""
     with opener.open(page, timeout=timeout_s) as answer:
-        return bytes(answer.read())
+        while part := answer.read1(_LONGEST_PAGE):
+            text += part
+            # The time limit of the opener is one for each part.
+            if len(text) > _LONGEST_PAGE or time.monotonic() > until:
+                raise OSError("it does not end")
+    return text
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:

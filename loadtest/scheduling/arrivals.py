@@ -12,11 +12,16 @@ from array import array
 from bisect import bisect_left
 from typing import Literal
 
+from pydantic import model_validator
+
+from config.errors import InputError
 from config.record import Part
 
 Arrivals = Literal["constant", "poisson"]
 Spacing = Literal["constant", "poisson", "replay"]
 _FEWEST_SLICES, _SLICES_OF_RAMP = 120, 1000
+# All times are drawn before the run; more than these need more memory than most machines have.
+_MOST_ARRIVALS = 100_000_000
 
 
 class Trace(Part):
@@ -79,6 +84,13 @@ class Schedule(Part):
     """A trace that the measured window repeats, instead of arrivals at a rate."""
     ramp: Ramp | None = None
     """How the rate rises over the measured window; None for a constant rate."""
+
+    @model_validator(mode="after")
+    def _check_arrivals(self) -> Schedule:
+        if self.rate * self.total_s > _MOST_ARRIVALS:
+            text = f"{self.rate:g} requests/s for {self.total_s:g} s are more than {_MOST_ARRIVALS:,} requests"
+            raise InputError(f"{text}, the most that one run may have", hint="a lower rate, or a shorter run")
+        return self
 
     @property
     def spacing(self) -> Spacing:

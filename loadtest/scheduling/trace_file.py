@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from config.errors import InputError, listed
@@ -49,7 +49,9 @@ def read_trace_file(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()
 
 
 def _from_csv(file: Path, text: str) -> Iterator[TraceRow]:
-    reader, time_at, sample_at = csv.reader(text.splitlines()), 0, 1
+    # `splitlines` would also cut a field at characters such as U+2028; `strict` refuses a quote that is never closed,
+    # which would swallow the rest of the trace.
+    reader, time_at, sample_at = csv.reader(text.split("\n"), strict=True), 0, 1
     try:
         for fields in reader:
             cells = [field.strip() for field in fields]
@@ -65,12 +67,12 @@ def _from_csv(file: Path, text: str) -> Iterator[TraceRow]:
 
 
 def _from_json(file: Path, text: str) -> Iterator[TraceRow]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             fields = json.loads(line)
-        except ValueError as err:
+        except (ValueError, RecursionError) as err:
             raise InputError(f"{file}:{number}: not JSON: {err}", hint=_HINT) from err
         if not isinstance(fields, dict):
             raise InputError(f"{file}:{number}: got `{line[:80]}`, allowed: an object", hint=_HINT)
@@ -89,7 +91,9 @@ def _time(file: Path, number: int, value: object) -> float:
     except (ValueError, OverflowError):
         pass
     try:
-        return datetime.fromisoformat(str(value)).timestamp()
+        moment = datetime.fromisoformat(str(value))
+        # A time without a zone must not depend on this machine's, whose clock may jump by an hour in the trace.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as err:
         given = "nothing" if value in (None, "") else f"`{value}`"
         text = f"{file}:{number}: time: got {given}, allowed: seconds, or a date and time in ISO 8601"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,8 +14,6 @@ from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
 from loadtest.sending.plan import LoadRequest
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
-# A server may close an idle connection; one that was idle for this long is checked before it is used again.
-_CHECK_AFTER_S = 0.5
 _READ_BYTES = 65536
 OnBody = Callable[[bytes], None]
 
@@ -53,7 +50,6 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self.used_at = time.perf_counter()
 
     def exchange(self, data: bytes, on_body: OnBody | None = None) -> HttpAnswer:
         """Sends a request and waits for its answer; BrokenAnswer or OSError if the connection ends first."""
@@ -64,14 +60,11 @@ class Connection:
         while received := self._socket.recv(_READ_BYTES):
             answer = reader.feed(received)
             if answer is not None:
-                self.used_at = time.perf_counter()
                 return answer
         return reader.finish()
 
     def is_alive(self) -> bool:
-        """Whether an idle connection is still open and has nothing to read."""
-        if time.perf_counter() - self.used_at < _CHECK_AFTER_S:
-            return True
+        """Whether an idle connection is still open and has nothing to read: a server may close it at any time."""
         self._socket.settimeout(0.0)
         try:
             # TLS has no MSG_PEEK; but a connection with anything to read is not used again anyway.
@@ -97,7 +90,7 @@ class Client:
         if self._tls is not None and request.cert is not None:
             self._tls.load_cert_chain(request.cert, request.key)
         addresses: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
-        self._family, self._address = addresses[0][0], addresses[0][4]
+        self._addresses = [(family, address) for family, _, _, _, address in addresses]
         self._idle: list[Connection] = []
 
     def send(self, which: int = 0, on_body: OnBody | None = None) -> HttpAnswer:
@@ -131,9 +124,22 @@ class Client:
         return self._connect()
 
     def _connect(self) -> Connection:
-        sock = socket.socket(self._family, socket.SOCK_STREAM)
+        """Connects to the first address that accepts: `localhost` is often also an address that nobody listens at."""
+        refused = OSError()
+        for family, address in self._addresses:
+            try:
+                connection = self._connect_to(family, address)
+            except OSError as err:
+                refused = err
+            else:
+                self._addresses = [(family, address)]
+                return connection
+        raise refused
+
+    def _connect_to(self, family: int, address: Any) -> Connection:
+        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            sock.connect(self._address)
+            sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_hostname=self._host)

@@ -44,10 +44,10 @@ class StreamCounts:
         first_ms = ((times[0] if times else ended) - due) * 1000
         if times or failure == TIMEOUT:
             self._first.add(first_ms)
-        tokens = int(events.usage.get("completion_tokens") or len(times))
+        tokens = events.used("completion_tokens") or len(times)
         self._tokens += tokens
-        self._prompt += int(events.usage.get("prompt_tokens") or 0)
-        self._cached += int((events.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+        self._prompt += events.used("prompt_tokens")
+        self._cached += events.used("prompt_tokens_details", "cached_tokens")
         if failure is not None:
             return
         pace_ms = (events.written_at - times[0]) * 1000 / (tokens - 1) if tokens > 1 else 0.0

@@ -10,6 +10,10 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+_BEGIN, _HEX = b"HTTP/1.", b"0123456789abcdefABCDEF"
+# Longer heads than this are refused by every server and proxy, too.
+_LONGEST_HEAD, _MOST_DIGITS = 65536, 20
+
 
 class BrokenAnswer(Exception):
     """Raised if the bytes are not an HTTP answer, or end before the answer does."""
@@ -35,23 +39,26 @@ class AnswerReader:
     """Parses an answer: `feed` takes the bytes that arrive, and returns the answer once it is complete."""
 
     def __init__(self, on_body: Callable[[bytes], None] | None = None) -> None:
-        self._data = b""
+        # Not bytes: adding to those copies all that came before, so a large answer would take minutes.
+        self._data = bytearray()
         self._head: _Head | None = None
         self._on_body = on_body
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> HttpAnswer | None:
         """Takes the next bytes; BrokenAnswer if they cannot be part of an answer."""
-        self._data = self._data + data if self._data else data
+        self._data += data
         while self._head is None:
             end = self._data.find(b"\r\n\r\n")
             if end < 0:
+                if len(self._data) > _LONGEST_HEAD or not self._data.startswith(_BEGIN[: len(self._data)]):
+                    raise BrokenAnswer("the answer is not HTTP/1")
                 return None
-            head = _parse_head(self._data[:end])
+            head = _parse_head(bytes(self._data[:end]))
             if head.status >= 200:
                 self._head = head
             else:
-                self._data = self._data[end + 4 :]
+                del self._data[: end + 4]
         return self._complete(self._head)
 
     def finish(self) -> HttpAnswer:
@@ -59,7 +66,7 @@ class AnswerReader:
         head = self._head
         if head is None or head.chunked or head.length is not None:
             raise BrokenAnswer("the connection was closed before the answer was complete")
-        return HttpAnswer(head.status, self._data[head.body_at :], keep_alive=False)
+        return HttpAnswer(head.status, bytes(self._data[head.body_at :]), keep_alive=False)
 
     def _complete(self, head: _Head) -> HttpAnswer | None:
         if head.chunked:
@@ -69,7 +76,7 @@ class AnswerReader:
         end = head.body_at + head.length
         if len(self._data) < end:
             return None
-        body = self._data[head.body_at : end]
+        body = bytes(self._data[head.body_at : end])
         # A stream that was complete at once has a length instead of chunks.
         if self._on_body is not None:
             self._on_body(body)
@@ -79,20 +86,22 @@ class AnswerReader:
     def _complete_chunks(self, head: _Head) -> HttpAnswer | None:
         at = 0 if self._parts else head.body_at
         while (line_end := self._data.find(b"\r\n", at)) >= 0:
-            try:
-                size = int(self._data[at:line_end].split(b";")[0], 16)
-            except ValueError as err:
-                raise BrokenAnswer("a chunk has no size") from err
+            digits = bytes(self._data[at:line_end]).split(b";")[0].strip()
+            # `int` would also take a sign, and a negative size would be read for ever.
+            if not digits or digits.strip(_HEX):
+                raise BrokenAnswer("a chunk has no size")
+            size = int(digits, 16)
             start, end = line_end + 2, line_end + 2 + size + 2
             if size == 0:
                 return self._after_trailer(head, start, b"".join(self._parts))
             if len(self._data) < end:
                 return None
-            self._parts.append(self._data[start : start + size])
+            self._parts.append(bytes(self._data[start : start + size]))
             if self._on_body is not None:
                 self._on_body(self._parts[-1])
             # Parsed bytes are dropped, so they are not searched again, however many chunks follow.
-            self._data, at = self._data[end:], 0
+            del self._data[:end]
+            at = 0
         return None
 
     def _after_trailer(self, head: _Head, start: int, body: bytes) -> HttpAnswer | None:
@@ -114,12 +123,20 @@ class EventReader:
         """When each piece of text arrived; for an answer without any text, when its finish reason arrived."""
         self.written_at = 0.0
         """When the last token arrived; the token that ends a text has no text of its own."""
-        self.usage: dict[str, Any] = {}
+        self.usage: Any = {}
+        """What the server says that it counted."""
 
     @property
     def is_complete(self) -> bool:
         """Whether the stream ended with `[DONE]`, and had text and no error."""
         return self._done and not self._failed and bool(self.times)
+
+    def used(self, *names: str) -> int:
+        """A count in the server's `usage`, which may be nested; 0 if the server does not count it."""
+        value = self.usage
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if isinstance(value, int) and value > 0 else 0
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes of the body."""
@@ -143,7 +160,7 @@ class EventReader:
                     if has_text or not self.times:
                         self.times.append(now)
             self.usage = data.get("usage") or self.usage
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self._failed = True
 
 
@@ -160,7 +177,7 @@ def _has_text(choice: dict[str, Any]) -> bool:
 
 
 def _parse_head(data: bytes) -> _Head:
-    if not data.startswith(b"HTTP/1.") or not data[9:12].isdigit():
+    if not data.startswith(_BEGIN) or not data[9:12].isdigit():
         raise BrokenAnswer("the answer is not HTTP/1")
     status, lines = int(data[9:12]), data.lower().split(b"\r\n")
     length: int | None = 0 if status in (204, 304) else None
@@ -168,7 +185,7 @@ def _parse_head(data: bytes) -> _Head:
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         if name == b"content-length":
-            if not value.strip().isdigit():
+            if not value.strip().isdigit() or len(value) > _MOST_DIGITS:
                 raise BrokenAnswer("content-length is not a number")
             length = int(value)
         elif name == b"transfer-encoding":

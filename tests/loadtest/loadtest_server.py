@@ -5,7 +5,8 @@ localhost or, with `--host ADDRESS`, on that address. With `--mar FILE` it says 
 middle), `silent` (never answers), `drip_ms` (this long for each byte), `every` (only each n-th request misbehaves),
 `after` (not the first n) and `until` (not those after n), `capacity` (requests/s of one worker with a queue of 100,
 then it sheds), `freeze_s` (the whole process hangs, once), `first_ms` with `gap_ms` (`max_tokens` of the body as
-events, as OpenAI's completions are; `cut` omits the end), `dies_after` (it exits after n predictions); `sha256` names
+events, as OpenAI's completions are; `cut` omits the end), `raw` (these bytes), `leaves` (answers well, then closes the
+connection without saying so), `dies_after` (it exits after n predictions); `sha256` names
 another package. `GET /seen` returns how many predictions came since, `/sizes` how many of each size; `/ready` and
 `/package` are the supervisor's pages.
 """
@@ -100,6 +101,11 @@ class Connection(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             for at, byte in enumerate(answer(200, GOOD)):
                 loop.call_later(at * rules["drip_ms"] / 1000, self.transport.write, bytes([byte]))
+        elif "raw" in rules:
+            self.transport.write(rules["raw"].encode())
+        elif rules.get("leaves"):
+            self.transport.write(answer(200, GOOD))
+            self.transport.close()
         elif "capacity" in rules:
             self.queue(1 / rules["capacity"])
         elif rules.get("broken"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from queues import Dice, Queue, Seconds, SimulatedSession, always, two_workers
 
-from loadtest.calibrating.knee import Untrusted
+from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.options import CalibrateOptions
 from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Objective, samples_needed
@@ -111,6 +111,28 @@ def test_a_search_that_has_no_time_left_says_so() -> None:
     made, _ = trials(always(0.01), max_duration_s=60)
     with pytest.raises(OutOfTime, match="`--max-duration` leaves no time"):
         made.find(None)
+
+
+def shedding(run: Measurement) -> Measurement:
+    """The run of a server that sheds every request."""
+    none = Histogram(run.response.limits)
+    nothing = {"response": none, "in_time": 0}
+    slices = tuple(piece.model_copy(update=nothing | {"failed": piece.due}) for piece in run.slices)
+    return run.model_copy(update=nothing | {"service": none, "errors": {"shed": run.planned}, "slices": slices})
+
+
+def test_a_server_that_collapses_just_above_its_knee_has_one() -> None:
+    made, _ = trials(always(0.01), change=lambda run: shedding(run) if run.rate > 70 else run)
+    assert made.measure_knee(made.find(60)).rps == pytest.approx(TRUE_KNEE_RPS, rel=0.1)
+
+
+def test_a_server_that_refuses_everything_is_not_searched_for_hours() -> None:
+    made, session = trials(
+        always(0.01), change=lambda run: shedding(run).model_copy(update={"errors": {"http 500": run.planned}})
+    )
+    with pytest.raises(NeverHeld, match="none of 40 requests got a good answer: 40 http 500"):
+        made.find(None)
+    assert len(session.schedules) == 1
 
 
 def test_the_interval_of_a_server_that_fails_abruptly_is_between_what_it_held_and_what_it_did_not() -> None:

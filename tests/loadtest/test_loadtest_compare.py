@@ -198,6 +198,19 @@ def test_a_round_without_any_answer_in_time_is_only_one_disturbed_round() -> Non
     assert figure_of("rate", judge_rounds(stood_still, OBJECTIVE, 0.2)).status == "PASS"
 
 
+def test_a_new_server_that_begins_to_fail_every_request_fails() -> None:
+    silent = turn(failed=300, in_time=0)
+    broke = judge_rounds([*rounds(turn(), turn(), 4), *rounds(turn(), silent, 14)], OBJECTIVE, 0.2)
+    assert (broke.status, [reason.id for reason in broke.reasons]) == ("FAIL", ["no-answers"])
+    assert figure_of("errors", broke).status == "FAIL"
+
+
+def test_no_further_round_gives_a_ratio_to_one_in_which_the_old_server_answered_nothing() -> None:
+    for new in (turn(), turn(failed=300, in_time=0)):
+        verdict = judge_rounds(rounds(turn(failed=300, in_time=0), new), OBJECTIVE, 0.2)
+        assert (verdict.status, verdict.needs_more_rounds) == ("INVALID", False)
+
+
 def test_too_few_rounds_decide_nothing() -> None:
     verdict = judge_rounds(rounds(turn(), turn(13), 4), OBJECTIVE, 0.2)
     assert (verdict.status, verdict.reasons[0].id) == ("INVALID", "too-few-rounds")
@@ -230,6 +243,14 @@ def test_only_the_death_of_the_new_server_is_a_fail() -> None:
         (b'{"y": [[1.0, -2.0]]}', b'{"y": [[1.05, -2.0]]}', True),
         (b'{"y": [[1.0, -2.0]]}', b'{"y": [[1.2, -2.0]]}', False),
         (b'{"y": [1.0]}', b'{"z": [1.0]}', False),
+        (b'{"y": [[1.0, -2.0]]}', b'{"y": [1.0, -2.0]}', False),
+        (b'[{"box": [1.0, 2.0], "name": "cat"}]', b'[{"box": [1.05, 2.0], "name": "cat"}]', True),
+        (b'[{"box": [1.0, 2.0], "name": "cat"}]', b'[{"box": [1.0, 2.0], "name": "dog"}]', False),
+        (b'["cat", 0.9]', b'["cat", 0.91]', True),
+        (b'{"y": [NaN]}', b'{"y": [NaN]}', True),
+        (b'{"top_indices": [7]}', b'{"top_indices": null}', False),
+        (b'{"top_indices": 7}', b'{"top_indices": 8}', False),
+        (b"[" * 100_000, b"[" * 99_999, False),
         (b"words", b"words", True),
         (b"words", b"other", False),
     ],

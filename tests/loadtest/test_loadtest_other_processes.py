@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ from test_loadtest_slo import OBJECTIVE, measured
 
 from loadtest.judging import judge
 from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
+from loadtest.reporting.junit import verdict_xml
 from loadtest.running import next_step
 
 BUSY = OtherProcesses(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
@@ -41,6 +43,25 @@ def test_other_processes_are_named_but_not_those_of_the_server(
         spinning.kill()
         spinning.wait()
     assert ("spinner" in dict(watched.processes)) is not ours
+
+
+def test_the_name_of_a_process_may_be_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.0)
+    monkeypatch.setattr("loadtest.measuring.other_processes._MOST_NAMED", 10_000)
+    program = f"import ctypes\nctypes.CDLL(None).prctl(15, b'odd\\xff', 0, 0, 0)\nprint(flush=True)\n{SPIN}"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as spinning:
+        assert spinning.stdout is not None
+        spinning.stdout.readline()
+        named = OtherProcessesWatch([]).end()
+        spinning.kill()
+    assert "odd?" in dict(named.processes)
+    assert str(named).encode()
+
+
+def test_what_xml_cannot_hold_is_replaced() -> None:
+    ended = "its process ended with \x00\x1b[31m\ud800\uffff"
+    (failure,) = ElementTree.fromstring(verdict_xml(outcome(made(20, server_end=ended)))).iter("failure")
+    assert "its process ended with ��[31m��" in str(failure.text)
 
 
 def test_a_fail_on_a_busy_machine_names_what_used_it() -> None:

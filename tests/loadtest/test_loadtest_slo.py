@@ -87,6 +87,12 @@ def test_no_samples_is_invalid() -> None:
     assert text(run) == "no request was sent in the measured window"
 
 
+def test_requests_that_were_sent_and_lost_are_not_said_to_have_never_been_sent() -> None:
+    for warmup in (0, 1200):
+        run = measured(lag=Histogram(), loop_lag=Histogram(), generators=(), sent=90, warmup=warmup)
+        assert ids(run) == ("INVALID", ["requests-lost"])
+
+
 def test_warm_up_only_is_invalid_and_says_how_much() -> None:
     run = measured(lag=Histogram(), loop_lag=Histogram(), generators=(), warmup=1200)
     assert ids(run) == ("INVALID", ["warm-up-only"])

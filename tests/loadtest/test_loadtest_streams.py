@@ -122,6 +122,26 @@ def test_the_token_that_ends_a_text_counts_as_a_step() -> None:
     assert counted.frozen().pace.mean_ms == pytest.approx(100)
 
 
+@pytest.mark.parametrize(
+    "usage",
+    ['"none"', "[1]", '{"completion_tokens": "three"}', '{"completion_tokens": -3, "prompt_tokens_details": [1]}',
+     '{"completion_tokens": 1e400, "prompt_tokens": [2]}'],
+)  # fmt: skip
+def test_a_usage_that_is_no_count_is_not_taken_for_one(usage: str) -> None:
+    reader = EventReader(lambda: 1.0)
+    reader.feed(event() + event() + f'data: {{"choices": [], "usage": {usage}}}\n\ndata: [DONE]\n\n'.encode())
+    counted = StreamCounts(5000, None, None)
+    counted.add(0.0, 1.0, reader, None)
+    told = counted.frozen()
+    assert (told.tokens, told.prompt_tokens, told.cached_tokens, told.met) == (2, 0, 0, 1)
+
+
+def test_an_event_too_deep_to_be_parsed_is_an_error_in_the_stream() -> None:
+    reader = EventReader(lambda: 1.0)
+    reader.feed(event() + b"data: " + b"[" * 100_000 + b"\n\ndata: [DONE]\n\n")
+    assert not reader.is_complete
+
+
 def test_tokens_after_the_window_count_with_their_time() -> None:
     slow = recorded([(10_000, 20)] * 1000)
     for measured in (slow, pool([slow, slow])):

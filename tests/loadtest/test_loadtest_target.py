@@ -104,7 +104,7 @@ def test_a_url_has_its_supervisor_ten_ports_above() -> None:
     assert target.existing_server("http://127.0.0.1:8080", "http://y:1").supervisor == "http://y:1"
 
 
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x:99999", "nonsense"])
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x:99999", "nonsense", "http://[::1"])
 def test_a_wrong_url_is_an_error_with_an_example(url: str) -> None:
     with pytest.raises(InputError) as raised:
         target.existing_server(url)
@@ -114,6 +114,15 @@ def test_a_wrong_url_is_an_error_with_an_example(url: str) -> None:
 def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(InputError, match=r"but `nowhere\.invalid` cannot be found"):
         target.existing_server("http://nowhere.invalid:8080")
+
+
+def test_a_host_that_cannot_be_a_name_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"`--against`: got `http://a\.\.b`, but `a\.\.b` cannot be found: "):
+        target.existing_server("http://a..b", option="--against")
+
+
+def test_a_url_in_capitals_is_the_same_server() -> None:
+    assert target.existing_server("HTTPS://127.0.0.1:8443").url == "https://127.0.0.1:8443"
 
 
 def test_a_url_where_nothing_listens_says_at_once_what_to_type(tmp_path: Path) -> None:
@@ -199,8 +208,13 @@ SETTINGS = ServingSettings(workers=1, threads=2, max_batch=8, max_batch_delay_ms
         ),
         pytest.param(
             "serving: {workers: 2, queue: 9}\n",
-            "serving: {workers: 1, queue: 9, threads: 2, max_batch: 8, max_batch_delay_ms: 5}\n",
+            "serving: {threads: 2, max_batch: 8, max_batch_delay_ms: 5, workers: 1, queue: 9}\n",
             id="flow",
+        ),
+        pytest.param(
+            "serving: {queue: 9, }\n",
+            "serving: {workers: 1, threads: 2, max_batch: 8, max_batch_delay_ms: 5, queue: 9, }\n",
+            id="flow with a comma at its end",
         ),
         pytest.param(
             "name: m\n",
@@ -216,6 +230,13 @@ def test_settings_are_written_into_the_specs_own_text(before: str, after: str) -
 
 def test_the_patch_names_the_file() -> None:
     assert settings_patch("a\n", "b\n", "my/spec.yaml").splitlines()[:2] == ["--- my/spec.yaml", "+++ my/spec.yaml"]
+
+
+def test_the_patch_of_a_file_without_a_last_line_feed_says_so() -> None:
+    # Otherwise `patch` refuses it as malformed.
+    end = "\n\\ No newline at end of file\n"
+    assert settings_patch("a\nb", "c\nb", "x").endswith(f"\n b{end}")
+    assert settings_patch("a", "b", "x").endswith(f"\n-a{end}+b{end}")
 
 
 def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:

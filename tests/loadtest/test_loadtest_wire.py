@@ -94,6 +94,16 @@ def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     assert read(PLAIN.replace(b"1.1", b"1.0"), []) == HttpAnswer(200, BODY, keep_alive=False)
 
 
+def test_a_large_answer_in_small_pieces_is_read_at_once() -> None:
+    # If each piece were added by copying all before it, this would take an hour.
+    size, piece, reader = 64_000_000, b"x" * 1000, AnswerReader()
+    assert reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size) is None
+    answers = [reader.feed(piece) for _ in range(size // len(piece))]
+    assert answers[-2] is None
+    assert answers[-1] is not None
+    assert len(answers[-1].body) == size
+
+
 def test_bytes_after_an_answer_end_the_connection() -> None:
     assert read(PLAIN + b"HTTP", []) == HttpAnswer(200, BODY, keep_alive=False)
 
@@ -117,9 +127,25 @@ def test_a_connection_that_ends_early_is_broken(data: bytes) -> None:
     [
         b"SSH-2.0-OpenSSH\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-6\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n-6\r\n",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
     ],
-    ids=["no http", "no length", "no chunk size"],
+    ids=[
+        "no http",
+        "no length",
+        "a length of 5,000 digits",
+        "no chunk size",
+        "an empty chunk size",
+        "a negative chunk size",
+        "a negative size of a later chunk",
+        "no http and no end",
+        "a head without end",
+    ],
 )
 def test_bytes_that_are_not_an_answer_are_broken(data: bytes) -> None:
     with pytest.raises(BrokenAnswer):
@@ -145,6 +171,7 @@ EXPECTED = Expected(form="json", keys=("top_indices",))
         pytest.param(200, b"{}", "malformed", id="key missing"),
         pytest.param(200, b"[1]", "malformed", id="no object"),
         pytest.param(200, b"\xff", "malformed", id="no text"),
+        pytest.param(200, b"[" * 100_000, "malformed", id="too deep to be parsed"),
         pytest.param(503, b'{"error":"overloaded: the queue is full, or no worker is ready"}', "shed", id="shed"),
         pytest.param(
             503,

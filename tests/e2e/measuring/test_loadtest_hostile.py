@@ -8,6 +8,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,22 @@ import psutil
 import pytest
 from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package
 
+from config.errors import InputError
 from config.load import parse_spec
 from loadtest.judging.outcome import LoadTestOutcome
-from loadtest.running import RunOptions, TargetOptions, run_load_test
+from loadtest.running import RunOptions, TargetOptions, run_load_test, target
 
 pytestmark = pytest.mark.e2e
 RATE, SECONDS, WARM = 200, 6, 200
+
+# `localhost` is also the address of IPv6, where nobody listens.
+TWO_ADDRESSES = """
+import _socket
+native = _socket.getaddrinfo
+def both(host, *how, **more):
+    return (native("::1", *how, **more) if host == "localhost" else []) + native(host, *how, **more)
+_socket.getaddrinfo = both
+"""
 
 SET_CLOCK = """
 import sys, time
@@ -44,11 +55,15 @@ def verdict(server: str, tmp_path: Path) -> Any:
     """The verdict on the server when it behaves so, with a second of warm-up."""
     write_package(tmp_path / "build")
 
-    def load(rules: dict[str, Any], *, p99_ms: int = 2000, **options: Any) -> LoadTestOutcome:
+    def load(rules: dict[str, Any], *, p99_ms: int = 2000, host: str = "127.0.0.1", **options: Any) -> LoadTestOutcome:
         behave(server, **rules)
         spec = parse_spec(SPEC.replace("p99_ms: 2000", f"p99_ms: {p99_ms}"), tmp_path / "spec.yaml", files=False)
         how = {"rate": RATE, "duration_s": SECONDS, "max_duration_s": SECONDS, "warmup_s": 1, "arrivals": "constant"}
-        return run_load_test(spec, RunOptions(**(how | options)), TargetOptions(out=tmp_path / "build", url=server))
+        return run_load_test(
+            spec,
+            RunOptions(**(how | options)),
+            TargetOptions(out=tmp_path / "build", url=server.replace("127.0.0.1", host)),
+        )
 
     return load
 
@@ -63,6 +78,35 @@ def test_an_answer_that_drips_beyond_the_timeout_is_counted_as_one_that_never_ca
     assert measured.errors == {"timeout": 20}
     assert measured.sent == measured.finished == 20
     assert outcome.verdict.status == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("raw", "error"),
+    [
+        pytest.param("transfer-encoding: chunked\r\n\r\n-6\r\n", "broken", id="a chunk of negative size"),
+        pytest.param("content-length: " + "9" * 5000 + "\r\n\r\n", "broken", id="a length of 5,000 digits"),
+        pytest.param("content-length: 9999\r\n\r\n" + "[" * 9999, "malformed", id="JSON too deep to be parsed"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_and_not_a_request_that_is_lost(verdict: Any, raw: str, error: str) -> None:
+    rules = {"raw": f"HTTP/1.1 200 X\r\n{raw}"}
+    outcome = verdict(rules, rate=20, duration_s=1, max_duration_s=1, warmup_s=0)
+    assert outcome.runs[0].measurement.errors == {error: 20}
+    assert outcome.verdict.status == "FAIL"
+
+
+def test_a_server_that_closes_each_connection_without_a_word_loses_no_request(verdict: Any) -> None:
+    measured = verdict({"leaves": True}, rate=20, duration_s=2, max_duration_s=2, warmup_s=0).runs[0].measurement
+    assert (measured.good, measured.errors) == (40, {})
+
+
+def test_a_host_with_an_address_where_nobody_listens_is_reached_at_its_other(
+    verdict: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(TWO_ADDRESSES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = verdict({}, host="localhost", rate=20, duration_s=1, max_duration_s=1, warmup_s=0)
+    assert (outcome.runs[0].measurement.good, outcome.runs[0].measurement.errors) == (20, {})
 
 
 def test_what_compiles_only_after_the_warm_up_is_in_the_figures(verdict: Any) -> None:
@@ -141,3 +185,44 @@ def test_a_clock_that_is_set_while_a_load_runs_moves_no_figure(
     assert (measured.good, measured.warmup, measured.planned) == (RATE * SECONDS, WARM, RATE * SECONDS)
     assert measured.ran_s == pytest.approx(SECONDS, rel=0.01)
     assert 0 <= measured.response.min_ms <= measured.response.max_ms < 60_000
+
+
+@pytest.mark.parametrize(
+    "page",
+    [b'{"sha256": 5}', b'{"sha256": "\\u001b[31m<b>"}', b'{"sha256": null}', b"[1]", b"[" * 100_000, b"x" * 20_000_000],
+    ids=["a number", "any text", "null", "no object", "too deep", "without end"],
+)
+def test_a_page_without_a_hash_names_no_package(page: bytes) -> None:
+    with answering(page) as url, pytest.raises(InputError, match="does not name the package: "):
+        target.served_sha256(url)
+
+
+def test_a_page_that_drips_is_given_up() -> None:
+    with answering(*[b"x"] * 100, every_s=0.1) as url, pytest.raises(InputError, match="it does not end"):
+        target.served_sha256(url, timeout_s=0.3)
+
+
+@contextmanager
+def answering(*parts: bytes, every_s: float = 0.0) -> Iterator[str]:
+    """A server that answers a request with these parts, one after another."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                for part in parts:
+                    self.wfile.write(part)
+                    over.wait(every_s)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    over = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        over.set()
+        listening.shutdown()
+        thread.join()

@@ -115,6 +115,24 @@ def test_a_server_that_wants_a_certificate_of_its_clients_is_shown_one(
     assert verdict["tested"]["served"] == ("ab" * 32 if shown else None)
 
 
+@pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+def test_a_certificate_that_is_not_trusted_is_an_error_and_no_verdict(
+    server: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], scheme: str
+) -> None:
+    url, certificate = server[0].replace("https", scheme), server[1]
+    (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    write_package(tmp_path / "build/digits")
+    words = ["loadtest", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--url", url, "--any-package",
+             "--rate", "20", "--duration", "1", "--warmup", "0", "--max-duration", "1"]  # fmt: skip
+    assert marina.main(words) == 2
+    said = capsys.readouterr().err
+    assert f"`--url`: got `{server[0]}`, but no TLS connection can be made: self-signed certificate" in said
+    assert "--cacert FILE" in said
+    # Each answer is a 401; with plain HTTP, each would be broken.
+    assert marina.main([*words, "--cacert", str(certificate)]) == 1
+    assert "20 http 401" in capsys.readouterr().out
+
+
 def test_a_key_without_its_certificate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert marina.main(["loadtest", "--url", "https://x", "--key", "mine.key"]) == 2
     assert "`--key`: only together with `--cert`" in capsys.readouterr().err

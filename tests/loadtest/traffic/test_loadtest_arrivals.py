@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from config.errors import InputError
 from loadtest.calibrating import CalibrateOptions
+from loadtest.comparing import CompareOptions
 from loadtest.running import RunOptions
 from loadtest.scheduling import Arrivals, Schedule
 
@@ -48,6 +52,20 @@ def test_poisson_gaps_vary_as_an_exponential_does() -> None:
 def test_seed_decides_the_poisson_schedule() -> None:
     assert schedule("poisson", seed=1).times() == schedule("poisson", seed=1).times()
     assert schedule("poisson", seed=1).times() != schedule("poisson", seed=2).times()
+
+
+@pytest.mark.parametrize("much", [{"rate": 1e9}, {"duration_s": 1e300}, {"rate": 1e200, "warmup_s": 1e200}])
+def test_more_arrivals_than_a_machine_can_hold_are_refused_before_they_are_drawn(much: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="more than 100,000,000 requests, the most that one run may have"):
+        schedule(**much)
+
+
+@pytest.mark.parametrize("kind", [RunOptions, CalibrateOptions, CompareOptions])
+@pytest.mark.parametrize("option", ["warmup_s", "timeout_s", "max_duration_s"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_no_time_is_endless(kind: Any, option: str, value: float) -> None:
+    with pytest.raises(ValidationError):
+        kind(**{option: value})
 
 
 def test_random_arrivals_are_the_default_of_every_verb() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 from loadtest_rig import SPEC, behave, running_server, write_package
-from queues import QUEUES, always, measured, true_knee
+from queues import QUEUES, Queue, always, measured, true_knee
 
 from config.errors import InputError
 from config.load import parse_spec
@@ -85,6 +86,29 @@ def test_a_ramp_that_ends_too_early_or_has_too_few_requests_says_nothing() -> No
         run = measured(always(0.001), schedule, 60, 1)
         verdict = judge_ramp(run, ramp_result(run, schedule.ramp, objective), objective)
         assert (verdict.status, [each.id for each in verdict.every_reason()]) == ("INVALID", [reason])
+
+
+@pytest.mark.parametrize("promised", [None, 50])
+def test_an_objective_that_held_up_to_the_end_of_a_ramp_passes(promised: float | None) -> None:
+    objective = OBJECTIVE.model_copy(update={"throughput_rps": promised})
+    schedule = rising(10, 50)
+    assert schedule.ramp
+    run = measured(always(0.001), schedule, 60, 1)
+    assert judge_ramp(run, ramp_result(run, schedule.ramp, objective), objective).status == "PASS"
+
+
+def test_many_rates_judged_at_once_break_or_hold_no_objective_by_chance() -> None:
+    verdicts = set()
+    for share in (0.009, 0.012):
+        slow = Queue(
+            "steady", 1000, lambda times, dice, share=share: np.where(dice.random(len(times)) < share, 0.2, 0.01)
+        )
+        for seed in range(20):
+            schedule = rising(20, 120, seed=seed)
+            assert schedule.ramp
+            run = measured(slow, schedule, 60, seed)
+            verdicts.add((share, judge_ramp(run, ramp_result(run, schedule.ramp, OBJECTIVE), OBJECTIVE).status))
+    assert not verdicts & {(0.009, "FAIL"), (0.012, "PASS")}
 
 
 def test_a_failure_only_at_a_low_rate_is_not_blamed_on_the_rate_alone(climbing: tuple[Measurement, Ramp]) -> None:

@@ -3,6 +3,7 @@ necessary."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,8 @@ def test_a_trace_is_read_in_every_form(folder: Path, name: str, text: str) -> No
         ("trace.csv", "0,a.png\n1\n", "trace.csv:2: sample: got nothing, allowed: a file, as on other lines"),
         ("trace.csv", "0,a.png\n\n1,gone.png\n", "trace.csv:3: sample: got `gone.png`, but there is no file "),
         ("trace.csv", "0,trace.csv\n1,a.png\n", "trace.csv:1: sample: got `trace.csv`, allowed: files that end in"),
+        ("trace.csv", 'time,agent\n1,"open\n2,x\n3,y\n', "trace.csv:5: cannot be read: unexpected end of data"),
+        ("trace.jsonl", '{"time": 1}\n' + "[" * 100_000, "trace.jsonl:2: not JSON: "),
         ("trace.csv", "5\n", "holds 1 requests, allowed: two or more, at different times"),
         ("trace.csv", "5\n5\n", "holds 2 requests, allowed: two or more, at different times"),
         ("trace.jsonl", '{"time": 1}\n{"time": tr\n', "trace.jsonl:2: not JSON: "),
@@ -81,6 +84,31 @@ def test_a_trace_that_cannot_be_played_is_refused_with_its_line(
     with pytest.raises(InputError) as raised:
         read_trace_file(written(folder, text, name), suffixes=SUFFIXES)
     assert message in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trace.csv", "time,agent\n1,two\x85lines\n2,a\u2028b\n"),
+        ("trace.jsonl", '{"time": 1, "prompt": "a\u2028b"}\n{"time": 2, "prompt": "\x85"}\n'),
+    ],
+)
+def test_only_a_line_feed_ends_a_line_of_a_trace(folder: Path, name: str, text: str) -> None:
+    assert read_trace_file(written(folder, text, name)).times == (0, 1)
+
+
+def test_times_without_a_zone_do_not_depend_on_the_clock_of_this_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In this zone there is no 2:30 on that day.
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        trace = read_trace_file(written(folder, "2026-03-29T01:30:00\n2026-03-29T02:30:00\n2026-03-29T03:30:00\n"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert trace.times == (0, 3600, 7200)
 
 
 def test_a_short_trace_is_played_until_there_are_enough_requests(folder: Path) -> None:
@@ -170,5 +198,7 @@ def test_a_trace_in_the_spec_is_replayed_by_several_processes_with_its_samples(f
     assert (outcome.load.arrivals, outcome.load.speed, outcome.load.rate) == ("replay", 2, 200)
     assert outcome.load.replay == str(folder / "trace.csv")
     assert f"--replay {folder}/trace.csv --speed 2 --processes 2 --duration" in (next_step(outcome, folder) or "")
+    spaced = outcome.load.model_copy(update={"replay": "my traces/day.csv"})
+    assert "--replay 'my traces/day.csv' " in (next_step(outcome.model_copy(update={"load": spaced}), folder) or "")
     throughput = outcome.verdict.checks[2]
     assert throughput.limit == 200

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from loadtest_rig import SPEC
 from queues import always, measured
 
+import marina
 from config.errors import InputError
 from config.load import parse_spec
 from config.pages import linear_axis
@@ -222,7 +224,7 @@ def test_the_page_is_read_as_the_supervisor_writes_it() -> None:
 
 @pytest.mark.slow
 def test_failed_readings_are_counted() -> None:
-    asked = iter([PAGE, PAGE])
+    asked = iter([PAGE, 'marina_open_files{process="supervisor"} many\n', PAGE])
 
     def page() -> str:
         try:
@@ -235,7 +237,7 @@ def test_failed_readings_are_counted() -> None:
     with ServerWatch(page, total_s=1) as watch:
         while not missed:
             time.sleep(0.05)
-    assert (len(watch.vitals.readings), watch.vitals.why) == (2, "gone")
+    assert (len(watch.vitals.readings), watch.vitals.missed, watch.vitals.why) == (2, 2, "gone")
 
 
 @pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat", "ramp"])
@@ -243,6 +245,22 @@ def test_options_that_contradict_a_soak_are_refused(option: str) -> None:
     options = RunOptions.model_validate({"soak_s": 100, option: (1, 2) if option == "ramp" else 3})
     with pytest.raises(InputError, match=r"`--soak`: not together with `--.*`: it is a single run of a special kind"):
         options.schedule(parse_spec(SPEC, Path("spec.yaml"), files=False), OBJECTIVE)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--soak", "2x"], "argument --soak: got `2x`, allowed: a time such as `90s`, `30m` or `2h`"),
+        (["--ramp", "5"], "argument --ramp: got `5`, allowed: two rates such as `10:200`"),
+        (["--max-duration", "-1"], "`--max-duration`: got `-1.0`: input should be greater than 0"),
+    ],
+)
+def test_an_option_that_cannot_be_read_is_named_as_it_is_typed(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(SystemExit):
+        assert marina.main(["loadtest", *words]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_pods_in_a_cluster_cannot_be_soaked(tmp_path: Path) -> None:
