@@ -67,7 +67,7 @@ def stage_options(kind: Any, options: argparse.Namespace) -> Any:
         return kind(**given)
     except ValidationError as err:
         first = err.errors()[0]
-        name = str(first["loc"][0]).removesuffix("_s")
+        name = str(first["loc"][0]).removesuffix("_s").replace("_", "-")
         raise InputError(f"`--{name}`: got `{first['input']}`: {first['msg'].lower()}") from err
 
 

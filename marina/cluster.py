@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
+from marina.terminal import localised
 
 
 def add_verbs(verbs: Any) -> None:
@@ -90,7 +91,8 @@ def manifests(options: argparse.Namespace) -> int:
             print_json([difference.to_data() for difference in differing])
         elif differing:
             print("\n".join(difference.diff for difference in differing))
-            print(f"{len(differing)} files differ: marina manifests {options.spec} --format {options.format}")
+            command = localised(f"marina manifests {options.spec} --format {options.format}", options.spec)
+            print(f"{len(differing)} files differ: {command}")
         else:
             print(f"{options.check}: the same as rendered from the spec")
         return 1 if differing else 0
@@ -112,6 +114,9 @@ def verify(options: argparse.Namespace) -> int:
 
     if options.explain:
         rule = explain_rule(options.explain)
+        if options.json:
+            print_json({name: getattr(rule, name) for name in ("id", "level", "what", "why", "fix")})
+            return 0
         print(f"{rule.id} ({rule.level})\n  {rule.what}\n  {rule.why}\n  hint: {rule.fix}")
         return 0
     if options.dir and options.live:

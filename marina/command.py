@@ -13,7 +13,7 @@ from marina import cluster, comparing, measuring, packaging, serving, simulating
 from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, HelpFormatter, print_json
 from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
-from marina.terminal import coloured, completion, localised
+from marina.terminal import coloured, completion, localised, prepare_streams
 
 # In the order of the flow.
 _STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, demo, doctor)
@@ -21,13 +21,14 @@ _STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb, and returns its exit code."""
+    prepare_streams()
     whole = parser()
     options, unknown = whole.parse_known_args(arguments)
+    if unknown:
+        _exit_with_usage(getattr(options, "parser", whole), unknown)
     if "run" not in options:
         whole.print_help()
         return 0
-    if unknown:
-        _exit_with_usage(options.parser, unknown)
     try:
         return _run(options)
     except MarinaError as raised:
@@ -40,10 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # `marina … | head` is not a failure; without this, Python would report it again when it closes stdout.
-        sys.stderr.close()
-        return 0
 
 
 def _typed_spec(options: argparse.Namespace) -> Path | None:
@@ -104,11 +101,11 @@ def _version() -> str:
     return f"marina {version('marina')}"
 
 
-def _exit_with_usage(verb: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
-    """Ends the program with the usage of the verb, and the option that was probably meant."""
-    known = [name for action in verb._actions for name in action.option_strings]
+def _exit_with_usage(used: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
+    """Ends the program with the usage of the verb, or of all, and the option that was probably meant."""
+    known = [name for action in used._actions for name in action.option_strings]
     close = nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else None
-    verb.error(f"unrecognized arguments: {' '.join(unknown)}" + (f", did you mean `{close}`?" if close else ""))
+    used.error(f"unrecognized arguments: {' '.join(unknown)}" + (f", did you mean `{close}`?" if close else ""))
 
 
 def _error_record(err: MarinaError) -> dict[str, Any]:

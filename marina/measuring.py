@@ -200,15 +200,21 @@ def _cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Parses a duration such as `2h`; argparse reports a ValueError."""
+    """Parses a duration such as `2h`."""
     units = {"s": 1, "m": 60, "h": 3600}
-    return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
+    try:
+        return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got `{text}`, allowed: a time such as `90s`, `30m` or `2h`") from None
 
 
 def _ramp(text: str) -> tuple[float, float]:
-    """Parses a range of rates such as `10:200`; argparse reports a ValueError."""
-    begin, end = text.split(":")
-    return float(begin), float(end)
+    """Parses a range of rates such as `10:200`."""
+    begin, _, end = text.partition(":")
+    try:
+        return float(begin), float(end)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got `{text}`, allowed: two rates such as `10:200`") from None
 
 
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from marina.arguments import add_out_option, add_verb, print_json
 from marina.cleanup import cleanup_on_exit
-from marina.terminal import coloured
+from marina.terminal import coloured, localised
 
 
 def add_verbs(verbs: Any) -> None:
@@ -117,7 +116,7 @@ def package(options: argparse.Namespace) -> int:
         print(f"{options.out / spec.name / packaged.mar}  {packaged.bytes / 1e6:.1f} MB  sha256 {packaged.sha256}")
         print(f"agreement {packaged.record.agreement.text}")
         if options.quick:
-            command = f"marina package {shlex.quote(str(options.spec))}"
+            command = localised(f"marina package {options.spec}", options.spec)
             print(f"for a first look only: not compiled, so slower; before you deploy, run `{command}`")
     return 0
 

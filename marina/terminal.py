@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 _RED, _GREEN, _YELLOW, _CYAN = 31, 32, 33, 36
 _COLOURS = {
@@ -24,6 +25,30 @@ _COLOURS = {
     "CODE": _YELLOW,
 }
 _WORD = re.compile(rf"^({'|'.join(map(re.escape, sorted(_COLOURS, key=len, reverse=True)))})(?=\s|$)", re.MULTILINE)
+
+
+class _Unbreakable(io.FileIO):
+    """A stream that drops what nobody reads any more, so that `marina … | head` does not change what a verb does and
+    how it ends."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def prepare_streams() -> None:
+    """Makes stdout and stderr safe to print to, however this process was started: one that is closed drops what is
+    printed, and a character that its encoding lacks becomes `?`."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif stream is getattr(sys, f"__{name}__"):
+            buffer = io.BufferedWriter(_Unbreakable(stream.fileno(), "w", closefd=False))
+            lines = stream.line_buffering or stream.write_through
+            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines))
 
 
 def coloured(text: str, stream: TextIO) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import os
+import re
 import shutil
 import socket
 import sys
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 # The store may lag behind an upload, and a pod's network is not always up before its first container starts.
 _ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 5, 2.0, 30.0
 _PIECE = 1 << 20
-_SCHEMES = ("gs", "http", "https", "s3")
+# Spaces and letters beyond ASCII must be written as `%20`: Python's client refuses them, and repeats the query in its
+# message.
+_ADDRESS = re.compile(r"https?://[!-~]+|(gs|s3)://[^/?#\s][^\r\n]*")
 # Holds a presigned URL: it comes from a Secret, through the environment.
 _VARIABLE = "MODEL_URL"
 
@@ -125,19 +128,27 @@ def _printable(url: str) -> str:
 def _load_secret(folder: Path) -> None:
     """Sets an environment variable for each key of a mounted Secret whose name can be one. Other files, such as an
     account's key file, are left to be read from the folder."""
-    for file in folder.iterdir():
-        if file.is_file() and file.name.isidentifier():
-            os.environ[file.name] = file.read_text(encoding="utf-8").strip()
+    try:
+        for file in folder.iterdir():
+            if file.is_file() and file.name.isidentifier():
+                os.environ[file.name] = file.read_text(encoding="utf-8").strip()
+    except OSError as err:
+        raise InputError(f"`--secret`: got `{folder}`: {err.strerror}") from err
+    except ValueError as err:
+        raise InputError(f"`--secret`: `{file}` is not text") from err
 
 
-def _from_environment() -> str:
-    url = os.environ.get(_VARIABLE, "")
-    if urlsplit(url).scheme not in _SCHEMES:
-        text = f"`{_VARIABLE}`: " + (
-            "not an address that begins with `https://`" if url else "missing in the Secret and in the environment"
-        )
-        raise InputError(text, hint=f"kubectl create secret generic NAME --from-literal={_VARIABLE}=URL")
-    return url
+def _checked(source: str, url: str) -> str:
+    """The URL; InputError, which does not repeat it, if nothing can be downloaded from it."""
+    try:
+        # `port` is parsed only when it is read.
+        if _ADDRESS.fullmatch(url) and urlsplit(url).port != 0:
+            return url
+    except ValueError:
+        pass
+    text = "not an address that begins with `https://`, `http://`, `s3://` or `gs://`, without spaces"
+    hint = f"kubectl create secret generic NAME --from-literal={_VARIABLE}=URL" if source == _VARIABLE else None
+    raise InputError(f"`{source}`: {text if url else 'missing in the Secret and in the environment'}", hint=hint)
 
 
 def main() -> int:
@@ -153,7 +164,9 @@ def main() -> int:
     try:
         if options.secret:
             _load_secret(options.secret)
-        url = _from_environment() if options.from_environment else options.url
+        url = options.url and _checked("--from", options.url)
+        if options.from_environment:
+            url = _checked(_VARIABLE, os.environ.get(_VARIABLE, "").strip())
         fetch(options.file, sha256=options.sha256, url=url)
     except MarinaError as err:
         print(f"error: {err}", file=sys.stderr)

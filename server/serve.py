@@ -16,6 +16,7 @@ from config.render import Ports
 from config.spec import Spec
 from server.java import (
     Child,
+    Door,
     Frontend,
     Launch,
     RequestLog,
@@ -115,9 +116,10 @@ class _ModelServer:
         traffic, health = Traffic(spec), Health(spec.workers)
         frontend = Frontend(spec.name, ports, launch.address, launch.directory)
         try:
-            self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
+            door = Door(launch.address, launch.port)
         except OSError as err:
             raise _port_taken(ports.inference, "inference", err) from err
+        self._child = Child(launch, door, traffic=traffic, log=RequestLog(spec), output=self._output)
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
@@ -162,9 +164,7 @@ class _ModelServer:
         try:
             pages = serve_pages(self._launch.address, port, self._routes(), self._docs.posts() if self._docs else {})
         except OSError as err:
-            raise InputError(
-                f"`--port-base`: port {port} (supervisor) was taken in the meantime: {err.strerror}"
-            ) from err
+            raise _port_taken(port, "supervisor", err) from err
         try:
             return self._supervisor.run(self._spec.serving, ready=ready)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import tempfile
 import time
@@ -260,10 +261,10 @@ def _ms(value: float | None) -> str:
 
 
 def _next_commands(spec: Path, out: Path) -> list[tuple[str, str]]:
-    argument = "" if spec == DEFAULT_SPEC else f"{spec} "
+    words = shlex.join([*([] if spec == DEFAULT_SPEC else [str(spec)]), "--out", str(out)])
     return [
-        (f"marina serve {argument}--out {out}", "a server, with a page to try it"),
-        (f"marina calibrate {argument}--out {out}", "the highest rate that it can hold"),
+        (f"marina serve {words}", "a server, with a page to try it"),
+        (f"marina calibrate {words}", "the highest rate that it can hold"),
         ("marina init --source torchvision:resnet18 mine", "the same with a model of your own"),
         ("marina doctor", "what this machine lacks for images and clusters"),
     ]

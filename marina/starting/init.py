@@ -117,11 +117,14 @@ def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path],
     written: list[Path] = []
     folders = [path for path in (folder, folder / "samples") if not path.exists()]
     try:
-        for file, data in files.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("xb") as stream:
-                written.append(file)
-                stream.write(data)
+        try:
+            for file, data in files.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("xb") as stream:
+                    written.append(file)
+                    stream.write(data)
+        except OSError as err:
+            raise InputError(f"`NAME`: cannot write {err.filename or file}: {err.strerror}") from err
         finished = choose_compile_mode(folder / "spec.yaml", options.name, facts, sample)
         (folder / "spec.yaml").write_text(spec_text(options.name, finished, sample), encoding="utf-8")
     except BaseException:

@@ -47,6 +47,9 @@ _OUTPUTS_OF = {
 
 def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
     """The facts for the spec: of the model in `--source`, or of an example model that the user will replace."""
+    if options.template and options.handler not in (None, "own"):
+        text = f"`--handler`: got `{options.handler}`, but `--template` writes a handler of your own"
+        raise InputError(text, hint="leave out one of the two")
     if options.source is None:
         handler = options.handler
         kind = options.template or ("tensor" if handler in ("tensor", "own") else "image")

@@ -13,6 +13,8 @@ _FACTORY_NAMES = ("build", "build_model", "create_model", "get_model", "make_mod
 
 def resolve_source(source: str) -> str:
     """The source; for a Python file without a name, with the name of its only model."""
+    if not source.removeprefix("hf:").partition(":")[0]:
+        raise InputError(f"`--source`: got `{source}`, without a path", hint="--source ./model.py:Net")
     if source.endswith(_WEIGHTS):
         text = f"`--source`: `{source}` contains weights, but no model"
         raise InputError(text, hint=f"--source ./model.py:Net --weights {source}")

@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import shutil
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +50,10 @@ def find_java() -> Java:
         raise ToolMissing(
             f"`JAVA_HOME`: no `bin/java` in `{java_home}`", hint="unset JAVA_HOME, or point it at a Java 11 or newer"
         )
-    version = _java_version(java_home)
+    try:
+        version = _java_version(java_home)
+    except OSError as err:
+        raise ToolMissing(f"`JAVA_HOME`: `{executable}` does not run: {err.strerror}", hint="unset JAVA_HOME") from err
     if version < OLDEST_JAVA:
         raise ToolMissing(
             f"`JAVA_HOME`: got Java {version} in `{java_home}`, allowed: {OLDEST_JAVA} or newer",
@@ -75,18 +77,24 @@ def check_package(spec: Spec, mar: Path) -> Record:
 
 
 def check_ports(ports: Ports, host: str) -> None:
-    """Raises InputError if a port is taken or `host` is no address of this machine."""
+    """Raises InputError if a port is taken or `host` is no address of this machine. TorchServe knows no IPv6."""
+    highest = 65_535 - (ports.supervisor - ports.base)
+    if not 1 <= ports.base <= highest:
+        raise InputError(f"`--port-base`: got {ports.base}, allowed: 1 to {highest}")
+    try:
+        # An empty name would mean all addresses here, but not for Java.
+        listen_once(host or "?", 0)
+    except (OSError, UnicodeError) as err:
+        allowed = "an IPv4 address or a name of this machine, or `0.0.0.0` for all of its addresses"
+        raise InputError(f"`--host`: got `{host}`, allowed: {allowed}") from err
     for name, port in ports.all().items():
         address = host if name in ("inference", "supervisor") else "127.0.0.1"
         try:
             listen_once(address, port)
-        except socket.gaierror as err:
-            raise InputError(f"`--host`: got `{host}`, allowed: an address of this machine") from err
-        except (OSError, OverflowError) as err:
+        except OSError as err:
             raise InputError(
-                f"`--port-base`: got {ports.base}, but {address}:{port} ({name}) cannot be used: "
-                f"{getattr(err, 'strerror', None) or err}",
-                hint=f"--port-base {ports.base + 100}",
+                f"`--port-base`: got {ports.base}, but {address}:{port} ({name}) cannot be used: {err.strerror}",
+                hint=f"--port-base {ports.base + 100 if ports.base + 100 <= highest else 8080}",
             ) from err
 
 

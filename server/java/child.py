@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from config.errors import InputError
 from server.java.door import Door
 from server.java.follow import RequestLog, follow_access_log, follow_errors
 from server.java.launch import Launch
@@ -20,11 +21,15 @@ _OUT_OF_MEMORY = 3
 class Child:
     """One running TorchServe. Only the thread that created it may call `reap`."""
 
-    def __init__(self, launch: Launch, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
+    def __init__(self, launch: Launch, door: Door, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
         self._directory = launch.directory
-        self.door = Door(launch.address, launch.port)
-        self._process: subprocess.Popen[bytes] = launch.start(self.door)
-        self.door.close_java_end()
+        self.door = door
+        try:
+            self._process: subprocess.Popen[bytes] = launch.start(door)
+        except OSError as err:
+            # The disk is full, or Java cannot be run.
+            raise InputError(f"TorchServe cannot be started: {err}") from err
+        door.close_java_end()
         assert self._process.stdout
         assert self._process.stderr
         self._readers = [

@@ -129,13 +129,10 @@ class Door:
 
 
 def _bind(address: str, port: int) -> socket.socket:
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
+        listener.bind((address, port))
     except OSError:
         listener.close()
         raise

@@ -85,19 +85,33 @@ class Frontend:
             raise NoAnswerError(f"metrics answered {status}")
         return read_counters(body.decode(), self._name)
 
-    def infer(self, body: bytes, content_type: str, *, timeout_s: float, before: Callable[[str], None]) -> int:
+    def infer(
+        self,
+        body: bytes,
+        content_type: str,
+        *,
+        timeout_s: float,
+        before: Callable[[str], None],
+        refused: Callable[[str], None],
+    ) -> int:
         """Sends one inference on a new connection and returns its HTTP status. Calls `before` with the connection's
-        local address before the request is sent."""
-        connection = http.client.HTTPConnection(*self._inference, timeout=timeout_s)
+        local address before the request is sent, and `refused` if the door had no room for the connection, so that
+        TorchServe saw nothing of it."""
+        connection, client = http.client.HTTPConnection(*self._inference, timeout=timeout_s), ""
         try:
             connection.connect()
-            address, port = connection.sock.getsockname()[:2]
-            before(f"{address}:{port}")
+            client = "{}:{}".format(*connection.sock.getsockname())
+            before(client)
             connection.request("POST", f"/predictions/{self._name}", body, UNCACHED | {"Content-Type": content_type})
             response = connection.getresponse()
             response.read()
+            # TorchServe gives each of its answers an id.
+            if "x-request-id" not in response.headers:
+                refused(client)
             return response.status
         except (OSError, http.client.HTTPException) as err:
+            if client and isinstance(err, ConnectionError):
+                refused(client)
             raise NoAnswerError(str(err) or type(err).__name__) from err
         finally:
             connection.close()

@@ -101,13 +101,13 @@ def _collect(stream: IO[bytes], output: list[bytes]) -> None:
 
 
 def _answers(frontend: Frontend) -> bool:
-    addresses: list[str] = []
+    note = list[str]().append
     try:
         workers = frontend.describe().workers
         frontend.counters()
         if not workers or not workers[0].ready:
             return False
-        return frontend.infer(b"{}", "application/json", timeout_s=10, before=addresses.append) == 200
+        return frontend.infer(b"{}", "application/json", timeout_s=10, before=note, refused=note) == 200
     except NoAnswerError:
         return False
 

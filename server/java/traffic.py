@@ -77,6 +77,12 @@ class Traffic:
             self._own_open.add(client)
             self._own_sent += 1
 
+    def withdraw_own_inference(self, client: str) -> None:
+        """Records that TorchServe saw nothing of this inference: it was neither counted nor logged."""
+        with self._lock:
+            self._own_open.discard(client)
+            self._own_sent -= 1
+
     def record(self, answers: Iterable[AccessLogEntry]) -> list[AccessLogEntry]:
         """Counts answers, and returns those that were for users."""
         with self._lock:

@@ -80,13 +80,14 @@ class Docs:
             "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
         record = self._record
-        host = f"[{self._host}]" if ":" in self._host else self._host
         text = render_template(
             _ASSETS / "docs.html",
             record=record,
             takes=_takes(record).split("`"),
             programs=programs(
-                record, server=f"http://{host}:{self._ports.inference}", pages=f"http://{host}:{self._ports.supervisor}"
+                record,
+                server=f"http://{self._host}:{self._ports.inference}",
+                pages=f"http://{self._host}:{self._ports.supervisor}",
             ),
             forms={"Takes": record.takes, "Gives": record.gives},
             indented=partial(json.dumps, indent=2),

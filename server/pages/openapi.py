@@ -114,7 +114,7 @@ def _openai_paths(record: Record) -> dict[str, Any]:
 def _try_operation(record: Record) -> dict[str, Any]:
     """The operation of `/docs/try`: inference, plus the supervisor's own refusals."""
     tried = _inference(record, "try", "The same inference, forwarded by the supervisor for the page")
-    for status, why in (("403", "sent by a page of another site"), ("411", "the request has no `Content-Length`")):
+    for status, why in (("403", "sent by a page of another site"), ("411", "no valid `Content-Length`")):
         tried["responses"][status] = refusal(why)
     return tried
 

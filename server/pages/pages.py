@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +14,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedReader
 from types import MappingProxyType
 from typing import BinaryIO, cast
-from urllib.parse import urlsplit
 
 from server.pages.pages_server import BODIES, HEAD_BYTES, BoundedReader, PagesServer, is_trusted
 
 HTML = "text/html; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LENGTH = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._reader.left = HEAD_BYTES
         if complete:
             self._pages.mark(self.connection, awaits_answer=True)
+            # What is left of a body would be taken for the next request.
+            self.close_connection |= "Content-Length" in self.headers or "Transfer-Encoding" in self.headers
         return complete
 
     def handle_one_request(self) -> None:
@@ -113,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.only_local and not is_trusted(self.headers.get("Host")):
-            self._refuse(_MISDIRECTED)
+            self._send(_MISDIRECTED)
             return
         page = self.routes.get(self._page)
         self._send(page() if page else self._unknown())
@@ -121,27 +124,26 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         form = self.forms.get(self._page)
         if form is None:
-            self._refuse(self._unknown())
+            self._send(self._unknown())
             return
         if not is_trusted(self.headers.get("Host")):
-            self._refuse(_MISDIRECTED)
+            self._send(_MISDIRECTED)
             return
         if self._is_foreign():
-            self._refuse(json_response(403, {"error": "sent by a page of another site"}))
+            self._send(json_response(403, {"error": "sent by a page of another site"}))
             return
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
-            self._refuse(
-                json_response(411, {"error": "the request has no `Content-Length`", "field": "content-length"})
-            )
+        length, *more = self.headers.get_all("Content-Length", [""])
+        if not _LENGTH.fullmatch(length) or more or "Transfer-Encoding" in self.headers:
+            why = "the request needs one valid `Content-Length`"
+            self._send(json_response(411, {"error": why, "field": "content-length"}))
             return
         if int(length) > form.limit_bytes:
             allowed = f"at most {form.limit_bytes} bytes"
             error = {"error": "the body is too large", "field": "body", "got": f"{length} bytes", "allowed": allowed}
-            self._refuse(json_response(413, error))
+            self._send(json_response(413, error))
             return
         if not self._pages.bodies.acquire(blocking=False):
-            self._refuse(json_response(503, {"error": f"this page already has {BODIES} requests open"}))
+            self._send(json_response(503, {"error": f"this page already has {BODIES} requests open"}))
             return
         try:
             # While the body arrives, the connection may be closed for a new one, so slow senders keep nobody out.
@@ -150,13 +152,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._pages.mark(self.connection, awaits_answer=True)
             if len(body) == int(length):
                 self._send(form.answer(body, self.headers))
-            else:
-                self.close_connection = True
         finally:
             self._pages.bodies.release()
 
     def _not_allowed(self) -> None:
-        self._refuse(self._unknown())
+        self._send(self._unknown())
 
     do_DELETE = do_OPTIONS = do_PATCH = do_PUT = do_TRACE = _not_allowed  # noqa: N815  (as http.server looks for them)
 
@@ -178,15 +178,12 @@ class _Handler(BaseHTTPRequestHandler):
         """True if a browser says that the request comes from a page of another site."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
         return site not in ("same-origin", "none") or (
-            origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
+            origin is not None and origin.partition("://")[2] != self.headers.get("Host")
         )
 
-    def _refuse(self, answer: PageResponse) -> None:
-        """Sends a refusal and closes the connection: the body was not read, and would be taken for the next request."""
-        self.close_connection = True
-        self._send(answer)
-
     def _send(self, answer: PageResponse) -> None:
+        # A client that does not read its answer must not keep new connections out.
+        self._pages.mark(self.connection, awaits_answer=False)
         try:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
@@ -200,6 +197,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(answer.body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def version_string(self) -> str:
+        """The `Server` header, without the version of Python."""
+        return "marina"
 
     def log_message(self, *_: object) -> None:
         """Logs nothing: probes are not worth a line."""

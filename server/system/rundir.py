@@ -67,8 +67,9 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
 
 
 def temporary_parent() -> Path:
-    """`TMPDIR`, or `/tmp`. Not `tempfile.gettempdir()`, which silently picks another folder if that one is full."""
-    return Path(os.environ.get("TMPDIR") or "/tmp")
+    """`TMPDIR`, or `/tmp`, absolute: Java runs in another folder. Not `tempfile.gettempdir()`, which silently picks
+    another folder if that one is full."""
+    return Path(os.environ.get("TMPDIR") or "/tmp").absolute()
 
 
 def _remove_if_dead(lock: Path) -> None:

@@ -57,4 +57,4 @@ def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
 
 def reachable_host(host: str) -> str:
     """An address at which a server that listens on `host` can be reached from this machine."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    return "127.0.0.1" if host == "0.0.0.0" else host

@@ -101,9 +101,14 @@ class Prober:
         return True
 
     def _infer(self) -> bool:
-        begin = self._traffic.begin_own_inference
+        traffic = self._traffic
         try:
-            status = self._frontend.infer(*self._sample, timeout_s=self._timeout_s, before=begin)
+            status = self._frontend.infer(
+                *self._sample,
+                timeout_s=self._timeout_s,
+                before=traffic.begin_own_inference,
+                refused=traffic.withdraw_own_inference,
+            )
         except NoAnswerError as err:
             self.last_failure = str(err)
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from test_loadtest_report import PASSED, REPEATED
 import marina
 from loadtest.judging.verdict import Check, Reason, Verdict
 from marina.command import parser
-from marina.starting.demo import _load_text, _NotPassed
+from marina.starting.demo import _load_text, _next_commands, _NotPassed
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
@@ -54,6 +55,13 @@ def test_the_commands_that_it_prints_parse() -> None:
         "init",
         "doctor",
     ]
+
+
+def test_the_commands_for_paths_with_spaces_parse_too() -> None:
+    spec, out = Path("my models/spec.yaml"), Path("my build")
+    for command, _ in _next_commands(spec, out)[:2]:
+        options = parser().parse_args(shlex.split(command)[1:])
+        assert (options.spec, options.out) == (spec, out)
 
 
 @pytest.fixture

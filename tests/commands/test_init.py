@@ -205,6 +205,14 @@ WRONG = [
         id="a class that needs something",
     ),
     pytest.param(
+        ["--source", "hf:"], "`--source`: got `hf:`, without a path\n\nhint: --source ./model.py:Net", id="no path"
+    ),
+    pytest.param(
+        ["--template", "mask", "--handler", "tensor"],
+        "`--handler`: got `tensor`, but `--template` writes a handler of your own\n\nhint: leave out one of the two",
+        id="two handlers",
+    ),
+    pytest.param(
         ["--source", "net.pt"],
         "`--source`: `net.pt` contains weights, but no model\n\nhint: --source ./model.py:Net --weights net.pt",
         id="weights alone",
@@ -242,6 +250,18 @@ def test_after_an_error_nothing_is_written(
     assert init(*arguments) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
     assert not (here / "mine").exists()
+
+
+@pytest.mark.parametrize("taken", ["mine", "mine/samples"])
+def test_a_file_where_a_folder_must_be_is_named_and_left_alone(
+    taken: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / taken).parent.mkdir(exist_ok=True)
+    (here / taken).write_text("mine")
+    assert init() == 2
+    assert capsys.readouterr().err == f"error: `NAME`: cannot write {taken}: File exists\n"
+    assert (here / taken).read_text() == "mine"
+    assert not (here / "mine/spec.yaml").exists()
 
 
 def test_shapes_that_the_model_does_not_take_are_found_by_trying(

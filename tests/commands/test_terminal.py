@@ -48,6 +48,57 @@ def test_an_unknown_option_shows_the_usage_of_its_verb(capsys: pytest.CaptureFix
     assert "did you mean `--out`?" in err
 
 
+@pytest.mark.parametrize("option", ["--quiet", "--vresion"])
+def test_an_option_without_a_verb_is_an_error(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        marina.main([option])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert f"unrecognized arguments: {option}" in err
+    assert ("did you mean `--version`?" in err) is (option == "--vresion")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("streams", ["stdout", "stderr", "both"])
+def test_a_verb_ends_as_it_would_if_somebody_read_what_it_prints(streams: str, unbuffered: str, tmp_path: Path) -> None:
+    (tmp_path / "config.properties").write_text("batch_size=4\n", encoding="utf-8")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "marina", "check", "--properties", str(tmp_path / "config.properties")],
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE if streams == "stderr" else write,
+        stderr=subprocess.PIPE if streams == "stdout" else write,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr or b"") == (1, b"")
+
+
+def test_progress_that_nobody_reads_does_not_end_the_work() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = "import marina; from config.progress import Progress; marina.main([]); Progress().say('x'); print('done')"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=write, check=False)
+    os.close(write)
+    assert done.returncode == 0
+    assert done.stdout.endswith(b"done\n")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+def test_a_closed_stream_changes_no_exit_code(closed: str, tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "marina", "inspect", str(tmp_path / "gone.mar")])
+    assert subprocess.run(["sh", "-c", f"{command} {closed}"], stderr=subprocess.DEVNULL, check=False).returncode == 2
+
+
+def test_a_terminal_without_unicode_shows_question_marks() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "marina", "image", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--base-digest sha256:?" in done.stdout
+
+
 def test_bash_completes_verbs_and_options(tmp_path: Path) -> None:
     (tmp_path / "script").write_text(completion(parser()), encoding="utf-8")
 

@@ -1,5 +1,9 @@
+import os
 import resource
 import socket
+import subprocess
+import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +48,15 @@ def test_java_of_the_wheel_is_taken_without_java_home(monkeypatch: pytest.Monkey
     assert find_java().version >= 21
 
 
+def test_java_that_does_not_run_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = fake_java(tmp_path, "")
+    (home / "release").unlink()
+    (home / "bin" / "java").write_bytes(b"for another processor")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    said = f"`JAVA_HOME`: `{home}/bin/java` does not run: Exec format error\n\nhint: unset JAVA_HOME"
+    assert text_of(find_java) == said
+
+
 def test_java_that_is_missing_too_old_or_nowhere_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     hint = "unset JAVA_HOME, or point it at a Java 11 or newer"
@@ -71,11 +84,16 @@ def test_port_in_use_is_named_with_its_purpose() -> None:
         )
 
 
-def test_ports_and_hosts_that_cannot_be_are_errors() -> None:
-    assert "but 127.0.0.1:65538 (grpc_inference) cannot be used" in text_of(check_ports, Ports(65535), "127.0.0.1")
-    assert "(inference) cannot be used: Cannot assign requested address" in text_of(check_ports, Ports(), "192.0.2.1")
-    expected = "`--host`: got `no such host`, allowed: an address of this machine"
-    assert text_of(check_ports, Ports(), "no such host") == expected
+@pytest.mark.parametrize("base", [-5, 0, 65_526])
+def test_a_port_base_without_room_for_all_ports_is_an_error(base: int) -> None:
+    # On port 0 the kernel would choose another one than the one that is announced.
+    assert text_of(check_ports, Ports(base), "127.0.0.1") == f"`--port-base`: got {base}, allowed: 1 to 65525"
+
+
+@pytest.mark.parametrize("host", ["", "*", "::1", "192.0.2.1", "no such host", "x" * 70])
+def test_a_host_on_which_this_machine_cannot_listen_is_named(host: str) -> None:
+    allowed = "an IPv4 address or a name of this machine, or `0.0.0.0` for all of its addresses"
+    assert text_of(check_ports, Ports(), host) == f"`--host`: got `{host}`, allowed: {allowed}"
 
 
 def test_missing_mar_and_wrong_package_are_errors(tmp_path: Path) -> None:
@@ -200,6 +218,20 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     said = text_of(launch.start, SimpleNamespace(listener=0, orders=0))
     assert said.startswith(f"{mar}: not a readable MAR: Bad CRC-32 for file 'tiny_handler.py'")
     assert said.endswith("hint: marina package SPEC")
+
+
+def test_a_start_that_fails_says_at_what_and_blames_no_port(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path)
+    home = fake_java(tmp_path / "jdk", 'JAVA_VERSION="17.0.9"\n')
+    (home / "bin" / "java").write_bytes(b"for another processor")
+    command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--port-base", str(free_port_base())]
+    # Not tmp_path: its path may be too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="m-") as folder:
+        environment = os.environ | {"JAVA_HOME": str(home), "TMPDIR": folder}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert list(Path(folder).iterdir()) == []
+    said = f"error: TorchServe cannot be started: [Errno 8] Exec format error: '{home}/bin/java'\n"
+    assert (done.returncode, done.stderr[-len(said) :]) == (2, said)
 
 
 @pytest.mark.parametrize(("files", "connections"), [(resource.RLIM_INFINITY, 2000), (1024, 416), (4, 1)])

@@ -33,6 +33,14 @@ def test_living_servers_keep_their_directories(short_folder: Path) -> None:
     assert list(short_folder.iterdir()) == []
 
 
+def test_a_relative_tmpdir_is_the_same_folder_for_java(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(short_folder)
+    monkeypatch.setenv("TMPDIR", ".")
+    directory = create_run_directory()
+    assert directory.path.parent == short_folder
+    directory.close()
+
+
 def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder: Path) -> None:
     code = (
         "import pathlib, os, sys; from server.system.rundir import create_run_directory;"

@@ -71,6 +71,66 @@ def test_slow_bodies_are_few_and_others_are_told(port: int, monkeypatch: pytest.
         client.close()
 
 
+def test_clients_that_read_no_answer_give_way_too(port: int) -> None:
+    unread = []
+    for _ in range(5):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(30)
+        client.connect(("127.0.0.1", port))
+        client.setblocking(False)
+        # More answers than the kernel keeps, so that the server waits while it writes one.
+        with suppress(BlockingIOError):
+            while True:
+                client.send(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        unread.append(client)
+    assert [get(port) for _ in range(5)] == [200] * 5
+    for client in unread:
+        client.close()
+
+
+def answers(port: int, request: bytes) -> bytes:
+    """Everything that is answered until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(request)
+        received = b""
+        # A close with unread bytes of a body is a reset.
+        with suppress(ConnectionResetError):
+            while piece := client.recv(65_536):
+                received += piece
+        return received
+
+
+SECOND = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "lengths", "status"),
+    [
+        pytest.param(b"GET /ready", b"Content-Length: %d\r\n" % len(SECOND), b"200", id="GET with a body"),
+        pytest.param(b"GET /ready", CHUNKED, b"200", id="GET in chunks"),
+        pytest.param(b"POST /ready", b"Content-Length: 3\r\n", b"405", id="POST to a page that takes none"),
+        pytest.param(b"POST /try", b"Content-Length: 0\r\nContent-Length: 9\r\n", b"411", id="two lengths"),
+        pytest.param(b"POST /try", b"Content-Length: 0\r\n" + CHUNKED, b"411", id="a length and chunks"),
+        pytest.param(b"POST /try", b"Content-Length: +0\r\n", b"411", id="a sign"),
+        pytest.param(b"POST /try", b"Content-Length: " + b"1" * 5000 + b"\r\n", b"411", id="too long a number"),
+    ],
+)
+def test_what_follows_the_head_is_never_a_second_request(
+    port: int, start: bytes, lengths: bytes, status: bytes
+) -> None:
+    received = answers(port, start + b" HTTP/1.1\r\nHost: localhost\r\n" + lengths + b"\r\n" + SECOND)
+    assert received.startswith(b"HTTP/1.1 " + status)
+    assert received.count(b"HTTP/1.1") == 1
+
+
+def test_an_origin_that_is_no_address_is_foreign(port: int) -> None:
+    head = b"POST /try HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nOrigin: "
+    assert answers(port, head + b"http://[\r\n\r\n").startswith(b"HTTP/1.1 403")
+    assert answers(port, head + b"http://localhost\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
 def test_a_large_head_is_cut_off(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as greedy:
         greedy.sendall(b"GET /ready HTTP/1.1\r\n" + b"X: " + b"y" * 60_000 + b"\r\n")

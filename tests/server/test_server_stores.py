@@ -137,12 +137,44 @@ def test_a_presigned_address_is_taken_from_the_secret_and_printed_without_its_qu
         assert "X-Amz" not in refused.stdout + refused.stderr
 
 
-@pytest.mark.parametrize(("url", "text"), [("", "missing in the Secret"), ("models/x?sig=1", "not an address")])
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("", "missing in the Secret"),
+        ("models/x?sig=1", "not an address"),
+        ("https://[store/x?sig=1", "not an address"),
+        ("https://store:1x/x?sig=1", "not an address"),
+        # Python's client refuses these two, and its message repeats the query.
+        ("http://127.0.0.1:9/my model.mar?sig=1", "not an address"),
+        ("http://127.0.0.1:9/modèle.mar?sig=1", "not an address"),
+    ],
+)
 def test_a_secret_without_an_address_says_what_to_type(url: str, text: str, tmp_path: Path) -> None:
     done = loaded(tmp_path / "model.mar", SHA256, ["--from-environment"], MODEL_URL=url)
     assert done.returncode == 2
-    assert f"`MODEL_URL`: {text}" in done.stderr
+    assert done.stderr.startswith(f"error: `MODEL_URL`: {text}")
     assert "sig=1" not in done.stderr
+
+
+def test_a_url_with_a_line_end_after_it_is_taken_without_it(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known(monkeypatch, s3)
+    # As `kubectl create secret generic NAME --from-file=MODEL_URL=FILE` stores it.
+    monkeypatch.setenv("MODEL_URL", presigned(s3) + "\n")
+    command = [sys.executable, "-m", "server.fetch", str(tmp_path / "model.mar"), "--sha256", SHA256]
+    done = subprocess.run([*command, "--from-environment"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_secret_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "KEY").write_bytes(b"\xff\xfe")
+    for folder, said in ((tmp_path, f"`{tmp_path}/KEY` is not text"), (tmp_path / "gone", "No such file or directory")):
+        command = [sys.executable, "-m", "server.fetch", "model.mar", "--sha256", SHA256, "--secret", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.startswith("error: `--secret`: ")
+        assert done.stderr.endswith(f"{said}\n")
 
 
 def test_a_mar_comes_from_google_with_the_file_of_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,13 @@ def test_own_inferences_are_no_users() -> None:
     assert traffic.record([answered(client="127.0.0.1:7")])
 
 
+def test_an_own_inference_that_found_no_room_is_not_taken_off_the_arrivals() -> None:
+    traffic = Traffic(SPEC)
+    traffic.begin_own_inference("127.0.0.1:7")
+    traffic.withdraw_own_inference("127.0.0.1:7")
+    assert (traffic.own_open, traffic.arrivals(10)) == (0, 10)
+
+
 def test_arrivals_never_fall_while_an_own_inference_is_on_its_way() -> None:
     traffic = Traffic(SPEC)
     assert traffic.arrivals(10) == 10

@@ -69,6 +69,25 @@ def test_where_all_are_at_work_one_more_is_told_and_none_of_them_is_lost(small: 
     eventually(lambda: ask(small, b"{}") == 200)
 
 
+def test_own_inferences_that_found_no_room_are_not_taken_off_the_arrivals(small: Running) -> None:
+    (worker,) = worker_pids(small)
+    before = metric(small, "marina_connections_refused_total")
+    with ExitStack() as kept:
+        holding = [connected(small, kept) for _ in range(ROOM)]
+        for connection in holding:
+            connection.sendall(posted(PATH, b"", b"{}")[:-1])
+        eventually(lambda: metric(small, "marina_connections") == ROOM)
+        os.kill(worker, signal.SIGKILL)
+        # The readiness inferences after its restart.
+        eventually(lambda: metric(small, "marina_connections_refused_total") >= before + 3)
+        for connection in holding:
+            connection.sendall(b"}")
+            assert read_answer(connection).status == 200
+    eventually(lambda: metric(small, "marina_ready") == 1)
+    answered = "inference_request_duration_seconds_count"
+    eventually(lambda: metric(small, "ts_inference_requests_total") == metric(small, answered))
+
+
 def test_of_a_crowd_half_as_large_as_the_room_each_is_told(tmp_path: Path) -> None:
     room, beyond = 160, 75
     spec, mar = make_tiny(tmp_path, max_connections=room)
