@@ -41,7 +41,7 @@ def from_json(value: object, spec: TensorSpec) -> Array:
     try:
         # The range check finds an overflow to infinity, and has a better message than numpy.
         with np.errstate(over="ignore"):
-            array = np.array(value, dtype=np.int64 if dtype.kind in "iu" else dtype)
+            array = np.array(value, dtype=np.int64 if dtype.kind in "iu" and dtype != np.uint64 else dtype)
     except OverflowError as err:
         raise Unprocessable("a number is out of range", field=spec.name, allowed=_range_text(spec, dtype)) from err
     return fit_array(array, spec)
@@ -75,7 +75,9 @@ def _check_nested(value: object, shape: Sequence[int], kind: str, where: str, va
 def _check_leaves(values: Sequence[object], kind: str, where: str) -> None:
     if not set(map(type, values)) <= _LEAVES[kind]:
         wrong = next(value for value in values if type(value) not in _LEAVES[kind])
-        got = "a fraction" if isinstance(wrong, float) else describe_json(wrong)
+        got = describe_json(wrong)
+        if isinstance(wrong, float):
+            got = "a fraction" if abs(wrong) < 2**63 else "a number beyond 64 bits"
         raise Unprocessable("a value is of the wrong type", field=where, got=got, allowed=_LEAF_NAMES[kind])
 
 
@@ -91,8 +93,13 @@ def fit_array(array: Array, spec: TensorSpec) -> Array:
         )
     if not _may_become(array.dtype, dtype):
         raise Unprocessable("the type is wrong", field=spec.name, got=array.dtype.name, allowed=dtype.name)
-    if array.size and dtype.kind != "b":
-        _check_range(array, spec, dtype)
+    if dtype.kind == "f":
+        # Before the check, so that a value on the limit is rounded as the limit is. Too large a value becomes infinite.
+        with np.errstate(over="ignore"):
+            array = array.astype(dtype, copy=False)
+    if array.size:
+        # A boolean of `.npy` or V2 may be any byte, and compiled code would compute with it.
+        _check_range(array.view(np.uint8) if dtype.kind == "b" else array, spec, dtype)
     return array.astype(dtype, copy=False)
 
 
@@ -114,10 +121,12 @@ def _check_range(array: Array, spec: TensorSpec, dtype: np.dtype[Any]) -> None:
 
 
 def _limits(spec: TensorSpec, dtype: np.dtype[Any]) -> tuple[float, float]:
+    if dtype.kind == "b":
+        return 0, 1
     info = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
     low = max(info.min, spec.min) if spec.min is not None else info.min
     high = min(info.max, spec.max) if spec.max is not None else info.max
-    return (int(low), int(high)) if dtype.kind in "iu" else (float(low), float(high))
+    return (int(low), int(high)) if dtype.kind in "iu" else (float(dtype.type(low)), float(dtype.type(high)))
 
 
 def _range_text(spec: TensorSpec, dtype: np.dtype[Any]) -> str:
@@ -136,11 +145,11 @@ def from_npy(body: bytes | bytearray, *, max_bytes: int, field: str) -> Array:
         )
     try:
         dtype = np.dtype(descr[1].decode())
-    except TypeError as err:
-        raise Malformed("the .npy type is unknown", field=field) from err
-    shape = [int(side) for side in sides[1].split(b",") if side.strip().isdigit()]
+        shape = [int(side) for side in sides[1].split(b",") if side.strip()]
+    except (TypeError, ValueError) as err:
+        raise Malformed("the .npy type or shape is not valid", field=field) from err
     declared = math.prod(shape) * dtype.itemsize
-    if len(shape) > 32 or declared > max_bytes:
+    if len(shape) > 32 or max([declared, *shape]) > max_bytes:
         raise TooLarge(
             "the .npy header declares too large an array",
             field=field,

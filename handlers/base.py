@@ -41,8 +41,10 @@ _LEAST_VALUES, _VALUES_PER_INPUT = 1_000_000, 2
 _DECODING_SHARE = 0.5
 # The most rows in one request of a protocol that allows several; fewer if the model is slow.
 _MAX_ROWS = 64
-# An illegal header value makes TorchServe's frontend kill the worker.
+# An illegal header makes TorchServe's frontend kill the worker.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
+_HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_HEADER_VALUE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]*")
 
 
 class Context(Protocol):
@@ -65,7 +67,7 @@ class Failure:
     def __init__(self, err: RequestError | AnswerError, request_id: str) -> None:
         self.status, self.kind = err.status, err.kind
         details = err.body() if isinstance(err, RequestError) else {"error": err.error, "request_id": request_id}
-        self.answer = Answer(orjson.dumps(details, default=str))
+        self.answer = Answer(orjson.dumps(details))
 
 
 class Handler:
@@ -219,7 +221,7 @@ class Handler:
         ready = perf_counter()
         # A request that could not be decoded has the row None, which the batcher does not run.
         spans = [[None] if isinstance(item, Failure) else item.rows for item in decoded]
-        results = self._batcher.run([row for span in spans for row in span])
+        results = self._batcher.run([row for span in spans for row in span], started + self._decoding_s)
         computed = perf_counter()
         all_outputs = iter(results.rows)
         outputs = [[*islice(all_outputs, len(span))] for span in spans]
@@ -258,6 +260,9 @@ class Handler:
             raise AnswerTooLarge
         if not _CONTENT_TYPE.fullmatch(answer.content_type):
             raise ValueError("encode() returned a content type that is not a legal header value")
+        for name, value in answer.headers.items():
+            if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+                raise ValueError("encode() returned a header that is not legal")
         return answer
 
     def _rows_in_time(self, context: Context) -> int:

@@ -63,7 +63,7 @@ class Batcher:
         if lengths is not None and lengths.mask is not None:
             mask = TensorSpec("mask", (lengths.buckets[-1],), lengths.mask_dtype, varies=0)
             self._arguments.insert(lengths.mask, mask)
-        self._largest = max(artifact.batch_sizes)
+        self._smallest, self._largest = min(artifact.batch_sizes), max(artifact.batch_sizes)
         # One buffer per argument, for the largest shape. Smaller shapes use its beginning, so that they are contiguous.
         self._buffers = [
             torch.full(
@@ -77,6 +77,7 @@ class Batcher:
         self._views: dict[Shape, list[torch.Tensor]] = {}
         self._plans: dict[int, list[int]] = {}
         self._costs: dict[Shape, float] = {}
+        self._retry_until = math.inf
         self.seconds: dict[int, float] = {}
         """How long each batch size takes at the largest length."""
 
@@ -93,7 +94,10 @@ class Batcher:
             self.seconds = without_noise({size: self._costs[size, length] for size in self._artifact.batch_sizes})
             self._costs |= {(size, length): seconds for size, seconds in self.seconds.items()}
 
-    def run(self, rows: Sequence[Row | None]) -> Results:
+    def run(self, rows: Sequence[Row | None], retry_until: float = math.inf) -> Results:
+        """Runs each row. If the model fails on a chunk, one row may be at fault, for example by an index that is out of
+        range. So its rows run again one by one, if that will end before `retry_until`."""
+        self._retry_until = retry_until
         results = Results([None] * len(rows))
         good = {place: row for place, row in enumerate(rows) if row is not None}
         for chunk in self._chunks(good):
@@ -123,6 +127,10 @@ class Batcher:
             if is_out_of_memory(err) and not last_try:
                 logger.warning("out of memory on a batch of %d, trying smaller ones", chunk.size)
                 self._split(rows, chunk, results)
+            elif len(chunk.places) > 1 and self._may_retry(err, len(chunk.places)):
+                logger.warning("the model failed on a batch of %d, trying its rows one by one", len(chunk.places))
+                for place in chunk.places:
+                    self._run_chunk(rows, Chunk([place], self._smallest, chunk.length), results, last_try=True)
             else:
                 self._fail(err, chunk.places, results)
             return
@@ -134,6 +142,11 @@ class Batcher:
             filled = sum(length_of(rows[place], self._inputs) for place in chunk.places)
             new = chunk.size * chunk.length
             results.positions = (computed + new, padding + new - filled)
+
+    def _may_retry(self, err: Exception, runs: int) -> bool:
+        if isinstance(err, torch.AcceleratorError) or is_out_of_memory(err):
+            return False
+        return perf_counter() + runs * self.seconds[self._smallest] < self._retry_until
 
     def _cut_back(self, outputs: Sequence[Array], index: int, row: Row) -> list[Array]:
         """The outputs of one row, without those of its padding."""

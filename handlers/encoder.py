@@ -16,15 +16,18 @@ from handlers.arrays import Array, to_json
 from handlers.base import Handler
 from handlers.protocols import Exchange, NamedTensor, Row, check_row_count
 from handlers.record import EncodingSpec, RecordError
-from handlers.request import JSON, Answer, Request
+from handlers.request import FORM, Answer, Request
 from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
 
-# A longer text would hold up the rest of its batch, because it is tokenised before it is truncated.
-MAX_CHARACTERS = 200_000
-_TEXT = '{"text": "..."}, or a list of texts'
+# Longer texts would hold up the rest of their batch, because they are tokenised before they are truncated. All texts of
+# a request take about a second then; a query counts once with each of its documents.
+MAX_CHARACTERS, MAX_ALL_CHARACTERS = 200_000, 1_000_000
+_TEXT = '{"%s": "..."}, or a list of texts'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
 
 Text = str | tuple[str, str]
+# Where the characters of each token begin and end in its text; None for a token that stands for none.
+Places = list[tuple[int, int] | None]
 
 
 class TextReader:
@@ -43,15 +46,23 @@ class TextReader:
         else:
             self._tokenizer.enable_truncation(spec.max_tokens, direction=spec.truncate)
 
-    def read(self, texts: Sequence[Text]) -> list[tuple[Row, Any]]:
-        """The row of each text, with its encoding, which says which characters each token stands for."""
-        for text in texts:
-            length = sum(map(len, text)) if isinstance(text, tuple) else len(text)
-            if length > MAX_CHARACTERS:
-                got, allowed = f"{length} characters", f"at most {MAX_CHARACTERS}"
-                raise TooLarge("the text is too long", field="text", got=got, allowed=allowed)
-        encodings = self._tokenizer.encode_batch(list(texts))
-        return [(self._row(encoding), encoding) for encoding in encodings]
+    def read(self, texts: Sequence[Text]) -> list[tuple[Row, Places]]:
+        """The row of each text, and the places of its tokens if the task needs them."""
+        lengths = [len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts]
+        for what, length, most in (
+            ("the text is", max(lengths), MAX_CHARACTERS),
+            ("all texts together are", sum(lengths), MAX_ALL_CHARACTERS),
+        ):
+            if length > most:
+                got, allowed = f"{length} characters", f"at most {most}"
+                raise TooLarge(f"{what} too long", field="text", got=got, allowed=allowed)
+        return [self._read(text) for text in texts]
+
+    def _read(self, text: Text) -> tuple[Row, Places]:
+        # One by one, because an encoding also holds the tokens that are cut off, in a hundred bytes each.
+        encoding = self._tokenizer.encode(*((text,) if isinstance(text, str) else text))
+        places = zip(encoding.offsets, encoding.special_tokens_mask, strict=True) if self._spec.task == "tokens" else ()
+        return self._row(encoding), [None if is_special else place for place, is_special in places]
 
     def _row(self, encoding: Any) -> Row:
         longest, count = self._spec.max_tokens, len(encoding.ids)
@@ -131,27 +142,27 @@ class EncoderHandler(Handler):
         read = self.reader.read(texts)
 
         def answer(outputs: list[Row]) -> Answer:
-            results = [self._result(row, encoding) for row, (_, encoding) in zip(outputs, read, strict=True)]
-            return Answer(to_json_any(combine(results)))
+            results = [self._result(row, places) for row, (_, places) in zip(outputs, read, strict=True)]
+            value = combine(results)
+            return Answer(to_json(value) if isinstance(value, dict) else b"[" + b",".join(map(to_json, value)) + b"]")
 
         return Exchange([row for row, _ in read], answer)
 
-    def _result(self, outputs: Row, encoding: Any) -> dict[str, Any]:
+    def _result(self, outputs: Row, places: Places) -> dict[str, Any]:
         """The result for one text."""
         if any(output.dtype.kind == "f" and not np.isfinite(output).all() for output in outputs):
             raise NonFiniteOutput
         if self.spec.task == "tokens":
-            return {"tokens": self._labelled_tokens(outputs[0], encoding)}
+            return {"tokens": self._labelled_tokens(outputs[0], places)}
         return dict(self.name_outputs(outputs))
 
-    def _labelled_tokens(self, probabilities: Array, encoding: Any) -> list[dict[str, Any]]:
+    def _labelled_tokens(self, probabilities: Array, places: Places) -> list[dict[str, Any]]:
         tokens = []
-        for place, (start, end) in enumerate(encoding.offsets):
-            if encoding.special_tokens_mask[place]:
-                continue
-            best = int(probabilities[place].argmax())
-            label = self.labels[best] if self.labels else best
-            tokens.append({"start": start, "end": end, "label": label, "score": float(probabilities[place, best])})
+        for scores, place in zip(probabilities, places, strict=True):
+            if place is not None:
+                best = int(scores.argmax())
+                label = self.labels[best] if self.labels else best
+                tokens.append({"start": place[0], "end": place[1], "label": label, "score": float(scores[best])})
         return tokens
 
     @staticmethod
@@ -172,13 +183,14 @@ class EncoderHandler(Handler):
             raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
         check_row_count(len(texts), self.max_rows, "input")
         read = self.reader.read(texts)
-        tokens = sum(len(encoding.ids) for _, encoding in read)
+        tokens = sum(len(row[0]) for row, _ in read)
 
         def answer(outputs: list[Row]) -> Answer:
-            vectors = [self._result(row, None)["embedding"].astype(np.float32) for row in outputs]
+            vectors = [self._result(row, [])["embedding"].astype("<f4") for row in outputs]
+            if form == "base64":
+                vectors = [base64.b64encode(vector.tobytes()).decode() for vector in vectors]
             data = [
-                {"object": "embedding", "index": index, "embedding": _base64(vector) if form == "base64" else vector}
-                for index, vector in enumerate(vectors)
+                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
             ]
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
             return Answer(to_json({"object": "list", "data": data, "model": self.record.name, "usage": usage}))
@@ -186,18 +198,10 @@ class EncoderHandler(Handler):
         return Exchange([row for row, _ in read], answer)
 
 
-def to_json_any(value: Any) -> bytes:
-    """Like `to_json`, but also for a list of results."""
-    return to_json(value) if isinstance(value, dict) else b"[" + b",".join(map(to_json, value)) + b"]"
-
-
-def _base64(vector: Array) -> str:
-    return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
-
-
 def _value(request: Request) -> object:
     """The JSON value of a body, or its text if it is plain text."""
-    if request.is_decoded or request.content_type in ("", JSON, "application/octet-stream"):
+    kind = request.content_type
+    if request.is_decoded or kind.endswith("json") or not kind.startswith(("text/", "multipart/form-data", FORM)):
         return request.json()
     try:
         return bytes(request.body).decode("utf-8")
@@ -210,7 +214,7 @@ def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
     given = value.get("text") if isinstance(value, Mapping) and value.keys() == {"text"} else value
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT)
+        raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT % field)
     return list(texts), isinstance(given, str)
 
 

@@ -109,7 +109,8 @@ def without_dataclasses(outputs: Any) -> Any:
 def _flatten(outputs: object) -> tuple[torch.Tensor, ...]:
     """The output tensors in order. Fields that the model left empty, such as a loss, are skipped."""
     leaves = [leaf for leaf in pytree.tree_leaves(without_dataclasses(outputs)) if leaf is not None]
-    return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
+    halves = (torch.bfloat16, torch.float16)
+    return tuple(leaf.to(torch.float32) if getattr(leaf, "dtype", None) in halves else leaf for leaf in leaves)
 
 
 def graph_from_source(record: PackedRecord, directory: Path, device: torch.device) -> nn.Module:

@@ -26,6 +26,8 @@ import orjson
 from handlers import memory
 
 MAX_TEXT = 120
+# An answer over the server's limit would make TorchServe kill the worker.
+_MAX_SENTENCE = 2000
 # JSON up to this size is parsed without counting its values.
 _SMALL_JSON = 1_000_000
 # Memory per counted value. The worst case is an object with one pair: it counts as two values and takes twice this.
@@ -41,7 +43,17 @@ class RequestError(Exception):
 
     def __init__(self, error: str, *, field: str | None = None, got: object = None, allowed: object = None) -> None:
         super().__init__(error)
-        self.details: dict[str, Any] = {"error": error, "field": field, "got": shorten(got), "allowed": allowed}
+        # All of it may hold what the client sent: names, or words that a user's handler repeats.
+        if isinstance(allowed, list | tuple):
+            allowed = ", ".join(map(str, allowed))
+        elif allowed is not None and not isinstance(allowed, bool | int | float):
+            allowed = str(allowed)
+        self.details: dict[str, Any] = {
+            "error": shorten(str(error), _MAX_SENTENCE),
+            "field": shorten(field),
+            "got": shorten(got),
+            "allowed": shorten(allowed, _MAX_SENTENCE),
+        }
 
     def body(self) -> dict[str, Any]:
         return {name: value for name, value in self.details.items() if value is not None}
@@ -121,15 +133,15 @@ class OutOfMemory(AnswerError):
     status, kind, error = 507, "out_of_memory", "out of memory"
 
 
-def shorten(value: object) -> object:
-    """A value as it may appear in `got`: numbers unchanged, text cut off, anything else as the name of its type."""
+def shorten(value: object, most: int = MAX_TEXT) -> object:
+    """A value as it may appear in an error: numbers unchanged, text cut off, anything else as the name of its type."""
     if value is None or isinstance(value, bool | int):
         return value if not isinstance(value, int) or abs(value) < 2**53 else "a number over 2**53"
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
         text = value.encode(errors="replace").decode()  # half a surrogate pair cannot be sent
-        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+        return text if len(text) <= most else f"{text[:most]}…"
     return type(value).__name__
 
 

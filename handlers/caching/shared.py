@@ -118,7 +118,11 @@ class SharedCache:
                 self._backoff.fail()
             return nothing
         self._late = 0
-        return nothing if question.values is None else question.values
+        if question.values is None:
+            return nothing
+        # Not where the thread gets it: an answer that came too late is none.
+        self._backoff.succeed()
+        return question.values
 
     def put(self, name: str, value: bytes) -> None:
         """Queues a value to be written soon; drops it if the queue is full or Redis is failing."""
@@ -148,8 +152,6 @@ class SharedCache:
                 if not self._backoff.is_active:
                     logger.warning("Redis does not answer, so answers are computed: %s", err)
                 self._backoff.fail()
-            else:
-                self._backoff.succeed()
             if question is not None:
                 with self._changed:
                     self._question = None

@@ -12,6 +12,7 @@ with these differences:
 """
 
 import struct
+import warnings
 
 from PIL import Image
 
@@ -41,8 +42,10 @@ _CMYK_COMPONENTS = 4
 
 
 def setup_pillow() -> None:
-    """Turns off Pillow's own size limit: `check_pixels` comes first and is the only limit."""
+    """Turns off Pillow's own size limit: `check_pixels` comes first and is the only limit. And its warnings: a single
+    picture can cause thousands, each a line in the log and an entry that Python keeps."""
     Image.MAX_IMAGE_PIXELS = None
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def image_format(body: bytes | bytearray) -> str | None:

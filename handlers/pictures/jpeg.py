@@ -15,7 +15,7 @@ from handlers.arrays import Array
 from handlers.pictures.cost import DecodingCost, check_cost, resized_bytes
 from handlers.pictures.exif import EXIF, orient, orientation
 from handlers.record import ImageSpec
-from handlers.validation import Malformed, TooLarge, Unsupported
+from handlers.validation import TooLarge, Unsupported
 
 # Encoders write about ten scans, and each costs a pass over the picture.
 MAX_SCANS = 100
@@ -24,6 +24,8 @@ MAX_SCANS = 100
 FAST_SCALES = (1, 2, 4)
 _APP1, _START_OF_SCAN = 0xE1, 0xDA
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+# Markers without a length. libjpeg goes on right after one, so what seems to be its length could hide a larger frame.
+_WITHOUT_LENGTH = {0x00, 0x01, *range(0xD0, 0xDA)}
 # Baseline, extended and progressive, with Huffman or arithmetic coding. The others are lossless or hierarchical.
 _SUPPORTED, _PROGRESSIVE = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}, {0xC2, 0xCA}
 # Cameras write about twenty segments; a colour profile may take 255.
@@ -47,14 +49,14 @@ class Frame:
 
 
 def read_frame(body: bytes | bytearray) -> Frame:
-    """Reads the header. Raises a RequestError if it is not acceptable, struct.error or IndexError if it is cut
-    short."""
+    """Reads the header. Raises a RequestError if it is not acceptable, ValueError, IndexError or struct.error if it is
+    broken or cut short."""
     at, exif_orientation, frame = 2, 1, b""
     progressive = False
     for _ in range(_MAX_SEGMENTS):
-        if body[at] != 0xFF:
-            raise Malformed("the JPEG is broken or cut short", field="image", allowed="a complete file")
         kind = body[at + 1]
+        if body[at] != 0xFF or kind in _WITHOUT_LENGTH:
+            raise ValueError("not a segment")
         if kind == 0xFF:
             # A marker may be preceded by any number of fill bytes.
             at += 1
@@ -78,6 +80,9 @@ def read_frame(body: bytes | bytearray) -> Frame:
 def _frame(header: bytes, first_scan: int, *, single_scan: bool, exif_orientation: int) -> Frame:
     _, height, width, count = struct.unpack_from(">BHHB", header)
     factors = {header[6 + 3 * index]: divmod(header[7 + 3 * index], 16) for index in range(count)}
+    # Two components of one id would count once here, and libjpeg would decode both.
+    if len(factors) < count or min(map(min, factors.values())) < 1:
+        raise ValueError("not the components of a picture")
     widest, tallest = (max(factor[axis] for factor in factors.values()) for axis in (0, 1))
     samples = {
         number: 64 * math.ceil(width * across / widest / 8) * math.ceil(height * down / tallest / 8)

@@ -7,7 +7,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from handlers.validation import TooLarge
+from handlers.validation import Malformed, TooLarge
 
 _SIGNATURE = 8
 _PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf"}
@@ -35,10 +35,13 @@ def read_png_header(body: bytes | bytearray) -> PngHeader:
 def without_extras(body: bytes | bytearray) -> bytes | bytearray:
     """The file without any chunks that are not part of the picture. Returns the same body if it has no others, up to
     the end of the picture or the first damage."""
-    view, chunks = memoryview(body), []
+    view, chunks = memoryview(body), list[tuple[bytes, int, int]]()
     at, parts, others = _SIGNATURE, 0, False
     while at + 12 <= len(body):
         (length,), kind = struct.unpack_from(">I", body, at), bytes(view[at + 4 : at + 8])
+        # Of several headers Pillow takes the last, and the cost was estimated from the first.
+        if (kind == b"IHDR") == bool(chunks):
+            raise Malformed("the PNG needs one header, in front", field="image", allowed="a complete file")
         chunks.append((kind, at, at + 12 + length))
         if len(chunks) > _MAX_CHUNKS:
             raise TooLarge("the PNG has too many chunks", field="image", allowed=f"at most {_MAX_CHUNKS}")

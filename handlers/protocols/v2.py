@@ -31,11 +31,9 @@ def is_request(value: Mapping[str, Any]) -> bool:
     """True if a JSON object is a V2 request. `inputs` alone does not decide, because a model may have an input of that
     name."""
     inputs = value.get("inputs")
-    return isinstance(inputs, list) and bool(inputs) and all(_is_tensor(item) for item in inputs)
-
-
-def _is_tensor(item: object) -> bool:
-    return isinstance(item, Mapping) and {"name", "shape", "datatype"} <= item.keys()
+    if not isinstance(inputs, list) or not inputs:
+        return False
+    return all(isinstance(item, Mapping) and {"name", "shape", "datatype"} <= item.keys() for item in inputs)
 
 
 def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> Exchange:
@@ -96,7 +94,7 @@ def _parts(request: Request) -> tuple[object, memoryview]:
     if length is None:
         return request.json(), memoryview(b"")
     body = request.body
-    if not (length.isascii() and length.isdigit() and int(length) <= len(body)):
+    if not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= len(body)):
         raise Malformed("the length of the JSON is wrong", field=LENGTH, allowed=f"a number up to {len(body)}")
     return parse_json(bytes(body[: int(length)]), max_values=request.max_values), memoryview(body)[int(length) :]
 
@@ -156,8 +154,6 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
         if len(data) != count * dtype.itemsize:
             got, allowed = f"{len(data)} bytes", f"{count * dtype.itemsize} bytes"
             raise Malformed("the binary data does not have its tensor's size", field=name, got=got, allowed=allowed)
-        if dtype.kind == "b" and max(data, default=0) > 1:
-            raise Malformed("a boolean must be a byte of 0 or 1", field=name)
         return NamedTensor(name, shape, np.frombuffer(data, dtype).reshape(shape))
     elements: list[bytes] = []
     while len(data) >= 4 and len(elements) < count:
@@ -220,7 +216,12 @@ def _answer(
             raise Unprocessable(
                 "the model has no such output", field="outputs", allowed=", ".join(rows[0])
             ).in_one_sentence()
-        column = np.stack([np.asarray(row[name]) for row in rows]) if batched else np.asarray(rows[0][name])
+        arrays = [np.asarray(row[name]) for row in rows]
+        if len({array.shape for array in arrays}) > 1:
+            raise Unprocessable(
+                "the outputs of these rows differ in length", field=name, allowed="rows of one length, or one row"
+            ).in_one_sentence()
+        column = np.stack(arrays) if batched else arrays[0]
         text = column.dtype.kind == "U"
         output: dict[str, object] = {
             "name": name,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+import torch
 from fakes import (
     IMAGE,
     ONE_INPUT,
@@ -52,6 +53,9 @@ class Custom(TensorHandler):
             return []
         if request.body == b"refuse":
             raise Unprocessable("not this one", field="x" * 10, got="y" * 1000, allowed={1, 2})
+        if request.body.startswith(b"repeat "):
+            word = request.body[7:].decode("utf-8", "surrogateescape")
+            raise Unprocessable(f"unknown word {word}", field=word, allowed=[word])
         if request.body.startswith(b"["):
             return super().decode(request)
         return [np.zeros((2, 3), np.float32)]
@@ -62,6 +66,14 @@ class Custom(TensorHandler):
                 return Answer(b"x" * (self.record.max_response_bytes + 1))
             case b"header":
                 return Answer(b"", "text/plain\r\nset-cookie: a")
+            case b"further header":
+                return Answer(b"", headers={"x-words": "a\r\nset-cookie: a"})
+            case b"name of a header":
+                return Answer(b"", headers={"x words": "a"})
+            case b"surrogate":
+                return Answer(b"", headers={"x-words": "\ud800"})
+            case b"number":
+                return Answer(b"", headers={"x-words": 1})
             case b"text":
                 return Answer("text")
             case b"nothing":
@@ -87,6 +99,10 @@ def custom(tmp_path_factory):
         pytest.param(b"none", 500, "internal error", id="decode gives nothing"),
         pytest.param(b"large", 500, "answer_too_large: the answer is over the server's limit", id="large answer"),
         pytest.param(b"header", 500, "internal error", id="illegal header"),
+        pytest.param(b"further header", 500, "internal error", id="two headers in one"),
+        pytest.param(b"name of a header", 500, "internal error", id="illegal name of a header"),
+        pytest.param(b"surrogate", 500, "internal error", id="header that cannot be sent"),
+        pytest.param(b"number", 500, "internal error", id="header of a number"),
         pytest.param(b"text", 500, "internal error", id="answer of text"),
         pytest.param(b"nothing", 500, "internal error", id="no answer"),
         pytest.param(b"nan", 500, "non_finite_output: the model returned a number that is not finite", id="NaN"),
@@ -112,6 +128,14 @@ def test_errors_of_users_are_shortened(custom):
     assert reply.status == 422
     assert reply.phrase in ("Unprocessable Entity", "Unprocessable Content")
     assert len(reply.json()["got"]) < 200
+
+
+@pytest.mark.parametrize("word", [b"\xff", b"x" * 100_000], ids=["not UTF-8", "long"])
+def test_a_users_error_that_repeats_what_was_sent_hurts_nobody(custom, word):
+    before, reply, after = ask(custom, GOOD, b"repeat " + word, GOOD)
+    assert [before.status, reply.status, after.status] == [200, 422, 200]
+    assert reply.json()["error"].startswith("unknown word ")
+    assert len(reply.body) < 5000
 
 
 def test_setup_runs_before_the_worker_is_ready(custom):
@@ -143,6 +167,26 @@ def test_failure_of_the_model_is_answered_with_the_name_of_the_request(tmp_path)
     replies = ask(handler, b"[]", GOOD)
     assert [reply.status for reply in replies] == [422, 500]
     assert replies[1].json() == {"error": "internal error", "request_id": "request-1"}
+
+
+class TinyLookup(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(10, 2)
+
+    def forward(self, values: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.embedding(values),)
+
+
+def test_a_row_at_which_the_model_fails_leaves_the_others_their_answers(tmp_path):
+    record = {
+        "inputs": [{"name": "values", "shape": [2], "dtype": "int64"}],
+        "outputs": [{"name": "vectors", "shape": [2, 2], "dtype": "float32"}],
+    }
+    handler = start(TensorHandler(), write_package(tmp_path, TinyLookup, record))
+    before, failed, after = ask(handler, b"[1,2]", b"[1,1000]", b"[3,4]")
+    assert [before.status, failed.status, after.status] == [200, 500, 200]
+    assert [before.json(), after.json()] == [reply.json() for reply in ask(handler, b"[1,2]", b"[3,4]")]
 
 
 def test_sample_that_is_not_answered_stops_the_worker(tmp_path):

@@ -154,9 +154,18 @@ def test_out_of_memory_of_one_row_is_tried_once_more():
     assert [type(answer) for answer in answers(results)] == [OutOfMemory]
 
 
-def test_failure_of_the_model_fails_its_chunk_only_and_is_not_tried_again():
+def test_the_rows_of_a_chunk_at_which_the_model_failed_run_one_by_one():
     model = Model(ValueError("broken"), above=1)
     results = warm(model).run(rows(1, 2, 3, 4, 5))
+    assert model.sizes == [4, 1, 1, 1, 1, 1]
+    assert answers(results) == [[2 * value] * 2 for value in (1, 2, 3, 4, 5)]
+
+
+def test_a_chunk_that_cannot_run_again_in_time_fails_alone(monkeypatch):
+    model = Model(ValueError("broken"), above=1)
+    batcher = warm(model, seconds={1: 5.0, 4: 8.0})
+    monkeypatch.setattr(batching, "perf_counter", lambda: 100.0)
+    results = batcher.run(rows(1, 2, 3, 4, 5), retry_until=119.0)
     assert model.sizes == [4, 1]
     assert [type(answer) for answer in answers(results)] == [AnswerError] * 4 + [list]
 

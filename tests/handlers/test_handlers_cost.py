@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import warnings
 import zlib
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from PIL import Image
 
 from handlers import memory
 from handlers.image import ImageHandler
-from handlers.pictures import cost, decode_image, jpeg
+from handlers.pictures import cost, decode_image, jpeg, setup_pillow
 from handlers.record import ImageSpec
 from handlers.tensor import TensorHandler
 from handlers.validation import Malformed, TooLarge, Unsupported
@@ -147,6 +148,53 @@ def test_a_jpeg_with_two_frames_is_refused():
         decode_image(JPEG[:start_of_frame] + frame + JPEG[start_of_frame:], SPEC)
 
 
+def with_hidden_frame(marker: bytes, real: bytes, shown: bytes) -> bytes:
+    """A JPEG that is `real` to libjpeg, and `shown` to a reader that takes the bytes after `marker` for a length."""
+    head = shown[3 : shown.index(b"\xff\xda") + 14]
+    # The reader goes on at the low byte of this length, which is the first byte of a marker to it.
+    length = 2 + len(head) | 0xFF
+    covered = b"\xff\xfe" + struct.pack(">H", 65529) + bytes(65527)
+    return b"\xff\xd8" + marker + covered + b"\xff\xfe" + struct.pack(">H", length) + head.ljust(length - 2) + real[2:]
+
+
+@pytest.mark.parametrize("marker", [b"\xff\xd0", b"\xff\x01"])
+def test_a_jpeg_cannot_hide_a_larger_one_behind_a_marker_without_a_length(monkeypatch, marker):
+    body = with_hidden_frame(marker, SCANS, JPEG)
+    assert simplejpeg.decode_jpeg_header(body)[:2] == (800, 800)
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("must not be called"))
+    with pytest.raises(Malformed):
+        decode_image(body, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [
+        # Their coefficients would be counted once, and libjpeg would keep them three times.
+        pytest.param(10, 1, id="of the same id"),
+        pytest.param(11, 0, id="without samples"),
+    ],
+)
+def test_a_jpeg_of_impossible_components_is_broken(monkeypatch, offset, value):
+    body, start_of_frame = bytearray(SCANS), SCANS.index(b"\xff\xc2")
+    for component in range(3):
+        body[start_of_frame + offset + 3 * component] = value
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("must not be called"))
+    with pytest.raises(Malformed):
+        decode_image(bytes(body), SPEC)
+
+
+def test_pillow_writes_no_warnings_about_pictures():
+    tags = b"".join(struct.pack(">HHII", tag, 2, 2**31, 8) for tag in range(100))
+    exif = b"Exif\0\0MM\0*\0\0\0\x08" + struct.pack(">H", 100) + tags
+    body = encoded(Image.fromarray(PICTURE).convert("CMYK"), "JPEG")
+    body = body[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + body[2:]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        setup_pillow()
+        decode_image(body, SPEC)
+    assert caught == []
+
+
 @pytest.mark.parametrize("count", [2, 1001])
 def test_a_jpeg_of_segments_is_not_followed_for_long(count):
     body = JPEG[:2] + b"\xff\xfe\0\x04ab" * count + JPEG[2:]
@@ -188,6 +236,14 @@ def with_chunks(*chunks: bytes) -> bytes:
 )
 def test_what_a_png_holds_beside_its_picture_is_not_unpacked(body):
     assert distance(decode_image(body, SPEC), decode_image(PNG, SPEC)) == 0
+
+
+@pytest.mark.parametrize("kind", [b"IHDR", b"tEXt"])
+def test_the_header_that_a_png_is_judged_by_is_the_one_it_is_decoded_by(monkeypatch, kind):
+    grey = PNG[16:24] + b"\x08\0\0\0\0"
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("must not be called"))
+    with pytest.raises(Malformed, match="the PNG needs one header, in front"):
+        decode_image(PNG[:8] + chunk(kind, grey) + PNG[8:], SPEC)
 
 
 def test_a_png_of_chunks_is_not_followed_for_long():

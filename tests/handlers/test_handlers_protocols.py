@@ -206,6 +206,8 @@ BROKEN = [
     ({"inputs": [tensor("values", ROW, data=[True] * 6)]}, "a value is of the wrong type"),
     ({"inputs": [tensor("values", np.zeros((65, 2, 3)))]}, "too many in one request"),
     ({"inputs": [tensor("values", ROW)] * 2}, "each input needs its own name"),
+    ({"inputs": [tensor("n" * 5000, ROW, data=[])]}, f"in `{'n' * 120}…`: got a list of 0"),
+    ({"inputs": [tensor("values", ROW, "UINT64", data=[2**64 - 1] * 6)]}, "got 1.8446744073709552e+19, allowed: -100"),
 ]
 
 
@@ -218,7 +220,7 @@ def test_tensors_that_do_not_fit_are_refused_alone(double, body, says):
     assert before.json() == after.json()
 
 
-@pytest.mark.parametrize("length", ["x", "-1", "99999", "4"])
+@pytest.mark.parametrize("length", ["x", "-1", "99999", "4", "9" * 5000])
 def test_a_wrong_length_of_the_json_is_malformed(double, length):
     reply = asked(double, {"inputs": [tensor("values", ROW)]}, **{"inference-header-content-length": length})
     assert reply.status in (400, 422)

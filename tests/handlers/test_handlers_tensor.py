@@ -2,12 +2,18 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from fakes import ONE_INPUT, TWO_INPUTS, TinyDouble, TinySum, ask, ask_rows, start, write_package
 
 from handlers.tensor import TensorHandler
 
 GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 NPY = {"accept": "application/x-npy"}
+
+
+class TinyChoice(torch.nn.Module):
+    def forward(self, values: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.where(values, 1.0, 0.0),)
 
 
 def npy(array, **options):
@@ -138,6 +144,10 @@ HEADER = b"{'descr': '%s', 'fortran_order': False, 'shape': %s, }\n"
             raw_npy(HEADER % (b"<f4", b"(100000, 100000, 100000)")), 413, "values", id="npy of huge dimensions"
         ),
         pytest.param(raw_npy(HEADER % (b"<f4", b"(99999999999999999999,)")), 413, "values", id="npy of an absurd side"),
+        pytest.param(
+            raw_npy(HEADER % (b"<f4", b"(0, %d)" % 10**30)), 413, "values", id="npy of nothing, absurdly wide"
+        ),
+        pytest.param(raw_npy(HEADER % (b"<f4", b"(7 7, 2, 3)"), bytes(24)), 400, "values", id="npy of half a side"),
         pytest.param(raw_npy(HEADER % (b"<f4", b"(-1, 3)")), 400, "values", id="npy of a negative side"),
         pytest.param(raw_npy(HEADER % (b"<f3", b"(2, 3)")), 400, "values", id="npy of an unknown type"),
         pytest.param(
@@ -201,6 +211,25 @@ def test_integer_input_takes_whole_numbers_of_its_range_only(tmp_path):
     assert [reply.status for reply in (fraction, large, negative)] == [422, 422, 422]
     assert (fraction.json()["got"], large.json()["got"], negative.json()["got"]) == ("a fraction", 256, -1)
     assert large.json()["allowed"] == "0 to 255"
+    (huge,) = ask(handler, b"[1,%d]" % 2**70)
+    assert (huge.status, huge.json()["got"]) == (422, "a number beyond 64 bits")
+
+
+def test_a_number_on_a_limit_is_within_it_although_it_is_rounded(tmp_path):
+    spec = {**ONE_INPUT["inputs"][0], "min": 0.1, "max": 0.1}
+    handler = start(TensorHandler(), write_package(tmp_path, TinyDouble, ONE_INPUT, {"inputs": [spec]}))
+    bodies = (npy(np.full((2, 3), 0.1, dtype)) for dtype in ("float32", "float64"))
+    replies = ask(handler, b"[[0.1,0.1,0.1],[0.1,0.1,0.1]]", *bodies, b"[[0.1,0.1,0.1],[0.1,0.1,0.11]]")
+    assert [reply.status for reply in replies] == [200, 200, 200, 422]
+
+
+def test_a_boolean_of_npy_is_a_byte_of_zero_or_one(tmp_path):
+    spec = {"name": "values", "shape": [2, 3], "dtype": "bool"}
+    handler = start(TensorHandler(), write_package(tmp_path, TinyChoice, ONE_INPUT, {"inputs": [spec]}))
+    good, bad = npy(GOOD > 2), npy(GOOD > 2)[:-1] + b"\xff"
+    replies = ask(handler, good, bad, headers={"accept": "application/json"})
+    assert replies[0].json() == {"doubled": [[0, 0, 0], [1, 1, 1]]}
+    assert (replies[1].status, replies[1].json()["got"]) == (422, 255)
 
 
 def test_long_string_in_a_list_takes_no_memory(double):

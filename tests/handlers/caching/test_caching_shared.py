@@ -167,6 +167,8 @@ def test_late_answers_in_a_row_pause_the_asking_and_one_does_not(
         eventually(lambda: worker.shared._question is None, within_s=60)
     assert worker.failures == {"late": 3}
     assert worker.shared._backoff._until > 0
+    # That all of them came in the end does not make the next pause short again.
+    assert worker.shared._backoff._next_s == 0.5
 
 
 def test_a_redis_that_comes_back_is_asked_again(tmp_path) -> None:

@@ -1,0 +1,110 @@
+"""What clients send to encoders: how much of it is read, and as what. The tokenizer is real, the models are tiny."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+from fakes import EAGER, ask, rewrite, start
+from specs import ROOT
+
+from handlers import encoder
+from handlers.encoder import EncoderHandler
+from handlers.protocols import HEADER
+
+JSON = {"content-type": "application/json"}
+LONGEST = 64
+
+
+class TinyTagger(torch.nn.Module):
+    def forward(self, input_ids: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.stack([input_ids % 7, input_ids % 5], -1).float(),)
+
+
+class TinySumOfTokens(torch.nn.Module):
+    def forward(self, input_ids: torch.Tensor) -> tuple[torch.Tensor]:
+        return (input_ids.sum(-1).float(),)
+
+
+def encoder_for(task: str, model: torch.nn.Module, output: dict[str, Any], folder: Path) -> Any:
+    shutil.copy(ROOT / "config/examples/language/model/tokenizer.json", folder)
+    dimensions = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=1, max=LONGEST)}
+    example = torch.ones(2, 5, dtype=torch.int64)
+    program, saved = torch.export.export(model, (example,), dynamic_shapes=(dimensions,)), io.BytesIO()
+    torch.export.save(program, saved)
+    (folder / "program.pt2").write_bytes(rewrite(saved.getvalue(), {"data/sample_inputs/model.pt": b""}))
+    record = EAGER | {
+        "handler": "text",
+        "inputs": [{"name": "input_ids", "shape": [LONGEST], "dtype": "int64", "varies": 0}],
+        "outputs": [output],
+        "encoding": {"task": task, "max_tokens": LONGEST, "truncate": "right", "tokenizer": "tokenizer.json"},
+        "lengths": {"buckets": [8, LONGEST], "dynamic": True},
+    }
+    (folder / "marina.json").write_text(json.dumps(record))
+    return start(EncoderHandler(), folder)
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory):
+    output = {"name": "probabilities", "shape": [LONGEST, 2], "dtype": "float32", "varies": 0}
+    return encoder_for("tokens", TinyTagger(), output, tmp_path_factory.mktemp("tokens"))
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory):
+    output = {"name": "score", "shape": [], "dtype": "float32"}
+    return encoder_for("rerank", TinySumOfTokens(), output, tmp_path_factory.mktemp("rerank"))
+
+
+@pytest.mark.parametrize("kind", ["application/vnd.api+json", "text/json", "application/json; charset=utf-8"])
+def test_json_of_every_name_is_read_as_json(tagger, kind):
+    body = b'{"text": "good morning"}'
+    (expected,), (reply,) = ask(tagger, body, headers=JSON), ask(tagger, body, headers={"content-type": kind})
+    assert (reply.status, reply.body) == (200, expected.body)
+
+
+def test_what_is_neither_json_nor_text_is_not_read_as_text(tagger):
+    plain, picture = (ask(tagger, b"good morning", headers={"content-type": kind}) for kind in ("text/x", "image/png"))
+    assert (plain[0].status, picture[0].status) == (200, 400)
+
+
+def test_all_texts_of_a_request_together_have_a_limit(reranker, monkeypatch):
+    monkeypatch.setattr(encoder, "MAX_ALL_CHARACTERS", 1000)
+    bodies = [{"query": "x" * length, "documents": ["y"] * 10} for length in (99, 100)]
+    below, above = ask(reranker, *map(orjson.dumps, bodies), headers=JSON)
+    assert (below.status, above.status) == (200, 413)
+    assert above.json() == {
+        "error": "all texts together are too long",
+        "field": "text",
+        "got": "1010 characters",
+        "allowed": "at most 1000",
+    }
+
+
+def test_tokens_have_their_places_although_a_text_is_cut_off(tagger):
+    text = "good morning " * 100
+    (reply,) = ask(tagger, orjson.dumps(text), headers=JSON)
+    tokens = reply.json()["tokens"]
+    assert "".join(text[token["start"] : token["end"]] for token in tokens) == text[: tokens[-1]["end"]]
+    assert 10 < len(tokens) < LONGEST
+
+
+def test_texts_whose_outputs_make_no_tensor_are_told_so(tagger):
+    data = {"name": "text", "shape": [2], "datatype": "BYTES"}
+    equal, unequal = (
+        ask(tagger, orjson.dumps({"inputs": [data | {"data": texts}]}), headers=JSON | {HEADER: "v2"})[0]
+        for texts in (["good", "good"], ["good", "good morning to you"])
+    )
+    assert (equal.status, unequal.status) == (200, 422)
+    assert unequal.json()["error"].startswith("the outputs of these rows differ in length in `probabilities`")
+
+
+def test_input_of_openais_clients_that_is_no_text_is_named_as_theirs(tmp_path):
+    handler = encoder_for("embed", TinySumOfTokens(), {"name": "embedding", "shape": [], "dtype": "float32"}, tmp_path)
+    (reply,) = ask(handler, b'{"input": [1, 2]}', headers=JSON)
+    assert (reply.status, reply.json()["field"]) == (422, "input")
+    assert reply.json()["allowed"] == '{"input": "..."}, or a list of texts'
