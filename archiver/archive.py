@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,8 @@ def lay_out(staged: Path, target: Path, *, name: str, version: str) -> None:
         command += ["--archive-format", "no-archive", "--export-path", str(exported)]
         done = subprocess.run(command, env=os.environ | {"TMPDIR": scratch}, capture_output=True, text=True)
         if done.returncode != 0:
-            raise ArchiveError(f"torch-model-archiver failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+            last = (done.stderr or done.stdout).strip().splitlines()[-1]
+            raise ArchiveError(f"torch-model-archiver failed: {last[:300]}")
         (exported / name).replace(target)
     manifest = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
     manifest["createdOn"] = CREATED_ON
@@ -50,13 +52,16 @@ def write_archive(folder: Path, record: Record, mar: Path) -> None:
     """Writes the folder and its record as a MAR, which appears under its name only once it is complete."""
     (folder / RECORD).write_text(record.json_text(), encoding="utf-8")
     mar.parent.mkdir(parents=True, exist_ok=True)
-    partial = mar.with_name(f".{mar.name}.partial")
+    # The process is in its name, because two that write at the same time must not write into the same file.
+    partial = mar.with_name(f".{mar.name}.{os.getpid()}.partial")
     try:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
             for name in _files(folder):
                 entry = zipfile.ZipInfo(name, _TIME)
                 entry.external_attr = 0o644 << 16
-                archive.writestr(entry, (folder / name).read_bytes())
+                entry.file_size = (folder / name).stat().st_size
+                with (folder / name).open("rb") as source, archive.open(entry, "w") as target:
+                    shutil.copyfileobj(source, target, 2**20)
         partial.replace(mar)
     finally:
         partial.unlink(missing_ok=True)

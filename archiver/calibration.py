@@ -12,6 +12,7 @@ from archiver.encoders import read_texts
 from archiver.graph import examples
 from archiver.sources import Source
 from config.errors import SourceError, listed
+from config.mar import READ_ERRORS
 from config.record import Port
 from config.spec import Spec
 from handlers.pictures import decode_image
@@ -65,9 +66,9 @@ def _rows_of(spec: Spec, source: Source, image: ImageSpec | None, file: Path) ->
             yield (np.ascontiguousarray(decode_image(file.read_bytes(), image)),)
             return
         loaded = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, RequestError) as err:
+        arrays = {source.inputs[0].name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (*READ_ERRORS, RequestError) as err:
         raise SourceError(f"{where}: cannot be read: {err}") from err
-    arrays = {source.inputs[0].name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     missing = [port.name for port in source.inputs if port.name not in arrays]
     if missing:
         raise SourceError(f"{where}: has no {listed(missing)}, found: {listed(arrays)}")

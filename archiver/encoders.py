@@ -131,11 +131,11 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
         tokenizer=TOKENIZER,
     )
     reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports])
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     pairs = spec.model.task == "rerank"
     try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         read = reader.read([(line.partition("\t")[0], line.partition("\t")[2]) if pairs else line for line in lines])
-    except RequestError as err:
+    except (OSError, UnicodeDecodeError, RequestError) as err:
         raise SourceError(f"{spec.file}: `model.calibration`: `{file}`: {err}") from err
     return [tuple(map(_padded, row, ports)) for row, _ in read]
 

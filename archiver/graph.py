@@ -9,8 +9,10 @@ import copy
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from archiver.encoders import OUTPUTS, EncoderGraph
+from archiver.inferring import picked_rows
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
@@ -47,13 +49,40 @@ def examples(spec: Spec, source: Source, rows: int) -> tuple[torch.Tensor, ...]:
 
 def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
     shape, dtype = (rows, *port.shape), getattr(torch, port.dtype)
-    if dtype.is_floating_point:
-        low, high = port.min if port.min is not None else -1.0, port.max if port.max is not None else 1.0
-        return torch.rand(shape, generator=generator, dtype=dtype) * (high - low) + low
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8).to(torch.bool)
-    low, high = int(port.min or 0), int(port.max if port.max is not None else (255 if dtype == torch.uint8 else 1))
-    return torch.randint(low, high + 1, shape, generator=generator, dtype=dtype)
+    low, high = (-1.0 if dtype.is_floating_point else 0.0), (255.0 if dtype == torch.uint8 else 1.0)
+    if port.min is not None:
+        low, high = port.min, max(high, port.min + 1)
+    if port.max is not None:
+        low, high = low if port.min is not None else min(low, port.max - 1), port.max
+    if dtype.is_floating_point:
+        return torch.rand(shape, generator=generator, dtype=dtype) * (high - low) + low
+    # The limits of the spec may be wider than those of the type.
+    least, most = torch.iinfo(dtype).min, min(torch.iinfo(dtype).max, 2**63 - 2)
+    bounds = max(int(low), least), min(int(high), most) + 1
+    return torch.randint(*bounds, shape, generator=generator, dtype=dtype)
+
+
+def limited_inputs(spec: Spec, source: Source, program: ExportedProgram) -> tuple[Port, ...]:
+    """The inputs, limited to the rows of the table from which the model picks by them. Another number, from a hostile
+    client, may end the worker. Raises SourceError if the spec allows one."""
+    names = list(program.graph_signature.user_inputs)
+    if source.lengths is not None and source.lengths.mask is not None:
+        del names[source.lengths.mask]
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    return tuple(_limited(spec, port, nodes[str(name)]) for port, name in zip(source.inputs, names, strict=True))
+
+
+def _limited(spec: Spec, port: Port, node: torch.fx.Node) -> Port:
+    if spec.model.handler != "tensor" or (rows := picked_rows(node)) is None:
+        return port
+    low, high = port.min if port.min is not None else 0, port.max if port.max is not None else rows - 1
+    for name, value in (("min", low), ("max", high)):
+        if not 0 <= value < rows:
+            text = f"got {value:g}, but the model picks rows of a table of {rows}, allowed: 0 to {rows - 1}"
+            raise SourceError(f"{spec.place('model', 'inputs', port.name, name)}: {text}")
+    return port.model_copy(update={"min": low, "max": high})
 
 
 def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Port, ...]:
@@ -69,13 +98,17 @@ def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...])
             f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",
             hint="compare `model.image` or `model.inputs` with what the model takes",
         ) from err
+    where = f"{spec.file}: `model.source`"
+    if not outputs:
+        raise SourceError(f"{where}: its `forward` returned nothing, allowed: tensors with one row per input row")
     for value in outputs:
         if not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape[0] != rows:
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-            raise SourceError(
-                f"{spec.file}: `model.source`: got an output {shape} for {rows} rows, "
-                "allowed: tensors with one row per input row"
-            )
+            text = f"{where}: got an output {shape} for {rows} rows, allowed: tensors with one row per input row"
+            raise SourceError(text)
+        if value.is_complex() and spec.model.handler == "tensor":
+            text = f"{where}: got an output of complex numbers, which `tensor` cannot answer"
+            raise SourceError(text, hint="return `torch.view_as_real(…)`, or write a handler of your own")
     names = _output_names(spec, graph, len(outputs))
     return tuple(
         Port(name=name, shape=tuple(value.shape[1:]), dtype=str(value.dtype).removeprefix("torch."))

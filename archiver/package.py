@@ -5,15 +5,18 @@ The MAR is written only if every step succeeds.
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from signal import SIGKILL, Signals
 
 import torch
 from torch import nn
@@ -23,7 +26,7 @@ from archiver.archive import file_hashes, lay_out, write_archive
 from archiver.calibration import Rows, batches, calibration_inputs
 from archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
 from archiver.encoders import EncoderGraph
-from archiver.graph import build_graph, examples, output_ports
+from archiver.graph import build_graph, examples, limited_inputs, output_ports
 from archiver.language_model import (
     calibration_texts,
     compare_text,
@@ -39,7 +42,7 @@ from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.staging import extend_draft, start_draft
 from archiver.toolchain import find_compiler
-from config.errors import SourceError, ToolMissing
+from config.errors import ArchiveError, SourceError, ToolMissing
 from config.progress import Progress
 from config.record import RECORD, Agreement, Draft, Package, Record, file_sha256, write_json
 from config.spec import Spec
@@ -49,6 +52,9 @@ from handlers.record import ImageSpec, parse_record
 
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"
+_DISK_ERRORS = frozenset(
+    [errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS]
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,13 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     _check_tools(spec)
     check_cpu_target(spec)
     stage = _stage_language_model if spec.model.writes else _stage_network
-    with targeting(spec.model.cpu_target), tempfile.TemporaryDirectory(prefix="marina-package-") as scratch:
+    with (
+        targeting(spec.model.cpu_target),
+        tempfile.TemporaryDirectory(prefix="marina-package-") as scratch,
+        # The user's code may print, but standard output is for the result.
+        redirect_stdout(sys.stderr),
+        _disk_errors(out),
+    ):
         folder = Path(scratch) / "staged"
         folder.mkdir()
         staged = stage(spec, folder, progress)
@@ -88,6 +100,20 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")
         return _write_package(folder, Path(scratch) / "laid-out", out, staged.draft, agreed)
+
+
+@contextmanager
+def _disk_errors(out: Path) -> Iterator[None]:
+    """Raises ArchiveError for what a disk refuses, such as more than it has room for."""
+    try:
+        yield
+    except OSError as err:
+        if err.errno not in _DISK_ERRORS:
+            raise
+        full = err.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free some space there or in the folder for temporary files, or choose others by `--out` and TMPDIR"
+        text = f"{err.filename or out}: the package cannot be written: {err.strerror}"
+        raise ArchiveError(text, hint=hint if full else None) from err
 
 
 def _stage_language_model(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:
@@ -158,12 +184,21 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
     """Raises SourceError unless the answer to a row is the same every time, alone and in a batch, whatever the other
     rows are."""
     where, largest = f"{spec.file}: `model.source`", max(spec.model.batch_sizes)
+    if len(inputs[0]) < largest:
+        text = f"holds {len(inputs[0])} rows, allowed: {largest} or more, the largest of `model.batch_sizes`"
+        raise SourceError(f"{spec.file}: `model.calibration`: `{spec.model.calibration}` {text}")
     sample = tuple(value[:largest] for value in inputs)
     if spec.model.min_agreement > 0:
         check_repeatable(where, reference, inputs, largest)
     check_rows_apart(where, reference, inputs, largest)
     run = eager_runner(reference)
     together, *others = (agreement.run_in_batches(run, sample, size) for size in reversed(spec.model.batch_sizes))
+    if spec.model.min_agreement > 0 and any(bool(value.isnan().any()) for value in together):
+        made_up = spec.model.calibration is None
+        raise SourceError(
+            f"{where}: the model answers some {'generated' if made_up else 'calibration'} inputs with NaN",
+            hint="give the `min` and `max` of `model.inputs`, or a `calibration` with real inputs" if made_up else None,
+        )
     if isinstance(reference, ImageGraph) and reference.top_k:
         # Only probabilities are compared: classes that are equally likely may come in either order.
         together, others = together[:1], [answered[:1] for answered in others]
@@ -184,6 +219,7 @@ def _compile(
     example = examples(spec, source, largest)
     with progress.step("export"):
         program = compiling.export_graph(spec, graph, example, source)
+    draft = extend_draft(draft, inputs=limited_inputs(spec, source, program))
     module: nn.Module = program.module()
     if model.precision == "int8":
         with progress.step(f"calibrate int8 on {len(inputs[0])} inputs"):
@@ -225,9 +261,12 @@ def _rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = Non
     done = _run_rehearsal(folder, environment)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        hint = None
-        if spec.model.compile == "eager" and last[0].startswith("ModuleNotFoundError"):
-            hint = "put its code beside the model's file, or use another `compile`, which needs no source in a pod"
+        if done.returncode < 0:
+            last = [f"its process was ended by {Signals(-done.returncode).name}"]
+        hint = "it may need more memory than is free" if done.returncode == -SIGKILL else None
+        if spec.model.compile == "eager" and last[0].startswith(("FileNotFoundError", "ModuleNotFoundError")):
+            what = "put its code beside the model's file" if "Module" in last[0] else "keep what it reads in a buffer"
+            hint = f"{what}, or use another `compile`, which needs no source in a pod"
         text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
         raise SourceError(text, hint=hint)
 

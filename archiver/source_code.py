@@ -92,9 +92,10 @@ def _save_weights(spec: Spec, network: nn.Module, file: Path) -> tuple[str, ...]
     seen: set[tuple[object, ...]] = set()
     shared = []
     for name, value in network.state_dict().items():
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
+            kind = type(value).__name__ if not isinstance(value, torch.Tensor) else "a sparse or quantised tensor"
             raise SourceError(
-                f"{spec.file}: `model.source`: its state `{name}` is `{type(value).__name__}`, allowed: tensors",
+                f"{spec.file}: `model.source`: its state `{name}` is {kind}, allowed: plain tensors",
                 hint="keep it out of `state_dict`, or use `compile: export`",
             )
         place = (value.data_ptr(), value.shape, value.stride(), value.dtype)

@@ -7,8 +7,10 @@ missing or wrong raises a SourceError that says what to type.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -143,11 +145,24 @@ def _from_file(spec: Spec, source: str) -> Source:
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
         raise SourceError(f"{spec.file}: `model.source`: `{source}` returned `{kind}`, allowed: a `torch.nn.Module`")
+    _check_plain(spec, network)
     notes: tuple[str, ...] = ()
     if spec.model.weights and spec.model.weights != "random":
         file = spec.path(spec.model.weights)
         notes = load_weights(f"{spec.file}: `model.weights`", source, network, file)
     return _make_source(spec, network, spec.model.image, None, notes=notes)
+
+
+def _check_plain(spec: Spec, network: nn.Module) -> None:
+    """Raises SourceError if the network is not in fp32 or has no values, since answers are compared with it."""
+    for name, value in (*network.named_parameters(), *network.named_buffers()):
+        is_half = value.dtype in (torch.bfloat16, torch.float16)
+        if is_half or value.is_meta:
+            kind = str(value.dtype).removeprefix("torch.") if is_half else "on the device `meta`, without values"
+            raise SourceError(
+                f"{spec.file}: `model.source`: `{name}` of `{spec.model.source}` is {kind}, allowed: float32 values",
+                hint="return `network.float()`, and choose `precision: bf16` in the spec" if is_half else None,
+            )
 
 
 def required_arguments(factory: object) -> list[str]:
@@ -165,14 +180,8 @@ def required_arguments(factory: object) -> list[str]:
 def _call_factory(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
     """Calls a factory with torch seeded, so that `random` weights are the same every time."""
     torch.manual_seed(spec.model.seed)
-    try:
+    with _failing_as(f"{spec.file}: `model.source`: `{spec.model.source}`"):
         return factory()
-    except SourceError:
-        raise
-    except Exception as err:
-        raise SourceError(
-            f"{spec.file}: `model.source`: `{spec.model.source}` failed: {type(err).__name__}: {err}"
-        ) from err
 
 
 def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
@@ -181,12 +190,28 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
         raise SourceError(f"{spec.file}: `{field}`: no such file: `{file}`")
     path = sys.path[:]
     try:
-        sys.path[:0] = import_folders(file)
-        return import_source(file)
-    except Exception as err:
-        raise SourceError(f"{spec.file}: `{field}`: `{file}` failed: {type(err).__name__}: {err}") from err
+        with _failing_as(f"{spec.file}: `{field}`: `{file}`"):
+            sys.path[:0] = import_folders(file)
+            return import_source(file)
     finally:
         sys.path[:] = path
+
+
+@contextmanager
+def _failing_as(what: str) -> Iterator[None]:
+    """Runs a user's code: its errors become a SourceError, and it may change the current folder only for itself."""
+    folder = Path.cwd()
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as err:
+        raise SourceError(f"{what} failed: {type(err).__name__}: {err}") from err
+    except SystemExit as err:
+        hint = 'put what a training does under `if __name__ == "__main__":`'
+        raise SourceError(f"{what} ended the program, with exit code {err.code}", hint=hint) from err
+    finally:
+        os.chdir(folder)
 
 
 def read_program(spec: Spec, file: Path) -> torch.export.ExportedProgram:
@@ -196,8 +221,9 @@ def read_program(spec: Spec, file: Path) -> torch.export.ExportedProgram:
     try:
         return torch.export.load(file)
     except Exception as err:
+        reason = next(iter(str(err).splitlines()), type(err).__name__)
         raise SourceError(
-            f"{spec.file}: `model.source`: `{file}` is not an exported program: {str(err).splitlines()[0]}",
+            f"{spec.file}: `model.source`: `{file}` is not an exported program: {reason}",
             hint="torch.export.save(torch.export.export(model, example), 'program.pt2')",
         ) from err
 
@@ -294,4 +320,8 @@ def _labels(spec: Spec, categories: list[str] | None) -> tuple[str, ...] | None:
     file = spec.path(labels)
     if not file.is_file():
         raise SourceError(f"{spec.file}: `model.labels`: no such file: `{file}`")
-    return tuple(file.read_text(encoding="utf-8").splitlines())
+    try:
+        # Windows marks UTF-8 by three bytes, which would be part of the first label.
+        return tuple(file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n"))
+    except UnicodeDecodeError as err:
+        raise SourceError(f"{spec.file}: `model.labels`: `{file}` is not UTF-8: {err}") from err

@@ -45,7 +45,7 @@ def run_rehearsal(folder: Path, environment: dict[str, str] | None) -> subproces
         connection.connect(f"\0{os.environ[VARIABLE]}")
         order = {"folder": str(folder), "environment": dict(environment or os.environ)}
         socket.send_fds(connection, [json.dumps(order).encode()], [output.fileno()])
-        exit_code = int(connection.recv(16) or -1)  # nothing: it was killed
+        exit_code = int(connection.recv(16) or -signal.SIGKILL)  # nothing: it was killed
         output.seek(0)
         return subprocess.CompletedProcess([str(SCRIPT), str(folder)], exit_code, "", output.read())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from config.errors import InputError, ToolMissing, listed
+from config.errors import InputError, Refused, ToolMissing, listed
 
 Command = tuple[str, ...]
 _TLS_TROUBLE = re.compile(
@@ -93,9 +93,13 @@ class Builder:
         """After `push`, the digest of the manifest in the registry."""
         if self.name != "docker":
             return digest.read_text(encoding="utf-8").strip()
-        repository = reference.rpartition(":")[0]
+        # Docker leaves out its own registry in what it shows.
+        repository = reference.rpartition(":")[0].removeprefix("docker.io/").removeprefix("library/")
         shown = _output_of("docker", "image", "inspect", "--format", '{{join .RepoDigests "\\n"}}', reference)
-        return next(line.partition("@")[2] for line in shown.splitlines() if line.startswith(f"{repository}@"))
+        digests = (line.partition("@")[2] for line in shown.splitlines() if line.startswith(f"{repository}@"))
+        if (shown_digest := next(digests, None)) is None:
+            raise Refused(f"{reference}: was pushed, but docker shows no digest of it: {shown or 'none at all'}")
+        return shown_digest
 
 
 def find_builder(name: str | None = None) -> Builder:

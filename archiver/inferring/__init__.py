@@ -2,6 +2,7 @@
 
 from archiver.inferring.arguments import parse_input_option
 from archiver.inferring.exported_program import find_program_inputs
+from archiver.inferring.picked_rows import picked_rows
 from archiver.inferring.search import find_inputs
 
-__all__ = ["find_inputs", "find_program_inputs", "parse_input_option"]
+__all__ = ["find_inputs", "find_program_inputs", "parse_input_option", "picked_rows"]

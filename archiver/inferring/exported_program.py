@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from archiver.inferring.arguments import GivenInput
 from archiver.inferring.inferred import InferredInputs, Input
+from archiver.inferring.picked_rows import picked_rows
 from archiver.inferring.trial import try_inputs
 from archiver.inferring.varying_lengths import mark_varying_lengths
 from config.errors import InputError, listed
@@ -31,7 +32,7 @@ def find_program_inputs(
     inputs: dict[str, Input] = {}
     for name in names:
         value = nodes[name].meta["val"]
-        inputs[name] = _input(program, name, value, _vocabulary(nodes[name]), notes, known=name in given_tensors)
+        inputs[name] = _input(program, name, value, picked_rows(nodes[name]), notes, known=name in given_tensors)
         if name in given_tensors:
             sides = given_tensors[name].shape
             place = next((at for at, side in enumerate(sides) if not isinstance(side, int)), None)
@@ -50,7 +51,7 @@ def find_program_inputs(
 
 
 def _input(
-    program: ExportedProgram, name: str, value: torch.Tensor, vocabulary: int | None, notes: list[str], *, known: bool
+    program: ExportedProgram, name: str, value: torch.Tensor, rows: int | None, notes: list[str], *, known: bool
 ) -> Input:
     sides = list(value.shape[1:])
     free = [at for at, side in enumerate(sides) if not isinstance(side, int)]
@@ -68,7 +69,7 @@ def _input(
             shape_of.append(limit or _LONGEST)
         else:
             shape_of.append(int(side))
-    most = None if vocabulary is None else vocabulary - 1
+    most = None if rows is None else rows - 1
     return Input(tuple(shape_of), dtype, free[0] if free else None, 0 if most else None, most, varies=bool(free))
 
 
@@ -80,14 +81,3 @@ def _limit(program: ExportedProgram, side: Any) -> int | None:
     except (OverflowError, TypeError, ValueError):
         return None
     return upper if upper is not None and upper < 2**31 else None
-
-
-def _vocabulary(node: torch.fx.Node) -> int | None:
-    """The number of rows of the embedding table that an input indexes; None if it indexes none."""
-    sizes = []
-    for user in node.users:
-        if "embedding" in str(user.target) and len(user.args) > 1 and user.args[1] is node:
-            table = user.args[0]
-            assert isinstance(table, torch.fx.Node)
-            sizes.append(int(table.meta["val"].shape[0]))
-    return min(sizes) if sizes else None

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-# Stands for the value of a name that is bound by something other than a plain assignment.
-UNKNOWN_VALUE = ast.Constant(None)
 _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar
 
 
@@ -17,8 +15,8 @@ class Bindings:
 
     imports: dict[str, set[str]] = field(default_factory=dict)
     """The dotted paths that each imported name stands for."""
-    values: dict[str, list[ast.expr]] = field(default_factory=dict)
-    """What each name is set to other than by an import."""
+    values: dict[str, list[str]] = field(default_factory=dict)
+    """What each name is set to other than by an import: the function that a plain assignment calls, or else ""."""
     attributes: set[str] = field(default_factory=set)
     """Names that may be attributes: defined, set, or in a string, as in `register_buffer("mean", ...)`."""
     outside: set[str] = field(default_factory=set)
@@ -33,7 +31,7 @@ def find_bindings(tree: ast.AST, own_modules: frozenset[str]) -> Bindings:
             _add_import(bindings, node, own_modules)
             continue
         for name, value in _assignments(node):
-            bindings.values.setdefault(name, []).append(value)
+            bindings.values.setdefault(name, []).append(called_name(value))
             bindings.attributes.add(name)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             bindings.attributes.add(node.attr)
@@ -55,19 +53,27 @@ def _add_import(bindings: Bindings, node: ast.Import | ast.ImportFrom, own_modul
             bindings.outside.add(name)
 
 
-def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Each name that the node binds, with its value."""
+def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    """Each name that the node binds, with its value if that is a plain assignment's."""
     if isinstance(node, ast.Assign):
         yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
     elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
         yield node.optional_vars.id, node.context_expr
     elif isinstance(node, ast.arg):
-        yield node.arg, UNKNOWN_VALUE
+        yield node.arg, None
     elif isinstance(node, _NAMED) and node.name:
-        yield node.name, UNKNOWN_VALUE
+        yield node.name, None
     elif isinstance(node, ast.MatchMapping) and node.rest:
-        yield node.rest, UNKNOWN_VALUE
+        yield node.rest, None
     elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr | ast.AnnAssign | ast.AugAssign):
-        yield from ((part.id, UNKNOWN_VALUE) for part in ast.walk(node.target) if isinstance(part, ast.Name))
+        yield from ((part.id, None) for part in ast.walk(node.target) if isinstance(part, ast.Name))
     elif isinstance(node, ast.Tuple | ast.List | ast.Starred) and isinstance(node.ctx, ast.Store):
-        yield from ((part.id, UNKNOWN_VALUE) for part in ast.walk(node) if isinstance(part, ast.Name))
+        yield from ((part.id, None) for part in ast.walk(node) if isinstance(part, ast.Name))
+
+
+def called_name(value: ast.expr | None) -> str:
+    """The function that a value is the result of, as `name` or `module.name`; "" for anything else."""
+    function = value.func if isinstance(value, ast.Call) else None
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return f"{function.value.id}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else ""

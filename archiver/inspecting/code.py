@@ -38,7 +38,8 @@ def is_foreign_python(name: str, data: bytes) -> bool:
 
 def hides_module(name: str) -> str | None:
     """The module that a file would replace in a worker, because the archive comes first on its path; None if none."""
-    top = PurePosixPath(name).parts[0].partition(".")[0] if name else ""
+    # The record of an archive may have a worker look for modules in `source` too.
+    top = next(iter(PurePosixPath(name.removeprefix("source/")).parts), "").partition(".")[0]
     is_module = name.lower().endswith((".py", ".pyc", ".so"))
     reserved = sys.stdlib_module_names | {
         "numpy",

@@ -30,6 +30,8 @@ _BUILT_IN = frozenset(
     ["base_handler", "densenet_handler", "image_classifier", "image_segmenter", "object_detector", "text_classifier"]
 )
 _SOURCE = "source"
+# Hostile archives may have longer ones, which would fill the memory.
+_LONGEST_RECORD, _DEEPEST_MODULE = 2**25, 30
 _FILES_IN_MANIFEST = ("handler", "modelFile", "serializedFile", "configFile", "extraFiles")
 
 
@@ -42,6 +44,8 @@ def inspect(mar: Path) -> Report:
             if MANIFEST not in names:
                 raise ArchiveError(f"{mar}: not a MAR: it has no `{MANIFEST}`")
             manifest = _read_manifest(mar, archive, budget)
+            if RECORD in names and archive.getinfo(RECORD).file_size > _LONGEST_RECORD:
+                raise TooMuch(f"`{RECORD}` is longer than {_LONGEST_RECORD:,} bytes")
             record = read_record(mar) if RECORD in names else None
             findings = _Findings(record, archive, budget)
             findings.damage += [*find_layout_oddities(mar, archive), *_manifest_problems(manifest, names)]
@@ -104,7 +108,7 @@ def _importable(names: Iterable[str]) -> frozenset[str]:
     too."""
     files = (name.removeprefix(f"{_SOURCE}/").removesuffix(".py") for name in names if name.endswith(".py"))
     parts = [PurePosixPath(file).parts for file in files]
-    return frozenset(".".join(part[:size]) for part in parts for size in range(1, len(part) + 1))
+    return frozenset(".".join(part[:size]) for part in parts for size in range(1, min(len(part), _DEEPEST_MODULE) + 1))
 
 
 class _Findings:

@@ -38,6 +38,7 @@ _MOST_MEMBERS = 50_000
 _PIECE = 2**20
 # Java, torch and the archiver hardly compress models; an archive that grows beyond this is meant to exhaust the memory.
 _GROWTH, _SPARE = 4, 256 * 2**20
+_MANY = f"contains more than {_MOST_MEMBERS:,} nested files"
 _GROWS = "grows to many times its size when it is unpacked"
 READ_ERRORS = (*MAR_ERRORS, tarfile.TarError)
 
@@ -62,7 +63,7 @@ class ReadBudget:
         """Reads a whole member. Its real size counts, since the size in its header need not be true."""
         self.members -= 1
         if self.members < 0:
-            raise TooMuch(f"contains more than {_MOST_MEMBERS:,} nested files")
+            raise TooMuch(_MANY)
         pieces: list[bytes] = []
         while piece := stream.read(_PIECE):
             self.take(len(piece))
@@ -122,6 +123,9 @@ def _is_tar(data: bytes) -> bool:
 
 
 def _of_zip(name: str, data: bytes, budget: ReadBudget) -> Iterator[NestedFile]:
+    # Python reads the whole directory at once, and each entry takes many times its size then.
+    if data.count(b"PK\x01\x02") > budget.members:
+        raise TooMuch(_MANY)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for info in archive.infolist():

@@ -7,19 +7,28 @@ position where one could begin.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 
+from archiver.inspecting.known import known
 from archiver.inspecting.unpickler import BY_EXTENSION, PickleEffects, simulate_pickle
 
 # Importing one of these modules has an effect even if nothing in it is called.
 _EFFECTS_OF_IMPORT = frozenset({"__main__", "antigravity", "idlelib", "this", "turtledemo", "test", "webbrowser"})
 # Files with these names are loaded as pickles, so it must be possible to analyse their content.
 _PICKLE_NAMES = (".ckpt", ".dill", ".joblib", ".pck", ".pickle", ".pkl", ".pt", ".pth", ".sav")
-# The header of protocol 2 and later, or an import in older protocols.
-_BEGINNING = re.compile(rb"\x80[\x02-\x05]|[(\]}]*c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\([^\n]{0,200}i[A-Za-z_][\w.]*\n")
-# A limit for all pickles that could begin inside one file; random data comes nowhere near it.
-_MOST_OPCODES_INSIDE = 3_000_000
+# The header of protocol 2 and later, or imports in older protocols. Names have a largest length, and runs of brackets
+# and imports are tried once, because otherwise the time would grow with the square of the file's size.
+_NAMES = rb"[A-Za-z_][\w.]{0,99}+\n[A-Za-z_][\w.]{0,99}+\n"
+_BEGINNING = re.compile(rb"\x80[\x02-\x05]|(?:(?<![(\]}])[(\]}]++)?(?:c" + _NAMES + rb")++")
+# An import and call in one opcode; its arguments begin at a "(" within so many bytes before it.
+_INSTANCE, _LONGEST_ARGUMENTS = re.compile(rb"i" + _NAMES), 200
+# All pickles that could begin inside one file may have so many more opcodes than it has bytes. Lists of words and
+# random data have far fewer.
+_FURTHER_OPCODES = 1_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ def find_pickles(name: str, data: bytes, modules: frozenset[str] = frozenset()) 
             yield pickle
     if name.lower().endswith(_PICKLE_NAMES) and data and not reported and not _is_nested_format(data):
         yield Pickle(name, (), True, ("is named like a pickle, but cannot be analysed as one",))
-    yield from _find_hidden(name, data, simulated_to)
+    yield from _find_hidden(name, data, simulated_to, modules)
 
 
 def _consecutive_pickles(data: bytes) -> Iterator[PickleEffects]:
@@ -77,18 +86,36 @@ def _judge(name: str, effects: PickleEffects, modules: frozenset[str]) -> Pickle
     return Pickle(name, _import_names(effects), bool(reasons), tuple(dict.fromkeys(reasons)))
 
 
-def _find_hidden(name: str, data: bytes, start: int) -> Iterator[Pickle]:
+@cache
+def _importable_modules() -> frozenset[str]:
+    """The modules that a worker could have: those of Python, of what is installed here, and of what a MAR may need."""
+    may_need = {module.partition(".")[0] for module in known().modules}
+    return sys.stdlib_module_names | metadata.packages_distributions().keys() | may_need | _EFFECTS_OF_IMPORT
+
+
+def _find_hidden(name: str, data: bytes, start: int, modules: frozenset[str]) -> Iterator[Pickle]:
     """Pickles that begin further inside the file, if they would run code."""
-    left = _MOST_OPCODES_INSIDE
-    for match in _BEGINNING.finditer(data, start):
-        effects = simulate_pickle(data, match.start(), left)
+    importable = _importable_modules() | modules
+    left = len(data) + _FURTHER_OPCODES
+    for at in _possible_beginnings(data, start):
+        effects = simulate_pickle(data, at, left)
         left -= effects.opcodes
         if left < 0:
             yield Pickle(name, (), True, ("has too many places where a pickle could begin",))
             return
-        if effects.calls and not all(value.allowed for value in effects.imports):
+        # The lines of a list of words may look like imports, but of modules that nobody has.
+        exists = any(value.module.partition(".")[0] in importable for value in effects.imports)
+        is_chance = effects.protocol < 2 and not exists
+        if effects.calls and not is_chance and not all(value.allowed for value in effects.imports):
             reasons = tuple(dict.fromkeys(effects.calls))
-            yield Pickle(f"{name} at byte {match.start():,}", _import_names(effects), True, reasons)
+            yield Pickle(f"{name} at byte {at:,}", _import_names(effects), True, reasons)
+
+
+def _possible_beginnings(data: bytes, start: int) -> Iterator[int]:
+    yield from (match.start() for match in _BEGINNING.finditer(data, start))
+    for match in _INSTANCE.finditer(data, start):
+        earliest = max(start, match.start() - _LONGEST_ARGUMENTS)
+        yield from (at for at in range(earliest, match.start()) if data[at] == ord("("))
 
 
 def _import_names(effects: PickleEffects) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ _MOBILE, _MOBILE_AT = b"PTMF", 4
 # The beginning of a JSON object, which may have two or four bytes per character.
 _OBJECT = re.compile(rb"\A(\xef\xbb\xbf|\xff\xfe|\xfe\xff|\0)*[\s\0]*\{")
 _FIRST = 256
+# As Python objects, JSON takes up to twenty times its size.
+_LONGEST_JSON = 2**26
 
 _FUNCTIONS_TEXT = (
     "Abs Add And CeilDiv CeilToInt CleanDiv Eq Equality Float FloatPow FloatTrueDiv FloorDiv FloorToInt Ge "
@@ -58,6 +60,8 @@ def find_program(name: str, data: bytes) -> Iterator[str]:
     """A sentence for each part of a program in this file that would run code or cannot be analysed."""
     if data[_MOBILE_AT : _MOBILE_AT + len(_MOBILE)] == _MOBILE:
         yield f"{name}: a TorchScript flatbuffer, which is a program"
+    elif _OBJECT.match(data[:_FIRST]) and len(data) > _LONGEST_JSON:
+        yield f"{name}: JSON that is too long to be analysed"
     elif _OBJECT.match(data[:_FIRST]):
         yield from (f"{name}: {text}" for text in sorted(set(_find_in_json(data)))[:5])
 

@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from archiver.inspecting.bindings import Bindings, find_bindings
+from archiver.inspecting.bindings import Bindings, called_name, find_bindings
 from archiver.inspecting.known import CallRule, known
 
 _ATTRIBUTES_TEXT = (
@@ -23,6 +23,8 @@ _NAMES = frozenset({"__class__", "__constants__", "__hash__", "__slots__"})
 # For these classes, `case str(name):` binds the value itself; for others, it binds attributes that the class lists.
 _BINDING_VALUE = frozenset({"bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})
 _MOST_SHOWN = 5
+# A tree may take a thousand times the size of its file.
+_LONGEST_PYTHON, _MOST_PYTHON = 2**19, 2**24
 
 
 @dataclass(frozen=True)
@@ -47,26 +49,31 @@ def find_unknown_uses(sources: Sequence[PythonFile], importable: frozenset[str])
     the modules of the archive."""
     known_packages = {module.partition(".")[0] for module in known().modules}
     modules = frozenset(module for module in importable if module.partition(".")[0] not in known_packages)
-    trees = [(source.name, _parse(source.data)) for source in sources]
-    files = [(name, tree, find_bindings(tree, modules)) for name, tree in trees if tree is not None]
-    attributes = frozenset(name for _, _, names in files for name in names.attributes)
-    archive = _Archive(modules, attributes, frozenset(name for _, _, names in files for name in names.outside))
-    for name, tree in trees:
+    if sum(len(source.data) for source in sources) > _MOST_PYTHON:
+        yield f"more than {_MOST_PYTHON:,} bytes of Python, which is too much to be analysed"
+        return
+    # Each file is parsed twice, because all trees together would fill the memory.
+    bindings = {source.name: find_bindings(tree, modules) for source in sources if (tree := _parse(source.data))}
+    attributes = frozenset(name for names in bindings.values() for name in names.attributes)
+    archive = _Archive(modules, attributes, frozenset(name for names in bindings.values() for name in names.outside))
+    for source in sources:
+        tree = _parse(source.data)
         if tree is None:
-            yield f"{name}: Python that cannot be parsed"
-    for name, tree, names in files:
-        finder = _UnknownUseFinder(names, archive)
+            yield f"{source.name}: Python that cannot be parsed"
+            continue
+        finder = _UnknownUseFinder(bindings[source.name], archive)
         try:
             finder.visit(tree)
         except RecursionError:
-            yield f"{name}: Python that cannot be parsed"
+            yield f"{source.name}: Python that cannot be parsed"
         for line, text in sorted(set(finder.uses))[:_MOST_SHOWN]:
-            yield f"{name}:{line}: {text} is not known to be harmless"
+            yield f"{source.name}:{line}: {text} is not known to be harmless"
 
 
 def _parse(data: bytes) -> ast.AST | None:
+    """The file's tree; None if Python would not parse it either, or if its tree could fill the memory."""
     try:
-        return ast.parse(data)
+        return ast.parse(data) if len(data) <= _LONGEST_PYTHON else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -231,16 +238,14 @@ class _UnknownUseFinder(ast.NodeVisitor):
     def _is_buffer(self, value: ast.expr) -> bool:
         """Whether a value is an `io.BytesIO()` of this file, whichever way the code goes."""
         if isinstance(value, ast.Name):
-            values = self._names.values.get(value.id, [])
-            is_assigned = bool(values) and value.id not in self._names.imports
-            return is_assigned and all(isinstance(call, ast.Call) and self._is_buffer(call) for call in values)
-        if not isinstance(value, ast.Call):
-            return False
-        root, _, rest = ast.unparse(value.func).partition(".")
-        paths = self._names.imports.get(root, set())
-        return root not in self._names.values and {".".join(filter(None, (path, rest))) for path in paths} == {
-            "io.BytesIO"
-        }
+            called = self._names.values.get(value.id, [])
+            return bool(called) and value.id not in self._names.imports and all(map(self._makes_buffer, called))
+        return self._makes_buffer(called_name(value))
+
+    def _makes_buffer(self, called: str) -> bool:
+        root, _, rest = called.partition(".")
+        paths = {".".join(filter(None, (path, rest))) for path in self._names.imports.get(root, ())}
+        return root not in self._names.values and paths == {"io.BytesIO"}
 
     def _add(self, node: ast.AST, text: str) -> None:
         self.uses.append((getattr(node, "lineno", 0), f"`{text}`"))

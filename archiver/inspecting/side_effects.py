@@ -6,21 +6,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+# A part of any length must not run over the beginning of another match, or the time grows with the square of the size.
 _PROGRAMS = re.compile(r"\.(bat|cmd|ps1|vbs|ser|war|ear|node|deb|rpm|msi|rds|rda|rdata|pyz|egg)$", re.IGNORECASE)
 _JAVA_OBJECTS = b"\xac\xed\x00\x05"
 _KERAS_CODE = re.compile(rb'"class_name"\s*:\s*"Lambda"')
 _FOREIGN_TAG = re.compile(r"(^|[\s\[{,:-])!(!(python|java|ruby|perl|js)|<?tag:yaml\.org,2002:python|![\w.]+\.[\w.]+)")
 _ALIAS = re.compile(rb"[\s\[,:-]\*[\w-]+")
 _MOST_ALIASES = 50
-_OWN_PACKAGES = re.compile(rb"^\s*useVenv\s*:\s*[\"']?true", re.MULTILINE | re.IGNORECASE)
+_OWN_PACKAGES = re.compile(rb"^[^#\n]*\buseVenv[\"']?\s*:\s*[\"']?(true|yes|on)\b", re.MULTILINE | re.IGNORECASE)
 # From such an attribute, a Jinja template, as tokenizers contain them, can reach everything in Python.
 _TEMPLATE = re.compile(rb"\{[{%][^{}]{0,2000}?__\w+__")
 _TEMPLATE_NAMES = (".json", ".jinja", ".jinja2", ".j2", ".txt", ".yaml", ".yml")
-_FOREIGN_CODE = re.compile(rb'"auto_map"\s*:\s*\{[^}]*--')
+_FOREIGN_CODE = re.compile(rb'"auto_map"\s*:\s*\{[^{}]*--')
 _TENSORFLOW = re.compile(rb"\b(Eager)?PyFunc(Stateless)?\b|\b(Read|Write)File\b|\bMergeV2Checkpoints\b")
 _OUTSIDE = re.compile(rb"location\x12.(\.\./|/)")
 # XML that includes other files, or whose entities may expand to any length.
-_ENTITY = re.compile(rb"<!ENTITY|<!DOCTYPE[^>\[]*\b(SYSTEM|PUBLIC)\b|<(\w+:)?include\b[^>]*\bhref", re.IGNORECASE)
+_ENTITY = re.compile(rb"<!ENTITY|<!DOCTYPE[^<>\[]*\b(SYSTEM|PUBLIC)\b|<(\w+:)?include\b[^<>]*\bhref", re.IGNORECASE)
 _XML = re.compile(rb"\A\s*<(\?xml|!DOCTYPE|!ENTITY|\w+[\s>/:])", re.IGNORECASE)
 _WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 _TRUST = re.compile(rb"[\"']?\btrust_remote_code\b[\"']?\s*[:=]\s*[\"']?(true|yes|on|y|1)\b", re.IGNORECASE)

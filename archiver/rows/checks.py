@@ -82,11 +82,11 @@ def _located(where: str, culprit: Culprit, text: str) -> str:
 
 
 def eager_runner(graph: nn.Module) -> RunBatch:
-    """A function that runs a batch through the graph, without gradients."""
+    """A function that runs a batch through the graph, without gradients; a model may change its copy of the rows."""
 
     def run(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
-            return tuple(graph(*rows))
+            return tuple(graph(*(value.clone() for value in rows)))
 
     return run
 

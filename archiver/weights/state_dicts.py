@@ -14,8 +14,8 @@ from config.errors import SourceError, listed
 
 State = dict[str, torch.Tensor]
 
-# Keys under which trainings usually save the weights, beside those of an optimiser or of an average.
-_STATE_KEYS = ("state_dict", "model_state_dict", "model")
+# Keys under which trainings usually save the weights, or none, beside those of an optimiser or of an average.
+_STATE_KEYS = ("", "state_dict", "model_state_dict", "model")
 # Prefixes of Lightning, of DataParallel and averaged models, of `torch.compile`, and common names for the network.
 _WRAPPERS = {"_orig_mod", "model", "module", "net", "network"}
 _DEEPEST = 2
@@ -35,6 +35,11 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
         if others := [other for other in _prefixes(network, state) if other != prefix]:
             notes += (f"`{file.name}` also holds weights with the prefix {listed(others)}; `{prefix}` is used",)
         state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    for name, value in network.state_dict().items():
+        # torch would convert them without a word, but such numbers mean something else: levels of a scale, for example.
+        if name in state and state[name].is_floating_point() != value.is_floating_point():
+            kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (state[name], value)]
+            raise SourceError(f"{where}: `{name}` of `{file}` is {kinds[0]}, but {kinds[1]} in `{source}`")
     try:
         network.load_state_dict(state)
     except RuntimeError as err:
@@ -56,9 +61,12 @@ def _read(where: str, file: Path) -> Any:
             return load_file(file)
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as err:
-        code = "weights_only" in str(err) or "Weights only" in str(err)
+        # torch's message first explains how to load a file that one trusts.
+        text = str(err).rpartition("WeightsUnpickler error:")[2].strip()
+        reason = text.partition("\n")[0].partition(". ")[0] or f"{type(err).__name__}, it may be cut off"
+        code = "Unsupported global" in reason or "TorchScript" in reason
         hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors" if code else None
-        raise SourceError(f"{where}: `{file}` cannot be read: {str(err).splitlines()[0]}", hint=hint) from err
+        raise SourceError(f"{where}: `{file}` cannot be read: {reason}", hint=hint) from err
 
 
 def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any]) -> tuple[str, State, tuple[str, ...]]:
@@ -66,17 +74,18 @@ def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any])
     the keys if there is no such state dict."""
     states = dict(_states("", content))
     fitting = [key for key, state in states.items() if _prefix(network, state) is not None]
-    candidates = fitting or list(states)
+    candidates = fitting or [key for key in states if key] or list(states)
     usual = [key for key in _STATE_KEYS if key in candidates]
     chosen = candidates if len(candidates) == 1 else usual
     if len(chosen) != 1:
+        held = listed(map(str, content)) or "nothing"
         raise SourceError(
-            f"{where}: `{file}` holds {listed(map(str, content))}, allowed: names to tensors, or one state dict under "
-            "a key",
+            f"{where}: `{file}` holds {held}, allowed: names to tensors, or one state dict under a key",
             hint="torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
         )
     others = [key for key in fitting if key != chosen[0]]
-    note = f"`{file.name}` also holds weights under {listed(others)}; those under `{chosen[0]}` are used"
+    used = f"those under `{chosen[0]}`" if chosen[0] else "those under no key"
+    note = f"`{file.name}` also holds weights under {listed(others)}; {used} are used"
     return chosen[0], states[chosen[0]], (note,) if others else ()
 
 
@@ -85,7 +94,7 @@ def _states(path: str, content: dict[Any, Any]) -> Iterator[tuple[str, State]]:
     number of the last epoch."""
     tensors = {key: value for key, value in content.items() if isinstance(value, torch.Tensor) and isinstance(key, str)}
     nested = {key: value for key, value in content.items() if isinstance(value, dict) and value}
-    if tensors and not (nested and path == ""):
+    if tensors:
         yield path, tensors
     for key, value in nested.items():
         if path.count(".") < _DEEPEST - 1:

@@ -69,9 +69,11 @@ class Tensor(Section):
     dtype: Dtype = "float32"
     """Element type. Lands in the record and the compiled graph."""
     min: float | None = None
-    """Values below it are refused with 422; default: no limit. Lands in the record of the MAR."""
+    """Values below it are refused with 422; default: no limit, but 0 for rows of a table. Lands in the record of the
+    MAR."""
     max: float | None = None
-    """Values above it are refused with 422; default: no limit. Lands in the record of the MAR."""
+    """Values above it are refused with 422; default: no limit, but the last row for rows of a table, such as words of
+    an embedding (not with `compile: eager`). Lands in the record of the MAR."""
 
     @property
     def varying(self) -> Varying | None:
@@ -127,8 +129,8 @@ class Model(Section):
     them. Lands in the MAR."""
     calibration: Filled | None = None
     """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
-    them, and every artifact is checked on them. For a `text` model: texts that it should know, see
-    `text.max_perplexity`."""
+    them, and every artifact is checked on them. It needs as many as the largest of `batch_sizes`. For a `text` model:
+    texts that it should know, see `text.max_perplexity`."""
     min_agreement: Share = 0.99
     """Share of the checked inputs that must get the same answer from the artifact as from the eager fp32 model (image:
     the same top class; tensor: within `tolerance`); with fewer, no MAR is written."""

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from archiver.agreement import compare_classes, compare_tensors, run_in_batches, worst_agreement
+from archiver.agreement import Similarity, compare_classes, compare_tensors, run_in_batches, worst_agreement
 from archiver.calibration import batches
 
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
@@ -32,6 +32,17 @@ def test_a_tensor_row_agrees_within_a_fraction_of_its_largest_value() -> None:
     expected = torch.tensor([[100.0, 1.0], [1.0, 1.0]])
     off_by_four = expected + torch.tensor([[0.0, 4.0], [0.0, 4.0]])
     assert compare_tensors((expected,), (off_by_four,), 0.05).agreement == 0.5
+
+
+def test_equal_infinities_agree_and_do_not_widen_the_tolerance() -> None:
+    masked = torch.tensor([[float("-inf"), 1.0], [float("-inf"), 1.0]])
+    assert compare_tensors((masked,), (masked.clone(),), 0.05) == Similarity(1.0, 0.0, 1.0)
+    other = torch.tensor([[float("-inf"), 2.0], [3.0, 1.0]])
+    assert compare_tensors((masked,), (other,), 0.05).agreement == 0
+
+
+def test_an_output_without_elements_agrees() -> None:
+    assert compare_tensors((torch.ones(2, 0),), (torch.ones(2, 0),), 0.05).agreement == 1
 
 
 def test_nan_never_agrees() -> None:

@@ -15,6 +15,7 @@ import torch
 from fakes import ask, start
 from specs import ROOT
 
+from archiver.encoders import read_texts
 from archiver.package import package
 from config.errors import SourceError, SpecError
 from config.load import parse_spec
@@ -257,6 +258,14 @@ def test_a_task_that_the_weights_do_not_fit_is_refused(folder: Callable[[str], P
     with pytest.raises(SourceError, match=r"has no weights for `classifier\.bias`, which `task: tokens` needs"):
         package(spec, tmp_path, progress=Progress(quiet=True))
     assert not list(tmp_path.iterdir())
+
+
+def test_calibration_texts_that_are_not_utf8_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_bytes(b"caf\xe9\n")
+    model = folder("classify")
+    spec = parse_spec(SPEC.format(task="classify", encoding="{max_tokens: 8}"), model.parent / "spec.yaml")
+    with pytest.raises(SourceError, match=r"`model.calibration`: `.*/texts.txt`: 'utf-8' codec can't decode byte 0xe9"):
+        read_texts(spec, tmp_path / "texts.txt", ())
 
 
 def test_a_pod_needs_no_transformers() -> None:

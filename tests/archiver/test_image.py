@@ -15,7 +15,7 @@ from specs import ROOT, Packaged, digits_spec
 
 from archiver.containers.build import _ARGUMENTS, ImageOptions, _without_tag, build_image, image_reference
 from archiver.containers.builders import Builder, BuildRequest, find_builder
-from config.errors import InputError, ToolMissing
+from config.errors import InputError, Refused, ToolMissing
 from config.progress import Progress
 from config.render import Ports
 from config.sections import Kubernetes
@@ -140,6 +140,19 @@ def test_the_digest_is_that_of_the_repository_that_docker_pushed_to(
     monkeypatch.setenv("PATH", str(tmp_path))
     program(tmp_path, "docker", "echo other:5000/digits@sha256:1; echo registry:5000/digits@sha256:2")
     assert Builder("docker", "").pushed_digest("registry:5000/digits:1.0", tmp_path / "none") == "sha256:2"
+
+
+def test_the_digest_is_found_although_docker_leaves_out_its_own_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(tmp_path, "docker", "echo mine/digits@sha256:3")
+    docker = Builder("docker", "")
+    assert docker.pushed_digest("docker.io/mine/digits:1.0", tmp_path / "none") == "sha256:3"
+    with pytest.raises(
+        Refused, match="lab/digits:1: was pushed, but docker shows no digest of it: mine/digits@sha256:3"
+    ):
+        docker.pushed_digest("lab/digits:1", tmp_path / "none")
 
 
 @pytest.mark.parametrize(

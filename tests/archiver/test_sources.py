@@ -29,6 +29,20 @@ def build():
 def fails():
     raise RuntimeError("no licence")
 
+def ends():
+    raise SystemExit(3)
+
+def elsewhere():
+    import os
+    os.chdir("/")
+    return Net()
+
+def half():
+    return Net().half()
+
+def empty():
+    return nn.Linear(3, 2, device="meta")
+
 number = 7
 
 def no_module():
@@ -84,6 +98,16 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      "`number`", id="a factory that is a number"),
         pytest.param({"model.source": "./model.py:fails"}, "DIR/spec.yaml: `model.source`: `./model.py:fails` failed: "
                      "RuntimeError: no licence", id="a factory that fails"),
+        pytest.param({"model.source": "./model.py:ends"}, "DIR/spec.yaml: `model.source`: `./model.py:ends` ended the "
+                     "program, with exit code 3\n\nhint: put what a training does under `if __name__ == \"__main__\":`",
+                     id="a factory that ends the program"),
+        pytest.param({"model.source": "./script.py:build"}, "DIR/spec.yaml: `model.source`: `DIR/script.py` ended the "
+                     "program, with exit code 2", id="a script that parses its arguments"),
+        pytest.param({"model.source": "./model.py:half"}, "`layer.weight` of `./model.py:half` is float16, allowed: "
+                     "float32 values\n\nhint: return `network.float()`, and choose `precision: bf16` in the spec",
+                     id="a network in half precision"),
+        pytest.param({"model.source": "./model.py:empty"}, "`weight` of `./model.py:empty` is on the device `meta`, "
+                     "without values, allowed: float32 values", id="a network without values"),
         pytest.param({"model.source": "./model.py:no_module"}, "DIR/spec.yaml: `model.source`: `./model.py:no_module` "
                      "returned `str`, allowed: a `torch.nn.Module`", id="a factory of something else"),
         pytest.param({"model.source": "./gone.py:build"}, "DIR/spec.yaml: `model.source`: no such file: `DIR/gone.py`",
@@ -97,6 +121,12 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
         pytest.param({"model.weights": "./broken.safetensors"}, "DIR/spec.yaml: `model.weights`: "
                      "`DIR/broken.safetensors` cannot be read: Error while deserializing header: header too large",
                      id="broken weights"),
+        pytest.param({"model.weights": "./cut.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/cut.pt` cannot be read: "
+                     "EOFError, it may be cut off", id="weights that are cut off"),
+        pytest.param({"model.weights": "./levels.pt"}, "DIR/spec.yaml: `model.weights`: `layer.weight` of "
+                     "`DIR/levels.pt` is int8, but float32 in `./model.py:build`", id="quantised weights"),
+        pytest.param({"model.weights": "./tensors.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/tensors.pt` cannot be read: "
+                     "Unsupported operand", id="safetensors under another name"),
         pytest.param({"model.weights": "./whole.pt"}, "it holds code, not only weights: save `model.state_dict()`, best "
                      "as safetensors", id="a pickled model"),
         pytest.param({"model.weights": "./checkpoint.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/checkpoint.pt` holds "
@@ -113,12 +143,47 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
 def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: str, folder: Path) -> None:
     (folder / "broken.py").write_text("import nowhere\n", encoding="utf-8")
     (folder / "broken.safetensors").write_bytes(b"\xff" * 64)
+    (folder / "script.py").write_text(
+        "import argparse\nargparse.ArgumentParser().parse_args(['x'])\n", encoding="utf-8"
+    )
     torch.save(nn.Linear(3, 2), folder / "whole.pt")
+    (folder / "cut.pt").write_bytes(b"")
+    levels = {"layer.weight": torch.ones(2, 3, dtype=torch.int8), "layer.bias": torch.ones(2)}
+    torch.save(levels, folder / "levels.pt")
+    save_file(levels, folder / "tensors.pt")
     weights = {"a": torch.ones(1)}
     torch.save({"student": weights, "ema": weights, "epoch": 3}, folder / "checkpoint.pt")
     torch.save([torch.ones(1)], folder / "list.pt")
     torch.save({"a": torch.ones(1)}, folder / "other.pt")
     assert expected in message(folder, changes)
+
+
+def test_a_state_dict_with_other_things_beside_it_is_loaded_and_a_copy_of_it_is_noted(folder: Path) -> None:
+    state = {"layer.weight": torch.full((2, 3), 7.0), "layer.bias": torch.zeros(2)}
+    average = {name: value + 1 for name, value in state.items()}
+    torch.save({**state, "config": {"width": 3}, "ema": average}, folder / "flat.pt")
+    loaded = load(folder, {"model.weights": "./flat.pt"})
+    assert torch.equal(loaded.network.state_dict()["layer.weight"], state["layer.weight"])
+    assert loaded.notes == ("`flat.pt` also holds weights under `ema`; those under no key are used",)
+
+
+def test_labels_are_utf8_with_or_without_the_mark_of_windows(folder: Path) -> None:
+    changes = {
+        "model.handler": "image",
+        "model.inputs": None,
+        "model.image": {"height": 4, "width": 4},
+        "model.labels": "./labels.txt",
+    }
+    (folder / "labels.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n\r\n")
+    assert load(folder, changes).labels == ("cat", "dog")
+    (folder / "labels.txt").write_bytes(b"caf\xe9\n")
+    assert message(folder, changes).startswith("DIR/spec.yaml: `model.labels`: `DIR/labels.txt` is not UTF-8: ")
+
+
+def test_a_factory_that_changes_the_current_folder_does_so_only_for_itself(folder: Path) -> None:
+    before = Path.cwd()
+    load(folder, {"model.source": "./model.py:elsewhere"})
+    assert Path.cwd() == before
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model", "anything"])

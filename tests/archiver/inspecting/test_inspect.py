@@ -118,3 +118,16 @@ def test_a_path_out_of_the_folder_is_damage(tmp_path: Path) -> None:
 def test_a_record_of_another_form_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=RECORD):
         inspect(archive(tmp_path / "m.mar", {RECORD: b"{}"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        ("source/json.py", b"", "source/json.py: would replace the module `json` in a worker"),
+        ("model-config.yaml", b'{minWorkers: 1, "useVenv": yes}', "model-config.yaml: installs packages, by `useVenv`"),
+        (".", b"x", ".: would overwrite a member of another name"),
+    ],
+)
+def test_what_hides_from_a_first_look_is_found(name: str, data: bytes, expected: str, tmp_path: Path) -> None:
+    report = inspect(archive(tmp_path / "m.mar", {name: data}))
+    assert (*report.code, *report.damage) == (expected,)
