@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-INTERRUPTED = 130
+DEFECT, INTERRUPTED = 70, 130
 EXIT_CODES = f"""\
 exit codes:
   0    done
   1    the answer is no: FAIL, differences, errors found
   2    the input is wrong
   3    the measurement cannot be trusted
+  {DEFECT}   a defect of marina itself
   {INTERRUPTED}  interrupted"""
 DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
 BUILD = Path("build")

@@ -92,7 +92,8 @@ def manifests(options: argparse.Namespace) -> int:
         elif differing:
             print("\n".join(difference.diff for difference in differing))
             command = localised(f"marina manifests {options.spec} --format {options.format}", options.spec)
-            print(f"{len(differing)} files differ: {command}")
+            count = "1 file differs" if len(differing) == 1 else f"{len(differing)} files differ"
+            print(f"{count}: {command}")
         else:
             print(f"{options.check}: the same as rendered from the spec")
         return 1 if differing else 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
-from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, HelpFormatter, print_json
+from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, print_json
 from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import coloured, completion, localised, prepare_streams
@@ -41,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception:
+        # Python would exit with 1, which means that the answer is no.
+        traceback.print_exc()
+        print("this is a defect of marina: please report it, with the lines above", file=sys.stderr)
+        return DEFECT
 
 
 def _typed_spec(options: argparse.Namespace) -> Path | None:

@@ -48,6 +48,7 @@ def simulate(options: argparse.Namespace) -> int:
 
     _check_ranges(options)
     if options.recorded:
+        _refuse_beside_recorded(options)
         comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
         if options.json:
             print_json(comparison.to_data())
@@ -70,6 +71,15 @@ def simulate(options: argparse.Namespace) -> int:
         progress.say(f"note: assumed, not measured: {assumption}")
     print(f"{simulation.to_text()}\n{page}")
     return 0
+
+
+def _refuse_beside_recorded(options: argparse.Namespace) -> None:
+    """A recording tells everything that these options would, and their values would be ignored."""
+    from config.errors import InputError
+
+    for name in ("knee", "cold_start", "node_time", "forecast", "scale_up_window"):
+        if getattr(options, name) not in (None, False, 0):
+            raise InputError(f"`--{name.replace('_', '-')}`: not with `--recorded`, which replays what was recorded")
 
 
 def _check_ranges(options: argparse.Namespace) -> None:

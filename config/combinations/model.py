@@ -40,6 +40,9 @@ def _input_ranges(spec: Spec) -> Conflicts:
     for name, tensor in (spec.model.inputs or {}).items():
         if tensor.min is not None and tensor.max is not None and tensor.min > tensor.max:
             yield f"model.inputs.{name}.min", f"got {tensor.min:g}, but `max` is {tensor.max:g}", None
+        if tensor.dtype == "uint8" and tensor.min is not None and tensor.min < 0:
+            # Shorter rows are padded with it.
+            yield f"model.inputs.{name}.min", f"got {tensor.min:g}, allowed for `uint8`: 0 or more", None
 
 
 @rule("model.inputs")

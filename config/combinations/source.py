@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os.path import isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
+from os.path import exists, isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
 from pathlib import Path
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
@@ -75,6 +75,7 @@ def _named_files_exist(spec: Spec) -> Conflicts:
         "model.source": None if model.from_torchvision or model.folder else model.source.partition(":")[0],
         "model.handler": None if model.handler in HANDLERS else model.handler.partition(":")[0],
         "model.labels": None if model.labels == "imagenet" else model.labels,
+        "load.replay": spec.load.replay,
         "load.sample": spec.load.sample,
     }
     if model.weights and model.weights.endswith(WEIGHT_SUFFIXES):
@@ -82,6 +83,9 @@ def _named_files_exist(spec: Spec) -> Conflicts:
     for field, file in named.items():
         if file and not isfile(spec.path(file)):
             yield field, f"no such file: `{spec.path(file)}`", _hint_for_missing(spec, field, file)
+    for file in spec.load.samples or {}:
+        if not exists(spec.path(file)):
+            yield f"load.samples.{file}", f"no such file or folder: `{spec.path(file)}`", None
     for number, file in enumerate(model.files):
         if not isfile(spec.path(file)):
             yield f"model.files.{number}", f"no such file: `{spec.path(file)}`", None

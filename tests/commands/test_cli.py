@@ -77,6 +77,22 @@ def test_a_wrong_spec_exits_with_2_and_nothing_on_stdout(tmp_path: Path, capsys:
     assert err == f"error: {spec}:2: `modle`: unknown field, did you mean `model`?\n"
 
 
+def test_a_defect_of_marina_is_no_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("out of tune")
+
+    monkeypatch.setattr("config.load.load_spec", fail)
+    assert marina.main(["check", str(DIGITS)]) == 70
+    err = capsys.readouterr().err
+    assert "RuntimeError: out of tune" in err
+    assert err.endswith("this is a defect of marina: please report it, with the lines above\n")
+
+
+def test_options_that_a_recording_would_ignore_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["simulate", "--recorded", str(tmp_path / "hpa.jsonl"), "--cold-start", "5"]) == 2
+    assert capsys.readouterr().err == "error: `--cold-start`: not with `--recorded`, which replays what was recorded\n"
+
+
 def test_a_wrong_spec_as_json_lists_its_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text("name: x\nmodle: {}\n", encoding="utf-8")

@@ -99,6 +99,8 @@ ERRORS: list[Any] = [
                  "inputs are described by `inputs`\n\nhint: delete `image`", id="an image of a tensor model"),
     pytest.param(FILE_SOURCE | {"model.labels": "l.txt"}, "spec.yaml:10: `model.labels`: not for the `tensor` handler, "
                  "whose answers have no classes\n\nhint: delete `labels`", id="labels of a tensor model"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [3], "dtype": "uint8", "min": -1}}}, "spec.yaml:11: "
+                 "`model.inputs.x.min`: got -1, allowed for `uint8`: 0 or more", id="a limit that the type lacks"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [3], "min": 2, "max": 1}}}, "spec.yaml:10: "
                  "`model.inputs.x.min`: got 2, but `max` is 1", id="an empty range"),
     pytest.param({"model.image": IMAGE | {"top_k": 0}}, "spec.yaml:8: `model.image.top_k`: got 0, but answers of the "

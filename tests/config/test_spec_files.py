@@ -24,6 +24,7 @@ def error_of(data: dict[str, Any], file: Path) -> SpecError:
         pytest.param("model.labels", "labels.txt", "no such file", id="labels"),
         pytest.param("model.calibration", "calibration", "no such folder", id="calibration"),
         pytest.param("load.sample", "cat.jpg", "no such file", id="sample"),
+        pytest.param("load.replay", "day.csv", "no such file", id="trace"),
     ],
 )
 def test_a_missing_file_is_named_with_its_whole_path(field: str, file: str, text: str, tmp_path: Path) -> None:
@@ -31,6 +32,14 @@ def test_a_missing_file_is_named_with_its_whole_path(field: str, file: str, text
     error = error_of(data, tmp_path / "spec.yaml")
     assert [problem.text for problem in error.problems] == [f"{text}: `{tmp_path / file}`"]
     assert parse_spec(yaml.safe_dump(data), tmp_path / "spec.yaml", files=False).name == "shells"
+
+
+def test_a_missing_sample_of_several_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    error = error_of(changed({"load.samples": {"pages/": 1, "cat.jpg": 3}}), tmp_path / "spec.yaml")
+    assert [(problem.field, problem.text) for problem in error.problems] == [
+        ("load.samples.cat.jpg", f"no such file or folder: `{tmp_path / 'cat.jpg'}`")
+    ]
 
 
 @pytest.mark.parametrize("field", ["model.labels", "model.calibration", "load.sample"])

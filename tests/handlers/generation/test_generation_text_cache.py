@@ -94,7 +94,11 @@ def test_parameters_that_change_the_answer_are_in_the_key(rounds: Rounds, change
     assert is_computed(rounds, COMPLETIONS, completion(**change))
 
 
-@pytest.mark.parametrize("change", [{"user": "me"}, {"prompt_cache_key": "mine"}, {"seed": 5}, {"top_p": 0.5}, {"metadata": {"a": "b"}}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"user": "me"}, {"prompt_cache_key": "mine"}, {"seed": 5}, {"top_p": 0.5}, {"metadata": {"a": "b"}}],
+    ids=str,
+)
 def test_parameters_that_do_not_change_a_greedy_answer_are_not_in_the_key(
     rounds: Rounds, change: dict[str, object]
 ) -> None:
