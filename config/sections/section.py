@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -79,20 +80,31 @@ def is_valid(text: str, parse: Callable[[str], object]) -> bool:
     return True
 
 
+def check_port(url: str) -> str:
+    """The address; ValueError if its host or its port cannot be one."""
+    try:
+        in_range = urlsplit(url).port != 0
+    except ValueError:
+        in_range = False
+    if not in_range:
+        raise ValueError("allowed: an address with a host and a port from 1 to 65535")
+    return url
+
+
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
 Version = Annotated[str, StringConstraints(pattern=_VERSION)]
 Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
 ObjectName = Annotated[str, StringConstraints(pattern=_OBJECT)]
 NamespacedName = Annotated[str, StringConstraints(pattern=_NAMESPACED)]
 Taint = Annotated[str, StringConstraints(pattern=_TAINT)]
-Url = Annotated[str, StringConstraints(pattern=_URL)]
+Url = Annotated[str, StringConstraints(pattern=_URL), AfterValidator(check_port)]
 ImageName = Annotated[str, StringConstraints(pattern=_IMAGE)]
 InsidePath = Annotated[str, StringConstraints(pattern=_INSIDE)]
 HostName = Annotated[str, StringConstraints(pattern=_HOST)]
 Registry = Annotated[str, StringConstraints(pattern=_REGISTRY)]
 PageUrl = Annotated[str, StringConstraints(pattern=_PAGE)]
 DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
-RedisUrl = Annotated[str, StringConstraints(pattern=_REDIS)]
+RedisUrl = Annotated[str, StringConstraints(pattern=_REDIS), AfterValidator(check_port)]
 HeaderName = Annotated[str, StringConstraints(pattern=_HEADER)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=_ABSOLUTE)]
 UrlPath = Annotated[str, StringConstraints(pattern=_URL_PATH)]

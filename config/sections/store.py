@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from config.sections.section import AbsolutePath, ImageName, InsidePath, ObjectName, Section
+from config.sections.section import AbsolutePath, ImageName, InsidePath, ObjectName, Section, check_port
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
 
@@ -58,6 +58,7 @@ class ModelStore(Section):
     def _without_secrets(cls, url: str | None) -> str | None:
         if url is None:
             return url
+        check_port(url)
         if "@" in urlsplit(url).netloc:
             raise ValueError("allowed: an address without user and password, which anyone who may read pods would see")
         if not _ADDRESS.fullmatch(url):

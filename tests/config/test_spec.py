@@ -179,6 +179,13 @@ ERRORS: list[Any] = [
                  "`requests`, "
                  "`waiting`",
                  id="a metric that is none"),
+    pytest.param({"scaling.prometheus": "http://prometheus:99999"}, "spec.yaml:6: `scaling.prometheus`: got "
+                 "`http://prometheus:99999`, allowed: an address with a host and a port from 1 to 65535", id="no port"),
+    pytest.param({"serving.cache": {"redis": "redis://cache:70000"}}, "spec.yaml:7: "
+                 "`serving.cache.redis`: got `redis://cache:70000`, allowed: an address with a host and a port from "
+                 "1 to 65535", id="no port of Redis"),
+    pytest.param({"kubernetes.model": {"url": "https://[store/a.mar"}}, "spec.yaml:7: `kubernetes.model.url`: got "
+                 "`https://[store/a.mar`, allowed: an address with a host and a port from 1 to 65535", id="no host"),
     pytest.param({"scaling.prometheus": "prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got "
                  "`prometheus:9090`, allowed: an address that begins with `http://` or `https://`",
                  id="an address without its scheme"),
