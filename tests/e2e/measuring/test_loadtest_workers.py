@@ -135,8 +135,8 @@ def test_a_pod_that_dies_makes_the_run_invalid_and_is_named(url: str, tmp_path: 
     pods[2].communicate(timeout=90)
     pods[1].communicate()
     measured, _ = read_record_lines(output.splitlines())
-    # What the others sent is all there.
-    assert measured.sent == measured.finished > 0
+    # What the others sent is there; what was open when they were told to stop was given up.
+    assert measured.sent >= measured.finished > 0
     assert len(measured.generators) == PARTS - 1
     verdict = judge(measured, OBJECTIVE)
     assert verdict.status == "INVALID"
