@@ -3,7 +3,11 @@ Prometheus."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +108,18 @@ def replace_folder(folder: Path, texts: dict[str, str]) -> None:
             file = fresh / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-        if folder.exists():
-            folder.rename(old)
-        fresh.rename(folder)
+        with _locked(folder.parent):
+            if folder.exists():
+                folder.rename(old)
+            fresh.rename(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps out other processes and threads that do the same in this folder; the kernel ends it with the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from k8s.manifests import LoadJob, load_objects
 from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.manifests.writing import write_manifests
+from k8s.manifests.writing import replace_folder, write_manifests
 from k8s.manifests.yaml_text import to_yaml
 
 CUSTOM = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
@@ -277,3 +278,15 @@ def test_the_plan_of_a_load_is_as_large_as_its_bytes() -> None:
     job = LoadJob("digits-load", "registry.local/loadtest:1", "é" * 600_000, parts=1, seconds=1)
     with pytest.raises(InputError, match="a plan of 1,200,000 bytes, allowed in a ConfigMap: 1,000,000"):
         load_objects(planned(), job)
+
+
+def test_two_that_write_the_same_folder_at_once_both_write_it_whole(tmp_path: Path) -> None:
+    def write(text: str) -> None:
+        for _ in range(25):
+            replace_folder(tmp_path / "manifests", {"a.yaml": text, "b.yaml": text})
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(write, text) for text in "xyz"]:
+            done.result()
+    assert len({file.read_text() for file in (tmp_path / "manifests").iterdir()}) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["manifests"]
