@@ -88,7 +88,7 @@ class _InputSearch:
 
     def describe(self, guess: Guess, rows: int) -> InferredInputs:
         """The result for a guess that works: limits on its values, varying lengths, and notes for the user."""
-        guess, notes = self._limit_values(guess, rows)
+        guess, notes = self._limit_values(self._prefer_floats(guess, rows), rows)
         guess = self._drop_unused_columns(guess, rows)
         # Without the search's deadline, which may have passed.
         result = try_inputs(self._network, self._values(guess, rows))
@@ -277,6 +277,17 @@ class _InputSearch:
                 smaller = (*guess[:at], narrow, *guess[at + 1 :])
                 if at not in self._given and columns < tensor.shape[0] and self._try(smaller, rows).outputs is not None:
                     guess = smaller
+        return guess
+
+    def _prefer_floats(self, guess: Guess, rows: int) -> Guess:
+        """Lets inputs have fractions, if the model takes whole numbers there only because it takes any."""
+        for at, tensor in enumerate(guess):
+            argument, is_mask = self._arguments[at], "mask" in self._names[at]
+            if tensor.dtype != "int64" or argument.dtype or argument.is_length or is_mask or at in self._given:
+                continue
+            floats = (*guess[:at], replace(tensor, dtype="float32", least=None, most=None), *guess[at + 1 :])
+            if try_inputs(self._network, self._values(floats, rows)).outputs is not None:
+                guess = floats
         return guess
 
     def _limit_values(self, guess: Guess, rows: int) -> tuple[Guess, list[str]]:

@@ -106,6 +106,11 @@ FOUND: list[Any] = [
         {"history": ids(128, 49), "user": ids(None, 8), "numbers": floats(3)},
         id="a bag and a number of things",
     ),
+    pytest.param(
+        Net(lambda self, words, scale: self.f(self.e(words).mean(1)) * scale, e=nn.Embedding(50, 8), f=nn.Linear(8, 3)),
+        {"words": ids(128, 49), "scale": floats(1)},
+        id="a factor",
+    ),
     pytest.param(nn.Linear(3, 2).double(), {"input": {"shape": [3], "dtype": "float64"}}, id="doubles"),
     pytest.param(Net(halves, a=nn.Linear(3, 2), b=nn.Linear(5, 2)), {"x": floats(8)}, id="halves"),
 ]
