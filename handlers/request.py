@@ -132,7 +132,13 @@ class Request:
 
     @cached_property
     def _parsed(self) -> object:
-        return self._value if self.is_decoded else parse_json(self._value, max_values=self.max_values)
+        if self.is_decoded:
+            return self._value
+        if (coding := self.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+            # TorchServe passes the body on as it came.
+            allowed = "a body that is not compressed"
+            raise Unsupported("the body is compressed", field="content-encoding", got=coding, allowed=allowed)
+        return parse_json(self._value, max_values=self.max_values)
 
     def _find_part(self) -> str:
         for name in _BODY_NAMES:

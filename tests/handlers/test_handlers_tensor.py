@@ -1,3 +1,4 @@
+import gzip
 import io
 
 import numpy as np
@@ -235,3 +236,14 @@ def test_a_boolean_of_npy_is_a_byte_of_zero_or_one(tmp_path):
 def test_long_string_in_a_list_takes_no_memory(double):
     (reply,) = ask(double, b'["' + b"x" * 1_000_000 + b'"' + b',""' * 500_000 + b"]")
     assert reply.status == 422
+
+
+def test_a_compressed_body_is_refused_as_what_it_is(double):
+    (reply,) = ask(double, gzip.compress(b"[[0,1,2],[3,4,5]]"), headers={"content-encoding": "gzip"})
+    assert reply.status == 415
+    assert reply.json() == {
+        "error": "the body is compressed",
+        "field": "content-encoding",
+        "got": "gzip",
+        "allowed": "a body that is not compressed",
+    }
