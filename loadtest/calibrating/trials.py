@@ -178,7 +178,10 @@ class RateTrials:
     def _say_how_long(self, rate: float) -> None:
         minutes = max(1, round(self._options.usual_s(rate, self._objective) / 60))
         most_s = self._options.max_duration_s
-        bound = f"at most {max(1, round(most_s / 60))}" if most_s else "`--max-duration` limits it"
+        bound = "`--max-duration` limits it"
+        if most_s:
+            is_short = most_s < 60 * minutes
+            bound = f"{'but ' if is_short else ''}`--max-duration` ends it after {max(1, round(most_s / 60))}"
         text = f"  about {figure(rate)} requests/s: measuring takes about {minutes} minutes, {bound}"
         self._session.progress.say(text)
 
