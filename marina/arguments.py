@@ -29,7 +29,12 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def add_verb(
-    verbs: Any, run: Callable[[argparse.Namespace], int], text: str, *examples: str, spec: bool = True
+    verbs: Any,
+    run: Callable[[argparse.Namespace], int],
+    text: str,
+    *examples: str,
+    spec: bool = True,
+    exit_codes: str = EXIT_CODES,
 ) -> argparse.ArgumentParser:
     """Adds a verb, named after the function `run`, with the options --json and --quiet, and with examples in its help;
     with `spec`, it takes a spec as an argument."""
@@ -37,7 +42,7 @@ def add_verb(
         run.__name__,
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
-        epilog="examples:\n  " + "\n  ".join(examples) + f"\n\n{EXIT_CODES}",
+        epilog="examples:\n  " + "\n  ".join(examples) + f"\n\n{exit_codes}",
         formatter_class=HelpFormatter,
     )
     if spec:

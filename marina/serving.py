@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb
+from marina.arguments import DEFECT, add_out_option, add_verb
+
+_EXIT_CODES = f"""\
+exit codes:
+  0    stopped by you, every request answered
+  1    stopped by you, requests unanswered
+  2    the input is wrong
+  4    Java ended by itself
+  5    the model cannot be loaded, or its workers kept failing
+  {DEFECT}   a defect of marina itself"""
 
 
 def add_verbs(verbs: Any) -> None:
@@ -17,6 +26,7 @@ def add_verbs(verbs: Any) -> None:
         "run the server until you stop it",
         "marina serve",
         "marina serve my/spec.yaml --port-base 9000 --host 0.0.0.0",
+        exit_codes=_EXIT_CODES,
     )
     add = add_out_option(added).add_argument
     add("--mar", metavar="FILE", type=Path, help="the MAR to serve (default: DIR/NAME/model.mar)")

@@ -56,8 +56,8 @@ class Serving(Section):
     answers 413, without a body."""
     max_connections: Count = 2048
     """Most connections to the inference port at the same time. When there are more, the one that has been idle longest
-    is closed; if none is idle, the new one is answered 503. It is lowered if the process may not open that many files.
-    Lands in the Java command."""
+    is closed; if none is idle, the new one is answered 503, and beyond half as many more it is closed unanswered. It is
+    lowered if the process may not open that many files. Lands in the Java command."""
     idle_timeout_s: Count = 620
     """A connection that is idle for this long is closed, s. Keep it longer than your load balancer's idle timeout, or
     the load balancer may send a request just as the connection is closed. Lands in the Java command."""

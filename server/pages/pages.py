@@ -71,7 +71,12 @@ def serve_pages(
 
 
 _MISDIRECTED = json_response(
-    421, {"error": "the `Host` header names another site", "field": "host", "allowed": "localhost, or an address"}
+    421,
+    {
+        "error": "the `Host` header names another site",
+        "field": "host",
+        "allowed": "localhost, the name of this machine, or an address",
+    },
 )
 
 
