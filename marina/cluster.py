@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
+from marina.arguments import BUILD, DEFAULT_SPEC, add_out_option, add_verb, print_json
 from marina.terminal import localised
 
 
@@ -91,7 +92,8 @@ def manifests(options: argparse.Namespace) -> int:
             print_json([difference.to_data() for difference in differing])
         elif differing:
             print("\n".join(difference.diff for difference in differing))
-            command = localised(f"marina manifests {options.spec} --format {options.format}", options.spec)
+            where = "" if options.out == BUILD else f" --out {quote(str(options.out))}"
+            command = localised(f"marina manifests {options.spec} --format {options.format}{where}", options.spec)
             count = "1 file differs" if len(differing) == 1 else f"{len(differing)} files differ"
             print(f"{count}: {command}")
         else:

@@ -107,8 +107,9 @@ ROOMS: Rooms = {
 }
 # Of these packages any module may be imported, and only their rooms have doors.
 ANNEXES: Rooms = {
-    "archiver": ("compiling", "containers", "inspecting", "rows", "weights", "own_handler"),
+    "archiver": ("compiling", "containers", "inferring", "inspecting", "rows", "weights", "own_handler"),
     "config": ("combinations", "lint", "pages", "sections"),
+    "handlers": ("caching", "generation", "pictures", "protocols"),
     "marina": ("starting",),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from config.spec import Spec
 from k8s.manifests.objects import ADDONS
@@ -26,28 +27,34 @@ def summary_text(written: WrittenFiles, spec: Spec, output_format: str) -> str:
 
 def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     steps = [
-        (f"marina verify {spec.file}", "checks them, without a cluster"),
-        (f"marina deploy {spec.file}", "applies them, proves that they serve, or rolls back"),
-        (f"kubectl apply --server-side -f {written.folder}", "by hand; -k does the same"),
+        (_command("verify", written, spec), "checks them, without a cluster"),
+        (_command("deploy", written, spec), "applies them, proves that they serve, or rolls back"),
+        (f"kubectl apply --server-side -f {quote(str(written.folder))}", "by hand; -k does the same"),
     ]
     folders = dict.fromkeys(str(Path(name).parent) for name in written.files if "/" in name)
     steps += [
-        (f"kubectl apply --server-side -f {written.folder / name}", f"if the cluster has {ADDONS[name]}")
+        (f"kubectl apply --server-side -f {quote(str(written.folder / name))}", f"if the cluster has {ADDONS[name]}")
         for name in folders
     ]
     if spec.scaling.autoscaler == "hpa":
         values = written.folder.parent / "prometheus/adapter-values.yaml"
         install = "helm upgrade --install prometheus-adapter prometheus-community/prometheus-adapter"
         where = spec.kubernetes.monitoring.namespace
-        steps.append((f"{install} -n {where} -f {values}", "once per cluster"))
+        steps.append((f"{install} -n {where} -f {quote(str(values))}", "once per cluster"))
     return steps
+
+
+def _command(verb: str, written: WrittenFiles, spec: Spec) -> str:
+    """The verb with this spec, and with the folder of its files if that is not the default."""
+    out = written.folder.parents[1]
+    return f"marina {verb} {quote(str(spec.file))}" + ("" if out == Path("build") else f" --out {quote(str(out))}")
 
 
 def _for_helm(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     namespace = spec.kubernetes.namespace
     # Helm keeps its release in the namespace, which must therefore exist before any object of the chart.
     make = " --create-namespace --set createNamespace=false" if spec.kubernetes.create_namespace else ""
-    install = f"helm upgrade --install {spec.name} {written.folder} -n {namespace}{make}"
+    install = f"helm upgrade --install {spec.name} {quote(str(written.folder))} -n {namespace}{make}"
     return [
         (install, "values.yaml lists what you can change"),
         (f"helm test {spec.name} -n {namespace}", "sends an inference"),
@@ -55,7 +62,8 @@ def _for_helm(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
 
 
 def _for_kserve(written: WrittenFiles) -> list[tuple[str, str]]:
+    apply = f"kubectl apply --server-side -f {quote(str(written.folder))}"
     return [
-        (f"marina verify --dir {written.folder}", "checks them, without a cluster"),
-        (f"kubectl apply --server-side -f {written.folder}", "if the cluster has KServe"),
+        (f"{apply} --dry-run=server", "asks the cluster whether it takes them"),
+        (apply, "if the cluster has KServe"),
     ]

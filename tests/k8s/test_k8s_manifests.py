@@ -290,3 +290,20 @@ def test_two_that_write_the_same_folder_at_once_both_write_it_whole(tmp_path: Pa
             done.result()
     assert len({file.read_text() for file in (tmp_path / "manifests").iterdir()}) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["manifests"]
+
+
+@pytest.mark.parametrize("output_format", ["files", "kserve"])
+def test_the_commands_to_type_next_are_for_these_files(
+    output_format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "of mine"
+    assert marina.main(["manifests", str(DIGITS), "--format", output_format, "--out", str(out)]) == 0
+    commands = capsys.readouterr().out.partition("next\n")[2]
+    if output_format == "files":
+        assert f"marina verify {DIGITS} --out '{out}'" in commands
+        assert f"marina deploy {DIGITS} --out '{out}'" in commands
+        assert f"kubectl apply --server-side -f '{out}/digits/manifests'" in commands
+    else:
+        # `marina verify` does not know the kinds of KServe.
+        assert "marina verify" not in commands
+        assert f"kubectl apply --server-side -f '{out}/digits/kserve' --dry-run=server" in commands
