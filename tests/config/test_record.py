@@ -31,6 +31,7 @@ def test_a_damaged_package_record_is_an_input_error(damaged: bytes, tmp_path: Pa
         read_package(tmp_path)
 
 
+@pytest.mark.slow
 def test_processes_that_write_the_same_record_never_publish_half_of_it(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from config.record import write_json\n"

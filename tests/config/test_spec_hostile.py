@@ -40,6 +40,7 @@ def test_an_alias_that_contains_itself_is_one_error(text: str) -> None:
     assert error.endswith("nested more than 60 deep, or an alias that contains itself")
 
 
+@pytest.mark.slow
 def test_merges_of_thousands_of_entries_are_one_error() -> None:
     entries = ", ".join(f"k{number}: 1" for number in range(18_000))
     (error,) = errors_of(f"serving: &a {{{entries}}}\nload: {{<<: [{', '.join(['*a'] * 90_000)}]}}\n")

@@ -48,6 +48,7 @@ def test_an_instance_is_found_whose_arguments_have_lines_of_their_own() -> None:
     assert [(pickle.file, pickle.reasons) for pickle in pickles] == [("a.bin at byte 2", ("calls os system",))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "data", "expected"),
     [

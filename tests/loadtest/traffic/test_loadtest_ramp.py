@@ -97,6 +97,7 @@ def test_an_objective_that_held_up_to_the_end_of_a_ramp_passes(promised: float |
     assert judge_ramp(run, ramp_result(run, schedule.ramp, objective), objective).status == "PASS"
 
 
+@pytest.mark.slow
 def test_many_rates_judged_at_once_break_or_hold_no_objective_by_chance() -> None:
     verdicts = set()
     for share in (0.009, 0.012):
