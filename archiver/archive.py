@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from config.errors import ArchiveError
-from config.record import RECORD, Record, file_sha256
+from config.record import RECORD, Record, file_sha256, partial_file
 
 ENTRY = "marina_entry.py"
 # A file of such a name in the archive would be imported instead of a module that a worker needs.
@@ -52,8 +52,7 @@ def write_archive(folder: Path, record: Record, mar: Path) -> None:
     """Writes the folder and its record as a MAR, which appears under its name only once it is complete."""
     (folder / RECORD).write_text(record.json_text(), encoding="utf-8")
     mar.parent.mkdir(parents=True, exist_ok=True)
-    # The process is in its name, because two that write at the same time must not write into the same file.
-    partial = mar.with_name(f".{mar.name}.{os.getpid()}.partial")
+    partial = partial_file(mar)
     try:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
             for name in _files(folder):

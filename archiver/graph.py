@@ -67,6 +67,8 @@ def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
 def limited_inputs(spec: Spec, source: Source, program: ExportedProgram) -> tuple[Port, ...]:
     """The inputs, limited to the rows of the table from which the model picks by them. Another number, from a hostile
     client, may end the worker. Raises SourceError if the spec allows one."""
+    if spec.model.handler != "tensor":
+        return source.inputs
     names = list(program.graph_signature.user_inputs)
     if source.lengths is not None and source.lengths.mask is not None:
         del names[source.lengths.mask]
@@ -75,7 +77,7 @@ def limited_inputs(spec: Spec, source: Source, program: ExportedProgram) -> tupl
 
 
 def _limited(spec: Spec, port: Port, node: torch.fx.Node) -> Port:
-    if spec.model.handler != "tensor" or (rows := picked_rows(node)) is None:
+    if (rows := picked_rows(node)) is None:
         return port
     low, high = port.min if port.min is not None else 0, port.max if port.max is not None else rows - 1
     for name, value in (("min", low), ("max", high)):

@@ -29,6 +29,12 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
+class Options(Part):
+    """The base of a stage's options, whose numbers are finite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
 class Document(Part):
     """The base of records with a file of their own; the field `schema_` is the file's `schema`."""
 
@@ -274,10 +280,14 @@ def write_json(file: Path, data: dict[str, Any]) -> None:
     write_text(file, json.dumps(data, indent=2, sort_keys=True) + "\n")
 
 
+def partial_file(file: Path) -> Path:
+    """Where this process writes a file before it moves it into place; two may write the same file at once."""
+    return file.with_name(f".{file.name}.{os.getpid()}.partial")
+
+
 def write_text(file: Path, text: str) -> None:
     """Writes a text file; a reader sees the old file or the new one, never half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own, because two processes may write the same record.
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial = partial_file(file)
     partial.write_text(text, encoding="utf-8")
     partial.replace(file)

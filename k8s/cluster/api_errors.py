@@ -21,7 +21,7 @@ _FORBIDDEN = re.compile(
 # A patch that the schema refuses is also answered with 500, but retrying does not help.
 _FINAL = re.compile(r"field not declared in schema|typed patch object|strict decoding error")
 # How much of an answer that is no document is shown.
-_SHOWN = 60
+SHOWN = 60
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 
 
@@ -86,7 +86,7 @@ def api_error(status: int, reason: str, data: bytes, headers: Mapping[str, str])
         body = {}
     # Only a proxy in front of the API server answers without a message: often with a page of HTML.
     plain = " ".join(data.decode(errors="replace").split())
-    text = body.get("message") or f"the answer was {status} {reason}" + (f": `{plain[:_SHOWN]}`" if plain else "")
+    text = body.get("message") or f"the answer was {status} {reason}" + (f": `{plain[:SHOWN]}`" if plain else "")
     error = ApiError(status, str(text), body=body, headers=headers)
     error.hint = _hint(error)
     return error

@@ -18,15 +18,13 @@ from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
 from kubernetes.dynamic.resource import Resource
 
 from config.errors import ClusterError
-from k8s.cluster.api_errors import ApiError, api_error
+from k8s.cluster.api_errors import SHOWN, ApiError, api_error
 from k8s.cluster.reference import MANAGER, Document, Ref
 from k8s.cluster.transport import CONNECT_S, READ_S, Transport, translated
 
 # This part of the client library has no types.
 _DYNAMIC: Any = dynamic.DynamicClient
 _DISOWN_TRIES = 5
-# How much of an answer that is no document is shown.
-_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ class Cluster:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            start = response.data[:_SHOWN].decode(errors="replace")
+            start = response.data[:SHOWN].decode(errors="replace")
             text = f"{self.server} (context `{self.context}`) does not answer as an API server does: `{start}`"
             raise ClusterError(text, hint="check `server` of the context; does a proxy ask for a login?")
         return Applied(document, warnings)

@@ -110,8 +110,10 @@ def _render_with_placeholders(plan: Plan, values: Values) -> Files:
 
 
 def _without_tests(patch: Patch) -> Patch:
-    operations = tuple(operation for operation in patch.operations or () if operation["op"] != "test")
-    return patch.model_copy(update={"operations": operations}) if patch.operations else patch
+    if patch.operations is None:
+        return patch
+    operations = tuple(operation for operation in patch.operations if operation["op"] != "test")
+    return patch.model_copy(update={"operations": operations})
 
 
 def _template(name: str, documents: list[dict[str, Any]], values: Values) -> str:

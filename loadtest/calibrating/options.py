@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from config.record import Part
+from config.record import Options
 from loadtest.calibrating import knee
 from loadtest.judging import Objective, samples_needed
 from loadtest.scheduling import Arrivals
@@ -21,10 +21,8 @@ _FIRST_LOOK = 0.25
 _USUAL_LENGTHS = 30
 
 
-class CalibrateOptions(Part):
+class CalibrateOptions(Options):
     """The options of `marina calibrate`; None stands for a default that depends on the objective."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
 
     first: Annotated[float, Field(gt=0)] | None = None
     """Rate of the first run, requests/s; default: a little below what short bursts show."""

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from config.record import Part, write_json, write_text
+from config.record import Options, write_json, write_text
 from config.spec import Spec
 from loadtest.comparing.answer_comparison import compare_answers
 from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Round, SideName, Turn, turn_from
@@ -41,10 +41,8 @@ _LONGEST_S, _FEWEST_ROUNDS_ALLOWED = 720.0, 40
 _READY_AGAIN_S = 30.0
 
 
-class CompareOptions(Part):
+class CompareOptions(Options):
     """The options of `marina compare`; None stands for a default that depends on the objective."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
 
     rate: Annotated[float, Field(gt=0)] | None = None
     """Requests/s to both servers; default: the spec's `slo.throughput_rps`."""

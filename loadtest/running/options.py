@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from config.errors import InputError
-from config.record import Part
+from config.record import Options
 from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
 from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, is_undecided, judge, samples_needed
@@ -37,10 +37,8 @@ def stated_rate(given: float | None, spec: Spec, objective: Objective, command: 
     return rate
 
 
-class RunOptions(Part):
+class RunOptions(Options):
     """The options of `marina loadtest`; None stands for a default that depends on the objective."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
 
     rate: Positive | None = None
     """Requests/s; default: the spec's `load.replay`, or its `slo.throughput_rps`."""

@@ -9,6 +9,7 @@ from specs import DIGITS, ROOT
 from test_docs import every_verb
 
 import marina
+from server import Exit
 
 VERBS = tuple(every_verb())
 
@@ -21,6 +22,13 @@ def test_the_help_of_a_verb_has_an_example_and_the_exit_codes(verb: str, capsys:
     text = capsys.readouterr().out
     assert f"  marina {verb} " in text.partition("examples:")[2]
     assert f"exit codes:\n  0    {'stopped by you, every' if verb == 'serve' else 'done'}" in text
+
+
+def test_the_help_of_serve_has_every_exit_code_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        marina.main(["serve", "--help"])
+    text = capsys.readouterr().out
+    assert [code for code in Exit if not re.search(rf"^  {code.value}    \w", text, re.MULTILINE)] == []
 
 
 def test_every_verb_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
