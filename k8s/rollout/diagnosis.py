@@ -170,6 +170,8 @@ def _of_waiting(pod: Document, view: DeploymentView) -> Iterator[Cause]:
                 "unschedulable", name, f"cannot be scheduled: {condition.get('message') or condition.get('reason')}"
             )
             return
+    if _has_sandbox(pod):  # events outlive their cause
+        return
     for event in reversed(view.about(pod)):
         if event.get("reason") in ("FailedMount", "FailedAttachVolume"):
             yield Cause("volume", name, f"a volume cannot be mounted: {event['message']}")
@@ -177,6 +179,13 @@ def _of_waiting(pod: Document, view: DeploymentView) -> Iterator[Cause]:
         if event.get("reason") == "FailedCreatePodSandBox":
             yield Cause("sandbox", name, f"the node cannot start it: {event['message']}")
             return
+
+
+def _has_sandbox(pod: Document) -> bool:
+    """Whether the node has mounted the pod's volumes and made its sandbox. Before Kubernetes 1.29 only the start of a
+    container tells."""
+    started = any((container.get("state") or {}).keys() & {"running", "terminated"} for container in _containers(pod))
+    return started or any(_is(condition, "PodReadyToStartContainers") for condition in _conditions(pod))
 
 
 def _of_containers(pod: Document, view: DeploymentView) -> Iterator[Cause]:

@@ -249,3 +249,17 @@ def test_pods_of_an_older_template_and_ready_pods_have_no_cause() -> None:
     seen = view(old, ready, events=(event("Unhealthy", "Readiness probe failed", "ready"),))
     assert find_causes(seen) == []
     assert describe_problem(ready, seen) == ""
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"conditions": [{"type": "PodReadyToStartContainers", "status": "True"}]},
+        {"initContainerStatuses": [container({"terminated": {"exitCode": 0}})]},
+        {"containerStatuses": [container({"running": {}}) | {"ready": True}]},
+    ],
+    ids=["the kubelet says so", "an init container has run", "it runs"],
+)
+def test_a_node_that_could_not_start_a_pod_at_first_is_no_cause_once_it_has(status: dict[str, Any]) -> None:
+    events = (event("FailedMount", "configmap not found"), event("FailedCreatePodSandBox", "runc create failed"))
+    assert describe_problem(pod(**status), view(events=events)) == ""
