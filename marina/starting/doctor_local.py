@@ -24,9 +24,15 @@ name = torch.cuda.get_device_name(0) if cuda else None
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpu": name}))
 """
 _TORCHVISION = """
-import torch, torchvision
-torchvision.ops.nms(torch.ones(1, 4), torch.ones(1), 0.5)
-print(torchvision.__version__)
+import json, torch
+from archiver.torchvision_import import import_torchvision
+torchvision = import_torchvision()
+try:
+    torchvision.ops.nms(torch.ones(1, 4), torch.ones(1), 0.5)
+except RuntimeError:
+    print(json.dumps({"version": torchvision.__version__, "operators": False}))
+else:
+    print(json.dumps({"version": torchvision.__version__, "operators": True}))
 """
 _BUILDER = """
 from archiver.containers import find_builder
@@ -144,21 +150,16 @@ def _vllm() -> list[ProbeResult]:
 
 
 def _torchvision() -> list[ProbeResult]:
-    wanted_by = "package of `torchvision:NAME`"
     try:
-        return [ProbeResult("torchvision", "ok", f"{python(_TORCHVISION)}, its operators load")]
+        torchvision = json.loads(python(_TORCHVISION))
     except CommandFailed as err:
-        if "torchvision::" not in str(err):
-            return [ProbeResult("torchvision", "missing", str(err), wanted_by, install_command("package"))]
-        text = f"its C++ operators do not fit this torch: {err}"
-        return [
-            ProbeResult(
-                "torchvision",
-                "note",
-                text,
-                "detection models only; classifiers and models of `transformers` work without them",
-            )
-        ]
+        hint = install_command("package")
+        return [ProbeResult("torchvision", "missing", str(err), "package of `torchvision:NAME`", hint)]
+    if torchvision["operators"]:
+        return [ProbeResult("torchvision", "ok", f"{torchvision['version']}, its operators load")]
+    text = f"{torchvision['version']}, but its C++ operators do not fit this torch"
+    wanted_by = "detection models only; classifiers and models of `transformers` work without them"
+    return [ProbeResult("torchvision", "note", text, wanted_by)]
 
 
 def _compiler() -> list[ProbeResult]:

@@ -45,6 +45,8 @@ def test_this_machine_has_everything_that_the_local_flow_needs() -> None:
     assert needed == ["python", "java", "torchserve", "torch", "c++ compiler"]
     assert {findings[name]["state"] for name in needed} == {"ok"}
     assert "its operators load" in findings["torch"]["text"]
+    # A torchvision whose operators do not load is enough for classifiers.
+    assert findings["torchvision"]["state"] in ("ok", "note")
     assert findings["cluster"]["state"] == "missing"
 
 
