@@ -269,8 +269,9 @@ def _with_logs(cause: Cause, view: DeploymentView, logs: Logs | None) -> Cause:
         return cause
     # While an init container crashes, the others wait and have no log.
     container = next(filter(_ended, unready), unready[0])
-    over = bool((container.get("state") or {}).get("waiting")) or cause.kind != "probe"
-    text = logs(cause.subject, container["name"], over and container.get("restartCount", 0) > 0)
+    # Unless it runs again, its newest log is that of the run that crashed: the one before is deleted soon.
+    again = "running" in (container.get("state") or {}) and container.get("restartCount", 0) > 0
+    text = logs(cause.subject, container["name"], again and cause.kind != "probe")
     return replace(cause, lines=tuple(text.splitlines()))
 
 

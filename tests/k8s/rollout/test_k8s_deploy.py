@@ -308,8 +308,8 @@ def test_a_hopeless_revision_is_explained_and_the_one_before_is_restored(
 def test_a_crash_is_shown_with_the_last_log_lines_of_the_run_that_crashed(cluster: Rig) -> None:
     record = cluster.deploy(*documents("crashing:1"))
     assert record.waited
-    assert record.waited.causes[0].lines[-1] == "line 99 of the run before"
-    assert "    | line 99 of the run before" in record.to_text()
+    assert record.waited.causes[0].lines[-1] == "line 99 of this run"
+    assert "    | line 99 of this run" in record.to_text()
 
 
 WAITING = [

@@ -220,16 +220,26 @@ def test_the_same_cause_of_many_pods_is_reported_once_with_their_number() -> Non
     assert [str(cause) for cause in lines] == ["a (and 2 more): cannot be scheduled: no GPU"]
 
 
-def test_the_log_of_the_run_that_crashed_is_shown() -> None:
+@pytest.mark.parametrize(
+    ("state", "previous"),
+    [
+        (waiting("CrashLoopBackOff"), False),
+        ({"terminated": {"exitCode": 1}}, False),
+        ({"running": {}}, True),
+    ],
+    ids=["it waits", "it has just ended", "it runs again"],
+)
+def test_the_log_of_the_run_that_crashed_is_shown(state: dict[str, Any], previous: bool) -> None:
     asked = []
 
-    def logs(pod_name: str, name: str, previous: bool) -> str:
-        asked.append((pod_name, name, previous))
+    def logs(pod_name: str, name: str, of_previous_run: bool) -> str:
+        asked.append((pod_name, name, of_previous_run))
         return "first\nlast"
 
-    crashed = view(pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=1, last={"exitCode": 1})]))
+    crashed = view(pod(containerStatuses=[container(state, restarts=1, last={"exitCode": 1})]))
     assert find_causes(crashed, logs)[0].lines == ("first", "last")
-    assert asked == [("a", "server", True)]
+    # The kubelet deletes the log of the run before the last soon after the last one ends.
+    assert asked == [("a", "server", previous)]
 
 
 def test_the_log_of_an_init_container_that_crashed_is_shown() -> None:
