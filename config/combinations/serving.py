@@ -68,7 +68,8 @@ def _heap_fits_memory(spec: Spec) -> Conflicts:
         others, less = (
             ("Java, models and cached answers", "`cache.mb`, ") if spec.serving.cache else ("Java and models", "")
         )
-        text = f"the largest allowed batches take {worst_mb:.0f} MB on {spec.workers} workers, on top of {others}"
+        workers = "1 worker" if spec.workers == 1 else f"{spec.workers} workers"
+        text = f"the largest allowed batches take {worst_mb:.0f} MB on {workers}, on top of {others}"
         yield "kubernetes.resources.memory", text, f"less {less}`max_request_mb` or `max_batch`, or `memory: auto`"
 
 

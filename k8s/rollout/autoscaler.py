@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from config.quantity import quantity
 from k8s.cluster import Cluster, Document, Ref
 
 
@@ -67,4 +68,8 @@ def _value(metric: Document, which: str) -> str:
     amounts = details.get(which) or {}
     if amounts.get("averageUtilization") is not None:
         return f"{amounts['averageUtilization']} %"
-    return str(amounts.get("averageValue") or amounts.get("value") or "")
+    text = str(amounts.get("averageValue") or amounts.get("value") or "")
+    if not text.endswith("m"):
+        return text
+    number = quantity(text)  # the API writes 8.877 as `8877m`
+    return f"{number:.3g}" if number < 100 else f"{number:.0f}"

@@ -51,7 +51,7 @@ class WaitResult:
 def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: float | None) -> WaitResult:
     """Follows a rollout until its pods are available, or will not be."""
     changed, begun = threading.Event(), time.monotonic()
-    report = _Report(progress)
+    report, noticed_s = _Report(progress), 0.0
     with _followed(cluster, deployment, changed) as follow:
         while True:
             changed.clear()
@@ -60,7 +60,10 @@ def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: fl
             if view is None:
                 return WaitResult(False, f"{deployment} was deleted during the wait", (), seconds=waited_s)
             report.changes_in(view)
-            available, over = availability(view.deployment), _end_reason(view, waited_s, timeout_s)
+            # An autoscaler may change the number of pods during the wait, and the controller then has as long again.
+            noticed_s = waited_s if _is_noticed(view.deployment) else noticed_s
+            available = availability(view.deployment)
+            over = _end_reason(view, waited_s, waited_s - noticed_s, timeout_s)
             if available or over:
                 break
             changed.wait(_TICK_S)
@@ -153,7 +156,7 @@ class _Report:
 def availability(deployment: Document) -> str:
     """How many pods are available, once all are of the current template and available; else empty."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
-    if int(status.get("observedGeneration") or 0) < int(deployment["metadata"].get("generation") or 0):
+    if not _is_noticed(deployment):
         return ""
     updated, total = int(status.get("updatedReplicas") or 0), int(status.get("replicas") or 0)
     available = int(status.get("availableReplicas") or 0)
@@ -163,15 +166,20 @@ def availability(deployment: Document) -> str:
     return f"{available} of {wanted} pods available"
 
 
-def _end_reason(view: DeploymentView, waited_s: float, timeout_s: float | None) -> str:
-    """Why to stop waiting; empty to go on."""
+def _is_noticed(deployment: Document) -> bool:
+    """Whether the Deployment's controller has seen its newest change."""
+    observed = int((deployment.get("status") or {}).get("observedGeneration") or 0)
+    return observed >= int(deployment["metadata"].get("generation") or 0)
+
+
+def _end_reason(view: DeploymentView, waited_s: float, unnoticed_s: float, timeout_s: float | None) -> str:
+    """Why to stop waiting; empty to go on. `unnoticed_s` is how long the newest change has not been noticed."""
     deployment = view.deployment
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
-    noticed = int(status.get("observedGeneration") or 0) >= int(deployment["metadata"].get("generation") or 0)
     ready = sum(map(is_ready, view.new_pods))
     short = f"{ready} of {wanted} new pods ready ({status.get('updatedReplicas') or 0} created)"
-    if not noticed:
-        late = waited_s > _NOTICED_S
+    if not _is_noticed(deployment):
+        late = unnoticed_s > _NOTICED_S
         return f"no controller noticed the change within {_NOTICED_S:g} s: is one running?" if late else ""
     if is_hopeless(view):
         return f"{short}, and waiting will not help"

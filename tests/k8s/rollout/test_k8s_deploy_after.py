@@ -154,7 +154,7 @@ def test_the_status_shows_what_runs_and_what_its_autoscaler_wants(cluster: Rig) 
     assert (now.exit_code, now.rollout) == (0, "2 of 2 pods available")
     assert now.autoscaler
     assert now.autoscaler.text == (
-        "2 to 9 pods, now 1, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
+        "2 to 9 pods, now 1, wants 2; cpu unknown of 80 %; inference_requests_per_second 12.3 of 41"
     )
     assert now.autoscaler.blocked == ""
     assert [(pod.phase, pod.ready) for pod in now.pods] == [("Running", "1/1")] * 2

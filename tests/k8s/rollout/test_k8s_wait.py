@@ -1,0 +1,65 @@
+"""The wait for pods, with a clock and views of the cluster that the test makes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+from config.progress import Progress
+from k8s.cluster import Ref
+from k8s.rollout import wait
+from k8s.rollout.diagnosis import DeploymentView
+from k8s.rollout.wait import WaitResult
+
+DEPLOYMENT = Ref("apps/v1", "Deployment", "n", "d")
+# The clock that a test sees goes on by this for each look at the cluster.
+LOOK_S = 40.0
+
+
+def view(*, replicas: int, generation: int, observed: int, available: int) -> DeploymentView:
+    status = {"observedGeneration": observed, "updatedReplicas": replicas, "replicas": replicas}
+    metadata = {"name": "d", "uid": "d", "generation": generation}
+    return DeploymentView(
+        {"metadata": metadata, "spec": {"replicas": replicas}, "status": status | {"availableReplicas": available}}
+    )
+
+
+@pytest.fixture
+def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WaitResult]:
+    """Waits for a Deployment that looks one way after the other."""
+
+    def waiting(*views: DeploymentView) -> WaitResult:
+        looks = iter(views)
+
+        @contextmanager
+        def followed(*_: Any) -> Iterator[Callable[[], DeploymentView]]:
+            yield lambda: next(looks)
+
+        monkeypatch.setattr(wait, "_followed", followed)
+        monkeypatch.setattr(wait, "read_view", lambda *_: views[-1])
+        monkeypatch.setattr(wait, "_TICK_S", 0)
+        clock = count(0, LOOK_S)
+        monkeypatch.setattr("k8s.rollout.wait.time.monotonic", lambda: next(clock))
+        return wait.wait(None, DEPLOYMENT, Progress(quiet=True), timeout_s=None)  # type: ignore[arg-type]
+
+    return waiting
+
+
+def test_an_autoscaler_that_adds_pods_late_in_a_rollout_does_not_end_it(follow: Callable[..., WaitResult]) -> None:
+    result = follow(
+        view(replicas=1, generation=2, observed=2, available=0),
+        view(replicas=1, generation=2, observed=2, available=0),
+        view(replicas=3, generation=3, observed=2, available=0),  # the controller has not seen this yet
+        view(replicas=3, generation=3, observed=3, available=3),
+    )
+    assert (result.complete, result.summary) == (True, "3 of 3 pods available")
+    assert result.seconds == 4 * LOOK_S
+
+
+def test_a_controller_that_stops_during_a_rollout_ends_it_after_a_minute(follow: Callable[..., WaitResult]) -> None:
+    unnoticed = view(replicas=3, generation=3, observed=2, available=0)
+    result = follow(view(replicas=1, generation=2, observed=2, available=0), unnoticed, unnoticed)
+    assert (result.complete, result.seconds) == (False, 3 * LOOK_S)
+    assert result.summary == "no controller noticed the change within 60 s: is one running?"
