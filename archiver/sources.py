@@ -145,6 +145,12 @@ def _from_file(spec: Spec, source: str) -> Source:
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
         raise SourceError(f"{spec.file}: `model.source`: `{source}` returned `{kind}`, allowed: a `torch.nn.Module`")
+    if isinstance(network, torch.jit.ScriptModule):
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{source}` returned TorchScript, which cannot be exported, allowed: the "
+            "network's own Python code",
+            hint="return the network that was scripted; `torch.jit.load(FILE).state_dict()` has its weights",
+        )
     _check_plain(spec, network)
     notes: tuple[str, ...] = ()
     if spec.model.weights and spec.model.weights != "random":

@@ -48,6 +48,21 @@ class Complex(nn.Module):
     def forward(self, x):
         return torch.fft.fft(x)
 
+class Squeezed(nn.Module):
+    def forward(self, x):
+        return x.sum(1).squeeze()
+
+class Fours(nn.Module):
+    def forward(self, x):
+        return x.view(4, 3)
+
+class Zeros(nn.Module):
+    def forward(self, x):
+        return x.relu().to_sparse()
+
+def scripted():
+    return torch.jit.script(nn.Linear(3, 3))
+
 class Logarithm(nn.Module):
     def forward(self, x):
         return torch.log(x)
@@ -116,6 +131,18 @@ def message(folder: Path, name: str, changes: dict[str, Any] | None = None) -> s
             "Complex",
             "got an output of complex numbers, which `tensor` cannot answer\n\nhint: return `torch.view_as_real(…)`, "
             "or write a handler of your own",
+        ),
+        ("Squeezed", "got an output () for 1 rows, allowed: tensors with one row per input row"),
+        (
+            "Fours",
+            "the model fails on inputs (1, 3) float32: RuntimeError: shape '[4, 3]' is invalid for input of size 3"
+            "\n\nhint: compare `model.image` or `model.inputs` with what the model takes",
+        ),
+        ("Zeros", "got an output (4, 3) sparse for 4 rows, allowed: tensors with one row per input row"),
+        (
+            "scripted",
+            "`./model.py:scripted` returned TorchScript, which cannot be exported, allowed: the network's own Python "
+            "code\n\nhint: return the network that was scripted; `torch.jit.load(FILE).state_dict()` has its weights",
         ),
         (
             "Logarithm",
