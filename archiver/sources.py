@@ -170,6 +170,9 @@ def _check_plain(spec: Spec, network: nn.Module) -> None:
                 f"{spec.file}: `model.source`: `{name}` of `{spec.model.source}` is {kind}, allowed: float32 values",
                 hint="return `network.float()`, and choose `precision: bf16` in the spec" if is_half else None,
             )
+        if value.is_complex() and spec.model.precision in ("bf16", "fp16"):
+            text = f"got `{spec.model.precision}`, but `{name}` of `{spec.model.source}` is complex, allowed: `fp32`"
+            raise SourceError(f"{spec.place('model', 'precision')}: {text}")
 
 
 def required_arguments(factory: object) -> list[str]:

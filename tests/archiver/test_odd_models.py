@@ -48,6 +48,14 @@ class Complex(nn.Module):
     def forward(self, x):
         return torch.fft.fft(x)
 
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.view_as_real(x * self.turn)
+
 class Squeezed(nn.Module):
     def forward(self, x):
         return x.sum(1).squeeze()
@@ -158,6 +166,11 @@ def message(folder: Path, name: str, changes: dict[str, Any] | None = None) -> s
 )
 def test_what_cannot_be_served_is_named(name: str, expected: str, folder: Path) -> None:
     assert message(folder, name) == f"DIR/spec.yaml: `model.source`: {expected}"
+
+
+def test_complex_weights_have_no_lower_precision(folder: Path) -> None:
+    said = message(folder, "Turned", {"model.precision": "bf16"})
+    assert said.endswith("got `bf16`, but `turn` of `./model.py:Turned` is complex, allowed: `fp32`")
 
 
 @pytest.mark.slow
