@@ -11,6 +11,7 @@ from specs import make_spec
 from archiver.inspecting.inspect import inspect
 from archiver.package import package
 from archiver.source_code import local_modules
+from archiver.sources import import_file
 from config.errors import SourceError
 from config.progress import Progress
 from config.record import Package
@@ -104,6 +105,19 @@ def test_the_modules_that_a_file_imports_are_packed(folder: Path) -> None:
         "parts/factor.py",
         "parts/scale.py",
     ]
+
+
+def test_a_file_may_import_from_its_own_package_by_the_name_of_that(folder: Path) -> None:
+    (folder / "parts/model.py").write_text("from parts.scale import halved\nimport torch.nn\n", encoding="utf-8")
+    modules = ["parts/__init__.py", "parts/factor.py", "parts/model.py", "parts/scale.py"]
+    assert sorted(local_modules(folder / "parts/model.py")) == modules
+    assert callable(import_file(make_spec(EAGER, folder / "spec.yaml"), folder / "parts/model.py", "f").halved)
+
+
+def test_a_folder_with_the_name_of_an_installed_package_is_not_taken_for_it(folder: Path) -> None:
+    (folder / "parts").rename(folder / "torch")
+    (folder / "torch/model.py").write_text("import torch.nn\n", encoding="utf-8")
+    assert list(local_modules(folder / "torch/model.py")) == ["model.py"]
 
 
 @pytest.mark.slow
