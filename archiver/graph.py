@@ -87,26 +87,27 @@ def _limited(spec: Spec, port: Port, node: torch.fx.Node) -> Port:
     return port.model_copy(update={"min": low, "max": high})
 
 
-def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Port, ...]:
-    """The names, shapes and types of the graph's outputs. Raises SourceError if the graph fails, or if an output does
-    not have one row per input row."""
+def output_ports(
+    spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], *, hint: str | None = None
+) -> tuple[Port, ...]:
+    """The names, shapes and types of the graph's outputs. Raises SourceError if the graph fails, with the hint, or if
+    an output does not have one row per input row."""
     rows = inputs[0].shape[0]
     try:
         with torch.no_grad():
-            outputs = graph(*inputs)
+            outputs = graph(*(value.clone() for value in inputs))
     except Exception as err:
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
         raise SourceError(
             f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",
-            hint="compare `model.image` or `model.inputs` with what the model takes",
+            hint=hint or "compare `model.image` or `model.inputs` with what the model takes",
         ) from err
     where = f"{spec.file}: `model.source`"
     if not outputs:
         raise SourceError(f"{where}: its `forward` returned nothing, allowed: tensors with one row per input row")
     for value in outputs:
-        if not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape[0] != rows:
-            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-            text = f"{where}: got an output {shape} for {rows} rows, allowed: tensors with one row per input row"
+        if not _has_rows(value, rows):
+            text = f"{where}: got an output {_kind(value)} for {rows} rows, allowed: tensors with one row per input row"
             raise SourceError(text)
         if value.is_complex() and spec.model.handler == "tensor":
             text = f"{where}: got an output of complex numbers, which `tensor` cannot answer"
@@ -116,6 +117,19 @@ def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...])
         Port(name=name, shape=tuple(value.shape[1:]), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in zip(names, outputs, strict=True)
     )
+
+
+def _has_rows(value: object, rows: int) -> bool:
+    """Whether an output is a plain tensor with this many rows; a sparse or nested one is not."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
+        return False
+    return value.ndim > 0 and value.shape[0] == rows
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return "nested" if value.is_nested else f"{tuple(value.shape)}{'' if value.layout is torch.strided else ' sparse'}"
 
 
 def _output_names(spec: Spec, graph: nn.Module, count: int) -> tuple[str, ...]:

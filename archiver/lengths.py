@@ -9,11 +9,13 @@ from torch import nn
 
 from archiver.agreement import run_in_batches
 from archiver.calibration import Rows
+from archiver.graph import output_ports
 from archiver.rows import RunBatch
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
 from config.spec import Spec
+from handlers.lengths import SHORTEST
 from handlers.record import PackedRecord
 
 
@@ -56,25 +58,35 @@ def cut_to_length(source: Source, rows: Rows, length: int | None) -> Rows:
 def mark_varying_outputs(
     spec: Spec, source: Source, graph: nn.Module, ports: tuple[Port, ...], sample: Rows
 ) -> tuple[Port, ...]:
-    """The outputs, each with the dimension that follows the input's length; a run on a shorter input shows which."""
+    """The outputs, each with the dimension that follows the input's length; runs on shorter inputs show which."""
     if source.lengths is None:
         return ports
-    length, shorter = source.lengths.buckets[-1], max(1, source.lengths.buckets[-1] - 1)
-    with torch.no_grad():
-        outputs = graph(*cut_to_length(source, sample, shorter))
-    marked = []
-    for port, output in zip(ports, outputs, strict=True):
-        sides = list(enumerate(zip(port.shape, output.shape[1:], strict=True)))
-        changed = [place for place, (long, short) in sides if long != short]
-        if len(changed) > 1 or any(
-            (port.shape[place], output.shape[place + 1]) != (length, shorter) for place in changed
-        ):
-            raise SourceError(
-                f"{spec.file}: `model.source`: its output `{port.name}` is {list(port.shape)} for a length of {length} "
-                f"and {list(output.shape[1:])} for {shorter}, allowed: a fixed size, or the input's length"
-            )
-        marked.append(port.model_copy(update={"varies": changed[0] if changed else None}))
-    return tuple(marked)
+    longest = source.lengths.buckets[-1]
+    hint = f"requests may have any length from {SHORTEST} to {longest}: pad in `forward`, or use a fixed `shape`"
+    # The last of these lengths decides; the shortest shows that the model takes it.
+    for length in sorted({SHORTEST, max(SHORTEST, longest - 1)}):
+        others = output_ports(spec, graph, cut_to_length(source, sample, length), hint=hint)
+        marked = tuple(
+            port.model_copy(update={"varies": _varying_side(spec, port, other, longest, length)})
+            for port, other in zip(ports, others, strict=True)
+        )
+    return marked
+
+
+def _varying_side(spec: Spec, port: Port, shorter: Port, longest: int, length: int) -> int | None:
+    """The dimension of an output that follows the input's length, by its shapes for the longest and a shorter one."""
+    sides = list(zip(port.shape, shorter.shape, strict=False))
+    changed = [place for place, (long, short) in enumerate(sides) if long != short]
+    if (
+        len(port.shape) != len(shorter.shape)
+        or len(changed) > 1
+        or any(sides[place] != (longest, length) for place in changed)
+    ):
+        raise SourceError(
+            f"{spec.file}: `model.source`: its output `{port.name}` is {list(port.shape)} for a length of {longest} "
+            f"and {list(shorter.shape)} for {length}, allowed: a fixed size, or the input's length"
+        )
+    return changed[0] if changed else None
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,8 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
     if spec.model.min_agreement > 0:
         check_repeatable(where, reference, inputs, largest)
     check_rows_apart(where, reference, inputs, largest)
+    for size in spec.model.batch_sizes:
+        output_ports(spec, reference, tuple(value[:size] for value in sample))
     run = eager_runner(reference)
     together, *others = (agreement.run_in_batches(run, sample, size) for size in reversed(spec.model.batch_sizes))
     if spec.model.min_agreement > 0 and any(bool(value.isnan().any()) for value in together):

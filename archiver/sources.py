@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from archiver.encoders import load_encoder
+from archiver.exported_source import input_values, program_network, read_program
 from archiver.torchvision_import import import_torchvision
 from archiver.weights import load_weights
 from config.errors import SourceError, listed, nearest
@@ -145,6 +146,12 @@ def _from_file(spec: Spec, source: str) -> Source:
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
         raise SourceError(f"{spec.file}: `model.source`: `{source}` returned `{kind}`, allowed: a `torch.nn.Module`")
+    if isinstance(network, torch.jit.ScriptModule):
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{source}` returned TorchScript, which cannot be exported, allowed: the "
+            "network's own Python code",
+            hint="return the network that was scripted; `torch.jit.load(FILE).state_dict()` has its weights",
+        )
     _check_plain(spec, network)
     notes: tuple[str, ...] = ()
     if spec.model.weights and spec.model.weights != "random":
@@ -163,6 +170,9 @@ def _check_plain(spec: Spec, network: nn.Module) -> None:
                 f"{spec.file}: `model.source`: `{name}` of `{spec.model.source}` is {kind}, allowed: float32 values",
                 hint="return `network.float()`, and choose `precision: bf16` in the spec" if is_half else None,
             )
+        if value.is_complex() and spec.model.precision in ("bf16", "fp16"):
+            text = f"got `{spec.model.precision}`, but `{name}` of `{spec.model.source}` is complex, allowed: `fp32`"
+            raise SourceError(f"{spec.place('model', 'precision')}: {text}")
 
 
 def required_arguments(factory: object) -> list[str]:
@@ -214,25 +224,11 @@ def _failing_as(what: str) -> Iterator[None]:
         os.chdir(folder)
 
 
-def read_program(spec: Spec, file: Path) -> torch.export.ExportedProgram:
-    """Loads a `.pt2` file."""
-    if not file.is_file():
-        raise SourceError(f"{spec.file}: `model.source`: no such file: `{file}`")
-    try:
-        return torch.export.load(file)
-    except Exception as err:
-        reason = next(iter(str(err).splitlines()), type(err).__name__)
-        raise SourceError(
-            f"{spec.file}: `model.source`: `{file}` is not an exported program: {reason}",
-            hint="torch.export.save(torch.export.export(model, example), 'program.pt2')",
-        ) from err
-
-
 def _from_program(spec: Spec, file: Path) -> Source:
-    program = read_program(spec, file)
-    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    values = {name: nodes[name] for name in program.graph_signature.user_inputs if isinstance(name, str)}
-    batches = [value.shape[0] for value in values.values() if value.ndim]
+    program = read_program(f"{spec.file}: `model.source`", file)
+    values = input_values(f"{spec.file}: `model.source`", program)
+    # An input that is a single number has no dimension for rows, so all rows would get the same.
+    batches = [value.shape[0] if value.ndim else 1 for value in values.values()]
     only = next((batch for batch in batches if isinstance(batch, int)), None)
     if spec.model.inputs is None:
         _check_sizes_fixed(spec, values)
@@ -240,8 +236,7 @@ def _from_program(spec: Spec, file: Path) -> Source:
         Port(name=name, shape=tuple(map(int, value.shape[1:])), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in values.items()
     )
-    # A program stays in the mode that it was exported in; only its unlifted module can be called and exported again.
-    return _make_source(spec, program.module(), spec.model.image, None, ports=ports, only_batch=only)
+    return _make_source(spec, program_network(program), spec.model.image, None, ports=ports, only_batch=only)
 
 
 def _check_sizes_fixed(spec: Spec, values: dict[str, Any]) -> None:

@@ -150,7 +150,7 @@ def _build_network(code: PackedCode, directory: Path) -> nn.Module:
 
 
 def import_source(file: Path) -> ModuleType:
-    """Imports a file as a module; if it uses relative imports, together with the packages around it."""
+    """Imports a file as a module; if it imports from the packages around it, as a part of them."""
     top = top_folder(file)
     if top == file.parent:
         return _import_file(_MODULE_PREFIX + file.stem, file)
@@ -172,14 +172,31 @@ def import_folders(file: Path) -> list[str]:
 
 
 def top_folder(file: Path) -> Path:
-    """The folder from which a file's imports start: its own; or, if it uses relative imports or is an `__init__.py`,
-    the folder that contains the outermost package around it."""
+    """The folder from which a file's imports start: its own; or, if it imports from the packages around it or is an
+    `__init__.py`, the folder that contains the outermost of them."""
     folder = file.parent
-    tree = ast.parse(file.read_bytes())
-    relative = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
-    while (relative or file.name == "__init__.py") and (folder / "__init__.py").is_file():
+    while (folder / "__init__.py").is_file():
         folder = folder.parent
-    return folder
+    if folder == file.parent or file.name == "__init__.py" or _imports_from(folder, file):
+        return folder
+    return file.parent
+
+
+def _imports_from(folder: Path, file: Path) -> bool:
+    """Whether a file imports from the package around it in this folder, relatively or by the package's name."""
+    package = file.relative_to(folder).parts[0]
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            return True
+        if isinstance(node, ast.ImportFrom):
+            names += (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            names += (alias.name for alias in node.names)
+    modules = {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
+    # The package has to hold one of them, because an installed package may have the same name.
+    places = [folder / package / module for module in modules]
+    return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
 
 
 def _import_file(name: str, file: Path) -> ModuleType:

@@ -107,10 +107,16 @@ class Request:
     @cached_property
     def wants_npy(self) -> bool:
         """True if the answer should be `.npy`: as `Accept` says, or else like the request."""
-        accepted = {item.partition(";")[0].strip().lower() for item in self.headers.get("accept", "").split(",")}
-        if accepted & _NPY_TYPES:
-            return True
-        return self.is_npy and JSON not in accepted
+        return bool(self._accepted & _NPY_TYPES) or (self.is_npy and JSON not in self._accepted)
+
+    @property
+    def takes_json(self) -> bool:
+        """False if `Accept` asks for `.npy` and nothing else."""
+        return not self._accepted <= _NPY_TYPES
+
+    @property
+    def _accepted(self) -> set[str]:
+        return {item.partition(";")[0].strip().lower() for item in self.headers.get("accept", "").split(",")}
 
     def json(self) -> object:
         return self._parsed

@@ -14,7 +14,7 @@ class TensorHandler(Handler):
     """Takes the model's inputs as arrays of exactly the declared shapes, without the batch dimension."""
 
     def decode(self, request: Request) -> list[Array]:
-        if request.wants_npy and len(self.record.outputs) > 1:
+        if len(self.record.outputs) > 1 and not request.takes_json:
             raise NotAcceptable(
                 "a .npy answer holds one array",
                 field="accept",
@@ -26,7 +26,7 @@ class TensorHandler(Handler):
         return self._from_json(request.json())
 
     def encode(self, outputs: list[Array], request: Request) -> Answer:
-        if request.wants_npy:
+        if request.wants_npy and len(outputs) == 1:
             return Answer(to_npy(outputs[0]), NPY)
         return Answer(to_json({spec.name: value for spec, value in zip(self.record.outputs, outputs, strict=True)}))
 

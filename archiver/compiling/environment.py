@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shlex
 import tempfile
@@ -95,7 +96,12 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses warnings, which torch writes for its own developers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Suppresses warnings and log lines, which torch writes for its own developers."""
+    logged = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logged)

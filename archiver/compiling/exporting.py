@@ -24,6 +24,7 @@ from handlers.networks import TensorGraph
 
 # torch has two formats for the line where it stopped.
 _USER_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \w+(?:, code:|\n) *(.+)')
+_TYPE_CHECK = torch.ops.aten._assert_tensor_metadata.default
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,22 +43,36 @@ def export_graph(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...],
     try:
         # When torch cannot export something it also prints the graph, with names that mean nothing to a user.
         with torch.no_grad(), quiet(), redirect_stderr(io.StringIO()):
-            return torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=True)
+            program = torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=True)
     except Exception as err:
-        raise _export_error(spec, err) from err
+        raise _export_error(spec, source, err) from err
+    _drop_type_checks(program)
+    return program
 
 
-def _export_error(spec: Spec, err: Exception) -> SourceError:
+def _drop_type_checks(program: ExportedProgram) -> None:
+    """Removes the checks of types that torch adds: in a model that uses `torch.autocast`, they expect the types that
+    values have without it."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.find_nodes(op="call_function", target=_TYPE_CHECK):
+                module.graph.erase_node(node)
+            module.recompile()
+
+
+def _export_error(spec: Spec, source: Source, err: Exception) -> SourceError:
     """Names the line of the user's code that torch could not export, and a way out."""
-    text, sizes = _COLOURS.sub("", str(err)), spec.model.batch_sizes
+    text = _COLOURS.sub("", str(err))
     reason = next((line.strip() for line in text.splitlines() if line.strip()), type(err).__name__)
-    if "ConstraintViolation" in type(err).__name__ or "Constraints violated" in text:
-        hint = f"the model's code fixes the batch size; `batch_sizes: [{max(sizes)}]` packages that one"
-        return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
+    hint = "compile: eager, which runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
     if not spec.model.source.partition(":")[0].endswith(".py"):
         hint = "export the model yourself and use `source: ./program.pt2`"
-        return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
-    hint = "compile: eager, which runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
+    if "ConstraintViolation" in type(err).__name__ or "Constraints violated" in text:
+        reason = "the model's code fixes the batch size"
+        hint = f"`batch_sizes: [{max(spec.model.batch_sizes)}]` packages that one"
+        if source.lengths is not None and "length" in text.partition("!")[0]:
+            reason = "the model's code does not treat all lengths alike"
+            hint = f"`buckets: [{source.lengths.buckets[-1]}]`, to which every request is padded; or compile: eager"
     folder = spec.path(spec.model.source.partition(":")[0]).parent
     # From the innermost frame outwards, skipping torch's own.
     for file, line, code in reversed(_USER_FRAME.findall(text)):

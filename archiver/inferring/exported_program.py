@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from torch import nn
 from torch.export import ExportedProgram
 
 from archiver.inferring.arguments import GivenInput
@@ -15,14 +16,16 @@ from archiver.inferring.picked_rows import picked_rows
 from archiver.inferring.trial import try_inputs
 from archiver.inferring.varying_lengths import mark_varying_lengths
 from config.errors import InputError, listed
+from config.sections import Dtype
 
 _LONGEST = 512
 
 
 def find_program_inputs(
-    program: ExportedProgram, given: Sequence[GivenInput], only_batch: int | None
+    program: ExportedProgram, network: nn.Module, given: Sequence[GivenInput], only_batch: int | None
 ) -> InferredInputs:
-    """The program's inputs; of each, one dimension may be dynamic and then varies."""
+    """The program's inputs; of each, one dimension may be dynamic and then varies. The network is that of the
+    program."""
     names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     given_tensors = {value.name: value.tensor for value in given}
@@ -39,7 +42,6 @@ def find_program_inputs(
             most = inputs[name].most if given_tensors[name].max is None else int(given_tensors[name].max or 0)
             shape = given_tensors[name].largest_shape
             inputs[name] = Input(shape, given_tensors[name].dtype, place, most=most, varies=place is not None)
-    network = program.module()
     # A mask is no sequence of its own: it varies with the input that it masks.
     tried = {name: replace(tensor, sequence=None) if "mask" in name else tensor for name, tensor in inputs.items()}
     inputs, more = mark_varying_lengths(
@@ -56,6 +58,9 @@ def _input(
     sides = list(value.shape[1:])
     free = [at for at, side in enumerate(sides) if not isinstance(side, int)]
     dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in get_args(Dtype):
+        text = f"`--source`: the program takes `{name}` as {dtype}, allowed: {listed(get_args(Dtype))}"
+        raise InputError(text, hint=f"export a model that takes float32 or int64, and itself makes it {dtype}")
     if len(free) > 1 and not known:
         shape = ",".join(str(side) if isinstance(side, int) else "64" for side in sides)
         text = f"`--input`: missing for `{name}`: {len(free)} of its dimensions are dynamic, and only one may vary"

@@ -9,6 +9,7 @@ from itertools import compress, islice
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state
 from archiver.inferring.guess_notes import describe_guesses
@@ -22,11 +23,12 @@ from config.errors import InputError, SourceError, listed
 from handlers.networks import TensorGraph
 
 _MOST_TRIALS, _LONGEST_S = 600, 60.0
-# After a guess that works but mixes rows, the search for a better one ends after this many trials or seconds.
+# After a guess that works but mixes rows, the search for a better one ends after this many trials or seconds. It also
+# ends after this many guesses that the model takes, but answers in a form that cannot be served.
 _MORE_TRIALS, _MORE_S = 40, 2.0
 # The inputs of the first trials are tracked even if it is known which layer each input reaches.
 _TRACKED_TRIALS = 10
-# With states, more rows than a recurrent layer has levels: the first dimension of its states is the level, which must
+# With recurrent layers, more rows than they have levels: the first dimension of their states is the level, which must
 # not be mistaken for rows.
 _ROWS, _ROWS_WITH_STATES = 2, 5
 
@@ -52,7 +54,7 @@ class _InputSearch:
         self._settled = [
             argument.is_mask or argument.is_length or self._may_be_state(argument) for argument in arguments
         ]
-        self.rows = _ROWS_WITH_STATES if any(map(self._may_be_state, arguments)) else _ROWS
+        self.rows = _ROWS_WITH_STATES if any(recurrent_states(network)) else _ROWS
         self._given = _match(self._names, given)
         for at, value in self._given.items():
             self._choices[at], self._settled[at] = [_as_input(value)], True
@@ -80,7 +82,7 @@ class _InputSearch:
                     self._refuse_batch_second(guess)
                     if works is None:
                         works, self._deadline = guess, time.monotonic() + _MORE_S
-                further_trials += works is not None
+                further_trials += works is not None or (result.answered and result.outputs is None)
                 if further_trials > _MORE_TRIALS or self._tried >= _MOST_TRIALS or time.monotonic() > self._deadline:
                     return works
             else:
@@ -154,7 +156,8 @@ class _InputSearch:
                 yield from sounds()
             kinds: set[type] = set()
             for layer in self._network.modules():
-                if isinstance(layer, KNOWN) and type(layer) not in kinds:
+                # A lazy layer gets its sizes from the first input, so it shows none.
+                if isinstance(layer, KNOWN) and type(layer) not in kinds and not isinstance(layer, LazyModuleMixin):
                     kinds.add(type(layer))
                     yield from islice(self._layer_choices(layer, argument), 40)
             if argument.dtype not in (None, "float32"):

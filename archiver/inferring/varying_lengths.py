@@ -10,8 +10,9 @@ from torch import nn
 
 from archiver.inferring.inferred import Input
 from archiver.inferring.trial import equal, try_inputs
+from handlers.lengths import SHORTEST
 
-_SHORTEST = 4
+_LEAST_MAX = 4
 
 
 def mark_varying_lengths(
@@ -28,10 +29,10 @@ def mark_varying_lengths(
         or len(lengths) != 1
         or len(masks) > 1
         or any(len(guess[at].shape) != 1 for at in masks)
-        or (length := lengths.pop()) < _SHORTEST
+        or (length := lengths.pop()) < _LEAST_MAX
     ):
         return inputs, []
-    if _padding_is_neutral(network, guess, sequences, masks, length):
+    if all(_padding_is_neutral(network, guess, sequences, masks, short, length) for short in (length // 2, SHORTEST)):
         for at in sequences:
             guess[at] = replace(guess[at], varies=True)
         for at in masks:
@@ -66,10 +67,9 @@ def limit_length_arguments(
 
 
 def _padding_is_neutral(
-    network: nn.Module, guess: list[Input], sequences: list[int], masks: list[int], length: int
+    network: nn.Module, guess: list[Input], sequences: list[int], masks: list[int], short: int, length: int
 ) -> bool:
-    """Whether the first half of a sequence is answered the same alone and padded to the full length."""
-    short = length // 2
+    """Whether the beginning of a sequence is answered the same alone and padded to the full length."""
     generator = torch.Generator().manual_seed(0)
     # Without zeros, because the model may treat 0 as padding.
     whole = [tensor.values(1, generator, least=1, most=None) for tensor in guess]

@@ -37,7 +37,8 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
         state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     for name, value in network.state_dict().items():
         # torch would convert them without a word, but such numbers mean something else: levels of a scale, for example.
-        if name in state and state[name].is_floating_point() != value.is_floating_point():
+        is_counter = name.endswith(_COUNTER)
+        if name in state and not is_counter and state[name].is_floating_point() != value.is_floating_point():
             kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (state[name], value)]
             raise SourceError(f"{where}: `{name}` of `{file}` is {kinds[0]}, but {kinds[1]} in `{source}`")
     try:
@@ -78,7 +79,7 @@ def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any])
     usual = [key for key in _STATE_KEYS if key in candidates]
     chosen = candidates if len(candidates) == 1 else usual
     if len(chosen) != 1:
-        held = listed(map(str, content)) or "nothing"
+        held = listed(map(str, fitting or content)) or "nothing"
         raise SourceError(
             f"{where}: `{file}` holds {held}, allowed: names to tensors, or one state dict under a key",
             hint="torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",

@@ -72,10 +72,10 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
     probe = ModelFacts(here, "tensor", weights=weights_here, inputs=_X)
     loaded = _loaded(probe)
     if source.endswith(".pt2"):
-        from archiver.sources import read_program
+        from archiver.exported_source import read_program
 
-        program = read_program(_spec_of(probe), Path(here))
-        signature = find_program_inputs(program, given, loaded.only_batch)
+        program = read_program("`--source`", Path(here))
+        signature = find_program_inputs(program, loaded.network, given, loaded.only_batch)
     else:
         signature = find_inputs(loaded.network, given)
     fields = {key: tensor.field() for key, tensor in signature.inputs.items()}

@@ -12,17 +12,9 @@ from config.render import Ports
 from server.pages.pages import HTML
 
 _JSON = "application/json"
-DATATYPES = {
-    "bool": "BOOL",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-    "uint8": "UINT8",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-}
+# Workers take bfloat16 as float32, because numpy does not have it.
+DATATYPES = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "FP32"}
+DATATYPES |= {f"{kind}{bits}": f"{kind}{bits}".upper() for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 
 
 def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[str, str]]:
@@ -80,7 +72,7 @@ def _inputs(record: Record) -> list[dict[str, Any]]:
 
 def _tensor(port: Port) -> dict[str, Any]:
     sides = [-1 if place == port.varies else side for place, side in enumerate(port.shape)]
-    return {"name": port.name, "datatype": DATATYPES[port.dtype], "shape": [-1, *sides]}
+    return {"name": port.name, "datatype": DATATYPES.get(port.dtype, port.dtype.upper()), "shape": [-1, *sides]}
 
 
 def _page(value: dict[str, Any], unready: dict[str, Any] | None = None) -> dict[str, str]:

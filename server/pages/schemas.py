@@ -9,8 +9,12 @@ from server.pages.openapi_text import text_answer_schema, text_request_schema
 
 NPY = "application/x-npy"
 _PICTURES = ("image/jpeg", "image/png", "image/webp")
-_WHOLE = {"uint8": (0, 2**8 - 1), "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+_BITS = (8, 16, 32, 64)
+_WHOLE = {f"uint{bits}": (0, 2**bits - 1) for bits in _BITS}
+_WHOLE |= {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in _BITS}
 _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
+# Workers take it as float32, because numpy does not have it.
+_LARGEST["bfloat16"] = _LARGEST["float32"]
 
 
 def request_schema(record: Record) -> Schema:

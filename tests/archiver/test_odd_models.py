@@ -48,6 +48,29 @@ class Complex(nn.Module):
     def forward(self, x):
         return torch.fft.fft(x)
 
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.view_as_real(x * self.turn)
+
+class Squeezed(nn.Module):
+    def forward(self, x):
+        return x.sum(1).squeeze()
+
+class Fours(nn.Module):
+    def forward(self, x):
+        return x.view(4, 3)
+
+class Zeros(nn.Module):
+    def forward(self, x):
+        return x.relu().to_sparse()
+
+def scripted():
+    return torch.jit.script(nn.Linear(3, 3))
+
 class Logarithm(nn.Module):
     def forward(self, x):
         return torch.log(x)
@@ -117,6 +140,18 @@ def message(folder: Path, name: str, changes: dict[str, Any] | None = None) -> s
             "got an output of complex numbers, which `tensor` cannot answer\n\nhint: return `torch.view_as_real(…)`, "
             "or write a handler of your own",
         ),
+        ("Squeezed", "got an output () for 1 rows, allowed: tensors with one row per input row"),
+        (
+            "Fours",
+            "the model fails on inputs (1, 3) float32: RuntimeError: shape '[4, 3]' is invalid for input of size 3"
+            "\n\nhint: compare `model.image` or `model.inputs` with what the model takes",
+        ),
+        ("Zeros", "got an output (4, 3) sparse for 4 rows, allowed: tensors with one row per input row"),
+        (
+            "scripted",
+            "`./model.py:scripted` returned TorchScript, which cannot be exported, allowed: the network's own Python "
+            "code\n\nhint: return the network that was scripted; `torch.jit.load(FILE).state_dict()` has its weights",
+        ),
         (
             "Logarithm",
             "the model answers some generated inputs with NaN\n\nhint: give the `min` and `max` of `model.inputs`, or "
@@ -131,6 +166,11 @@ def message(folder: Path, name: str, changes: dict[str, Any] | None = None) -> s
 )
 def test_what_cannot_be_served_is_named(name: str, expected: str, folder: Path) -> None:
     assert message(folder, name) == f"DIR/spec.yaml: `model.source`: {expected}"
+
+
+def test_complex_weights_have_no_lower_precision(folder: Path) -> None:
+    said = message(folder, "Turned", {"model.precision": "bf16"})
+    assert said.endswith("got `bf16`, but `turn` of `./model.py:Turned` is complex, allowed: `fp32`")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from specs import make_spec
 from archiver.inspecting.inspect import inspect
 from archiver.package import package
 from archiver.source_code import local_modules
+from archiver.sources import import_file
 from config.errors import SourceError
 from config.progress import Progress
 from config.record import Package
@@ -37,12 +38,36 @@ class Shrink(nn.Module):
 def build():
     return Shrink()
 """
+SIZES = """
+import torch
+from torch import nn
+
+class Lower(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ torch.eye(3)
+
+class Counting(nn.Module):
+    def forward(self, x):
+        return torch.stack([x[row] for row in range(len(x))])
+
+class Pairs(nn.Module):
+    def forward(self, x, mask):
+        x = x * mask
+        x = x if x.shape[1] % 2 == 0 else nn.functional.pad(x, (0, 1))
+        return x.view(len(x), -1, 2).sum((1, 2))
+
+class Places(nn.Module):
+    def forward(self, x, mask):
+        return (x * mask + torch.zeros(16)).sum(1)
+"""
 FILES = {
     "model.py": MODEL,
     "parts/__init__.py": "",
     "parts/scale.py": "def halved(x):\n    from .factor import FACTOR\n    return x * FACTOR\n",
     "parts/factor.py": "FACTOR = 0.5\n",
     "parts/training.py": "import promql_parser\n",
+    "sizes.py": SIZES,
     "hungry.py": "import promql_parser\nfrom model import build\n",
 }
 EAGER: dict[str, Any] = {
@@ -80,6 +105,19 @@ def test_the_modules_that_a_file_imports_are_packed(folder: Path) -> None:
         "parts/factor.py",
         "parts/scale.py",
     ]
+
+
+def test_a_file_may_import_from_its_own_package_by_the_name_of_that(folder: Path) -> None:
+    (folder / "parts/model.py").write_text("from parts.scale import halved\nimport torch.nn\n", encoding="utf-8")
+    modules = ["parts/__init__.py", "parts/factor.py", "parts/model.py", "parts/scale.py"]
+    assert sorted(local_modules(folder / "parts/model.py")) == modules
+    assert callable(import_file(make_spec(EAGER, folder / "spec.yaml"), folder / "parts/model.py", "f").halved)
+
+
+def test_a_folder_with_the_name_of_an_installed_package_is_not_taken_for_it(folder: Path) -> None:
+    (folder / "parts").rename(folder / "torch")
+    (folder / "torch/model.py").write_text("import torch.nn\n", encoding="utf-8")
+    assert list(local_modules(folder / "torch/model.py")) == ["model.py"]
 
 
 @pytest.mark.slow
@@ -124,3 +162,47 @@ def test_a_file_that_would_hide_a_module_of_the_worker_is_refused(folder: Path) 
     (folder / "numpy.py").write_text("", encoding="utf-8")
     (folder / "parts/factor.py").write_text("FACTOR = 0.5\ndef late():\n    import numpy\n", encoding="utf-8")
     assert "`DIR/numpy.py` would hide the module `numpy` in the worker | rename the file" in message(folder, {})
+
+
+THREE: dict[str, Any] = {"x": {"shape": [3]}}
+VARYING: dict[str, Any] = {"x": {"shape": [{"max": 16}]}, "mask": {"mask_of": "x"}}
+
+
+def exported(name: str, inputs: dict[str, Any] = THREE) -> dict[str, Any]:
+    changes = {"model.compile": "export", "model.batch_sizes": [1, 4]}
+    return changes | {"model.source": f"./sizes.py:{name}", "model.inputs": inputs}
+
+
+def test_a_model_that_does_not_take_every_length_is_named(folder: Path) -> None:
+    said = message(folder, exported("Places", VARYING))
+    assert said.startswith("DIR/spec.yaml: `model.source`: the model fails on inputs (4, 1")
+    assert said.endswith("| requests may have any length from 1 to 16: pad in `forward`, or use a fixed `shape`")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "inputs", "expected"),
+    [
+        (
+            "Counting",
+            THREE,
+            "the model's code fixes the batch size | `batch_sizes: [4]` packages that one",
+        ),
+        (
+            "Pairs",
+            VARYING,
+            "the model's code does not treat all lengths alike | `buckets: [16]`, to which every request is "
+            "padded; or compile: eager",
+        ),
+    ],
+)
+def test_code_that_cannot_be_exported_for_every_size_says_for_which(
+    name: str, inputs: dict[str, Any], expected: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert message(folder, exported(name, inputs)).endswith(f"cannot be exported: {expected}")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_model_that_computes_in_lower_precision_by_itself_is_exported(folder: Path) -> None:
+    assert packaged(folder, exported("Lower")).record.agreement.agreement == 1

@@ -10,6 +10,7 @@ from torch import nn
 
 from archiver import sources
 from archiver.sources import load_source
+from archiver.weights import load_weights
 from config.errors import SourceError
 
 MODEL = """
@@ -133,6 +134,7 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      "`ema`, `epoch`, `student`, allowed: names to tensors, or one state dict under a key\n\n"
                      "hint: torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
                      id="a checkpoint with several"),
+        pytest.param({"model.weights": "./nested.pt"}, "holds `run.mean`, `run.now`, allowed", id="several that fit"),
         pytest.param({"model.weights": "./list.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/list.pt` is not a state dict, "
                      "allowed: names to tensors", id="a list"),
         pytest.param({"model.weights": "./other.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/other.pt` does not fit "
@@ -153,6 +155,7 @@ def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: st
     save_file(levels, folder / "tensors.pt")
     weights = {"a": torch.ones(1)}
     torch.save({"student": weights, "ema": weights, "epoch": 3}, folder / "checkpoint.pt")
+    torch.save({"run": {"now": STATE, "mean": STATE}}, folder / "nested.pt")
     torch.save([torch.ones(1)], folder / "list.pt")
     torch.save({"a": torch.ones(1)}, folder / "other.pt")
     assert expected in message(folder, changes)
@@ -257,6 +260,12 @@ def test_of_several_state_dicts_the_one_under_a_usual_key_is_used_and_the_others
     loaded = load(folder, {"model.weights": "./checkpoint.pt"})
     assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
     assert loaded.notes == ("`checkpoint.pt` also holds weights under `ema`; those under `model` are used",)
+
+
+def test_batch_norms_counter_may_be_in_half_precision_like_the_rest(folder: Path) -> None:
+    network = nn.BatchNorm1d(2)
+    torch.save({name: value.half() for name, value in network.state_dict().items()}, folder / "half.pt")
+    assert load_weights("here", "network", network, folder / "half.pt") == ()
 
 
 def test_a_file_that_is_not_a_program_gets_a_hint_how_to_export_one(folder: Path) -> None:

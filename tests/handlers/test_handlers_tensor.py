@@ -12,6 +12,11 @@ GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 NPY = {"accept": "application/x-npy"}
 
 
+class TinyPair(torch.nn.Module):
+    def forward(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return values + 1, values * 2
+
+
 class TinyChoice(torch.nn.Module):
     def forward(self, values: torch.Tensor) -> tuple[torch.Tensor]:
         return (torch.where(values, 1.0, 0.0),)
@@ -85,6 +90,14 @@ def test_accept_header_chooses_the_format_of_the_answer(double):
 def test_several_inputs_and_outputs_go_by_name(add):
     (reply,) = ask(add, b'{"right":[[1,1,1],[1,1,1]],"left":[[0,1,2],[3,4,5]]}')
     assert reply.json() == {"sum": (GOOD + 1).tolist(), "ratio": 2.5}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Accept": "application/x-npy, application/json"}])
+def test_npy_for_a_model_of_several_outputs_is_answered_in_json(tmp_path, headers):
+    outputs = [{"name": name, "shape": [2, 3], "dtype": "float32"} for name in ("more", "doubled")]
+    handler = start(TensorHandler(), write_package(tmp_path, TinyPair, ONE_INPUT, {"outputs": outputs}))
+    (reply,) = ask(handler, npy(GOOD), headers=headers)
+    assert reply.json() == {"more": (GOOD + 1).tolist(), "doubled": (GOOD * 2).tolist()}
 
 
 def test_npy_answer_of_several_outputs_is_not_acceptable(add):

@@ -11,7 +11,9 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 from config.record import Agreement, BodyFormat, EncoderSetup, MachineKey, Port, Record, Sample, Writing
 from config.render import Ports
 from config.sections import Image
+from handlers.protocols.v2 import NAMES
 from server.pages import Docs
+from server.pages.door_pages import DATATYPES, model_metadata
 from server.pages.openapi import openapi
 from server.pages.snippets import programs
 
@@ -37,6 +39,11 @@ TAKES = BodyFormat(content_type="application/json", json_schema={"required": ["a
 PNG, BYTES = (BodyFormat(content_type=kind, json_schema={}) for kind in ("image/png", "application/octet-stream"))
 KINDS: dict[str, dict[str, Any]] = {
     "tensor": {"handler": "tensor", "inputs": (X, KEEP), "outputs": (X,)},
+    "types": {
+        "handler": "tensor",
+        "inputs": tuple(Port(name=dtype, shape=(2,), dtype=dtype) for dtype in DATATYPES),
+        "outputs": tuple(Port(name=dtype, shape=(2,), dtype=dtype) for dtype in DATATYPES),
+    },
     "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
     "image": {"handler": "image", "inputs": (PIXELS,), "outputs": TOP, "image": Image(height=8, width=8)},
     "writes": {"handler": "text", "text": WRITING},
@@ -106,6 +113,14 @@ def test_every_way_to_ask_has_an_example(kind: str) -> None:
     asked = ["/predictions/shells", "/v1/models/shells:predict", "/v2/models/shells/infer"]
     bodies = [paths[path]["post"]["requestBody"]["content"] for path in asked]
     assert [any("example" in each for each in body.values()) for body in bodies] == [True, True, True]
+
+
+def test_v2_names_every_type_that_a_model_may_have() -> None:
+    record = record_of("types")
+    odd = Port(name="spectrum", shape=(2,), dtype="complex64")
+    described_outputs = model_metadata(record.model_copy(update={"outputs": (*record.outputs, odd)}))["outputs"]
+    types = {each["name"]: each["datatype"] for each in described_outputs}
+    assert types == NAMES | {"bfloat16": "FP32", "spectrum": "COMPLEX64"}
 
 
 def test_what_an_own_handler_declares_is_all_that_is_said_of_it() -> None:

@@ -298,6 +298,28 @@ def test_states_with_the_batch_second_are_refused_with_a_wrapper() -> None:
         find_inputs(network, [parse_input_option("x:float32:4,7")])
 
 
+def test_states_among_the_outputs_are_not_taken_for_rows() -> None:
+    network = Net(lambda self, x: self.r(x), r=nn.GRU(5, 8, 2, batch_first=True))
+    with pytest.raises(SourceError, match=re.escape("an output is (2, 5, 8) for 5 rows")):
+        find_inputs(network, [])
+
+
+def test_a_lazy_layer_does_not_say_what_it_takes() -> None:
+    network = Net(lambda self, x: self.c(x).mean((2, 3)), c=nn.LazyConv2d(4, 3))
+    with pytest.raises(InputError, match="missing for `x`: no layer shows what `forward` takes"):
+        find_inputs(network, [])
+
+
+def test_a_sequence_that_cannot_be_a_single_step_keeps_its_length() -> None:
+    network = Net(
+        lambda self, ids, mask: self.c((self.e(ids) * mask.unsqueeze(-1)).transpose(1, 2)).relu().amax(-1),
+        e=nn.Embedding(50, 8),
+        c=nn.Conv1d(8, 4, 5, bias=False),
+    )
+    torch.manual_seed(0)
+    assert find_inputs(network, []).inputs["ids"].field()["shape"] == [128]
+
+
 def test_an_argument_that_is_not_a_tensor_is_named() -> None:
     def forward(self: Any, x: torch.Tensor, times: int) -> torch.Tensor:
         return self.f(x) * times
