@@ -8,6 +8,7 @@ length."""
 import base64
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessa
 MAX_CHARACTERS, MAX_ALL_CHARACTERS = 200_000, 1_000_000
 _TEXT = '{"%s": "..."}, or a list of texts'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
+# The fields of the two kinds of body that clients of other servers send; a further one would be ignored silently.
+_RERANK_FIELDS = ("query", "documents", "top_n", "model", "user")
+_OPENAI_FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 
 Text = str | tuple[str, str]
 # Where the characters of each token begin and end in its text; None for a token that stands for none.
@@ -104,7 +108,9 @@ class EncoderHandler(Handler):
             return self._openai(value)
         if self.spec.task == "rerank":
             query, documents = _pairs(value)
-            return self._exchange([(query, document) for document in documents], self._ranking)
+            given = _given(value, _RERANK_FIELDS)
+            rank = partial(_rank, count=_top_n(given, len(documents)))
+            return self._exchange([(query, document) for document in documents], rank)
         texts, single = _texts(value)
         return self._exchange(texts, lambda results: results[0] if single else results)
 
@@ -165,21 +171,15 @@ class EncoderHandler(Handler):
                 tokens.append({"start": place[0], "end": place[1], "label": label, "score": float(scores[best])})
         return tokens
 
-    @staticmethod
-    def _ranking(results: list[Any]) -> dict[str, Any]:
-        scores = [float(result["score"]) for result in results]
-        order = sorted(range(len(scores)), key=lambda index: -scores[index])
-        return {"results": [{"index": index, "relevance_score": scores[index]} for index in order]}
-
     def _openai(self, body: Mapping[str, Any]) -> Exchange:
         """A request to `/v1/embeddings`. OpenAI's clients ask for base64 unless told otherwise."""
+        given = _given(body, _OPENAI_FIELDS)
         texts, _ = _texts(body["input"], field="input")
-        form = body.get("encoding_format", "float")
+        form = given.get("encoding_format", "float")
         if form not in ("base64", "float"):
             raise Unprocessable("the format is unknown", field="encoding_format", got=form, allowed="base64, float")
         width = self.record.outputs[0].shape[0]
-        if body.get("dimensions") not in (None, width):
-            got = body["dimensions"]
+        if (got := given.get("dimensions", width)) != width:
             raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
         check_row_count(len(texts), self.max_rows, "input")
         read = self.reader.read(texts)
@@ -216,6 +216,29 @@ def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT % field)
     return list(texts), isinstance(given, str)
+
+
+def _given(value: object, known: Sequence[str]) -> dict[str, Any]:
+    """The fields of a body that are set; raises Unprocessable if one is not known. Clients send null for none."""
+    given = {name: part for name, part in value.items() if part is not None} if isinstance(value, Mapping) else {}
+    if extra := [name for name in given if name not in known]:
+        raise Unprocessable("the field is not supported", field=extra[0], allowed=known)
+    return given
+
+
+def _top_n(given: Mapping[str, Any], documents: int) -> int:
+    """How many documents the answer names."""
+    count = given.get("top_n", documents)
+    if type(count) is not int or count < 1:
+        got = count if isinstance(count, int | float) else describe_json(count)
+        raise Unprocessable("a number of documents is needed", field="top_n", got=got, allowed="a whole number above 0")
+    return count
+
+
+def _rank(results: list[Any], count: int) -> dict[str, Any]:
+    scores = [float(result["score"]) for result in results]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    return {"results": [{"index": index, "relevance_score": scores[index]} for index in order[:count]]}
 
 
 def _pairs(value: object) -> tuple[str, list[str]]:

@@ -30,6 +30,11 @@ class TinySumOfTokens(torch.nn.Module):
         return (input_ids.sum(-1).float(),)
 
 
+class TinyEmbedder(torch.nn.Module):
+    def forward(self, input_ids: torch.Tensor) -> tuple[torch.Tensor]:
+        return (input_ids.sum(-1, keepdim=True).float(),)
+
+
 def encoder_for(task: str, model: torch.nn.Module, output: dict[str, Any], folder: Path) -> Any:
     shutil.copy(ROOT / "config/examples/language/model/tokenizer.json", folder)
     dimensions = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=1, max=LONGEST)}
@@ -108,3 +113,27 @@ def test_input_of_openais_clients_that_is_no_text_is_named_as_theirs(tmp_path):
     (reply,) = ask(handler, b'{"input": [1, 2]}', headers=JSON)
     assert (reply.status, reply.json()["field"]) == (422, "input")
     assert reply.json()["allowed"] == '{"input": "..."}, or a list of texts'
+
+
+def test_a_ranking_is_cut_to_its_best_documents(reranker):
+    body = {"query": "good", "documents": ["morning", "good", "to", "you"]}
+    all_of_them, best, more = (
+        ask(reranker, orjson.dumps(body | more), headers=JSON)[0].json()["results"]
+        for more in ({}, {"top_n": 2, "model": "any"}, {"top_n": 9, "return_documents": None})
+    )
+    assert (len(all_of_them), best, more) == (4, all_of_them[:2], all_of_them)
+
+
+@pytest.mark.parametrize("more", [{"top_n": 0}, {"top_n": True}, {"top_n": "2"}, {"return_documents": True}])
+def test_what_a_ranking_cannot_do_is_refused_by_name(reranker, more):
+    (reply,) = ask(reranker, orjson.dumps({"query": "good", "documents": ["good"]} | more), headers=JSON)
+    assert (reply.status, reply.json()["field"]) == (422, next(iter(more)))
+
+
+def test_fields_of_embeddings_that_are_not_supported_are_refused_by_name(tmp_path):
+    handler = encoder_for("embed", TinyEmbedder(), {"name": "embedding", "shape": [1], "dtype": "float32"}, tmp_path)
+    body = {"input": "good", "model": "any", "user": "me"}
+    (refused,) = ask(handler, orjson.dumps(body | {"input_type": "query"}), headers=JSON)
+    assert (refused.status, refused.json()["field"]) == (422, "input_type")
+    (unset,) = ask(handler, orjson.dumps(body | {"encoding_format": None, "dimensions": None}), headers=JSON)
+    assert unset.status == 200
