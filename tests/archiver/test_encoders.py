@@ -15,11 +15,12 @@ import torch
 from fakes import ask, start
 from specs import ROOT
 
-from archiver.encoders import read_texts
+from archiver.encoders import EncoderGraph, load_encoder, read_texts
 from archiver.package import package
 from config.errors import SourceError, SpecError
 from config.load import parse_spec
 from config.progress import Progress
+from config.spec import Spec
 from handlers.encoder import EncoderHandler, TextReader
 from handlers.protocols import HEADER
 from handlers.record import EncodingSpec
@@ -258,6 +259,39 @@ def test_a_task_that_the_weights_do_not_fit_is_refused(folder: Callable[[str], P
     with pytest.raises(SourceError, match=r"has no weights for `classifier\.bias`, which `task: tokens` needs"):
         package(spec, tmp_path, progress=Progress(quiet=True))
     assert not list(tmp_path.iterdir())
+
+
+def change_config(folder: Path, **changes: object) -> Spec:
+    """Changes `config.json` of a classifier; returns its spec."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return parse_spec(SPEC.format(task="classify", encoding="{max_tokens: 8}"), folder.parent / "spec.yaml")
+
+
+def test_labels_that_do_not_exclude_each_other_have_their_own_probabilities(folder: Callable[[str], Path]) -> None:
+    spec = change_config(folder("classify"), problem_type="multi_label_classification")
+    network, _, _ = load_encoder(spec)
+    inputs = torch.tensor([[2, 5, 6, 3]]), torch.ones(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.int64)
+    with torch.no_grad():
+        (expected,) = torch.sigmoid(network(*inputs).logits)
+        probabilities, _ = EncoderGraph(network, spec)(*inputs)
+    assert probabilities[0].tolist() == pytest.approx(sorted(expected.tolist(), reverse=True), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "message"),
+    [
+        ("rerank", {}, "numbers that are no probabilities"),
+        ("classify", {"problem_type": "regression"}, "numbers that are no probabilities"),
+        ("classify", {"id2label": {"1": "calm", "2": "loud", "3": "odd"}}, "`id2label` has no `0`"),
+    ],
+)
+def test_a_classifier_without_classes_is_refused(
+    task: str, changes: dict[str, Any], message: str, folder: Callable[[str], Path]
+) -> None:
+    spec = change_config(folder(task), **changes)
+    with pytest.raises(SourceError, match=message):
+        load_encoder(spec)
 
 
 def test_calibration_texts_that_are_not_utf8_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
