@@ -48,7 +48,7 @@ class EncoderGraph(nn.Module):
         self.task = spec.model.task
         self.classes = int(getattr(network.config, "num_labels", 0))
         # Such labels do not exclude each other.
-        self.has_many = self.task == "classify" and network.config.problem_type == "multi_label_classification"
+        self.has_many = self.task == "classify" and _problem(network) == "multi_label_classification"
         self.pooling, self.normalise = spec.encoding.pooling, spec.encoding.normalise
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -74,6 +74,11 @@ class EncoderGraph(nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1) if self.normalise else pooled
 
 
+def _problem(network: Any) -> str | None:
+    """What a classifier was trained for, as its configuration says."""
+    return getattr(network.config, "problem_type", None)
+
+
 def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ...] | None]:
     """The network in fp32, its inputs, and the labels in its configuration."""
     folder = _read(spec)
@@ -86,7 +91,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
             "allowed: 1",
             hint="task: classify",
         )
-    if task == "classify" and (outputs == 1 or network.config.problem_type == "regression"):
+    if task == "classify" and (outputs == 1 or _problem(network) == "regression"):
         raise SourceError(
             f"{spec.file}: `model.task`: got `classify`, but `{spec.model.source}` returns numbers that are no "
             "probabilities of classes",
