@@ -35,13 +35,25 @@ class ModelFolder:
     def longest(self) -> int | None:
         """The most tokens that the model was made for; None if its configuration does not say."""
         length = self.config.get("max_position_embeddings")
-        return length if isinstance(length, int) else None
+        if not isinstance(length, int):
+            return None
+        if str(self._kind).endswith(("roberta", "camembert", "mpnet", "longformer")):
+            # These count positions from the one after the number of the padding token.
+            padding = self.config.get("pad_token_id")
+            return length - 1 - (padding if isinstance(padding, int) else 1)
+        return length
 
     @property
     def window(self) -> int | None:
         """How many tokens back the attention of each token reaches; None if it reaches all of them."""
-        window = self.config.get("sliding_window")
-        return window if isinstance(window, int) and self.config.get("use_sliding_window", True) else None
+        # What `transformers` assumes without the fields.
+        window = self.config.get("sliding_window", 4096 if self._kind == "mistral" else None)
+        is_used = self.config.get("use_sliding_window", self._kind not in ("qwen2", "qwen3"))
+        return window if isinstance(window, int) and is_used else None
+
+    @property
+    def _kind(self) -> object:
+        return self.config.get("model_type")
 
     def read_pooling(self) -> str | None:
         """What an embedding is made of according to `sentence-transformers`: `cls`, `mean` or something that Marina
