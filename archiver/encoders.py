@@ -154,7 +154,7 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
         truncate="right" if spec.encoding.truncate == "error" else spec.encoding.truncate,
         tokenizer=TOKENIZER,
     )
-    reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports])
+    reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports], ports[0].max)
     pairs = spec.model.task == "rerank"
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

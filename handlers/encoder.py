@@ -35,14 +35,16 @@ Places = list[tuple[int, int] | None]
 
 
 class TextReader:
-    """Turns texts into rows of token ids, with their mask and, if the model has that input, the type of each token."""
+    """Turns texts into rows of token ids, with their mask and, if the model has that input, the type of each token.
+    `highest` is the largest id that the model knows: some tokenizers have more tokens than the weights of their models.
+    """
 
-    def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str]) -> None:
+    def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str], highest: float | None = None) -> None:
         # A worker already has threads for its share of the cores; more would only compete with them.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
-        self._spec, self._inputs = spec, tuple(inputs)
+        self._spec, self._inputs, self._highest = spec, tuple(inputs), highest
         self._tokenizer: Any = Tokenizer.from_file(file)
         self._tokenizer.no_padding()
         if spec.truncate == "error":
@@ -75,6 +77,11 @@ class TextReader:
             raise Unprocessable("the text is too long", field="text", got=got, allowed=allowed)
         if not count:
             raise Unprocessable("the text has no tokens", field="text", got="0 tokens", allowed="at least 1")
+        if self._highest is not None and (most := max(encoding.ids)) > self._highest:
+            got, allowed = f"token {most}", f"up to {self._highest:.0f}"
+            raise Unprocessable(
+                "the text has a token that the model does not know", field="text", got=got, allowed=allowed
+            )
         values = {
             "input_ids": encoding.ids,
             "attention_mask": encoding.attention_mask,
@@ -94,7 +101,8 @@ class EncoderHandler(Handler):
             raise RecordError("`encoding`: missing, but the handler is `text`")
         self.spec = self.record.encoding
         names = [spec.name for spec in self.record.inputs]
-        self.reader = TextReader(str(self.directory / self.spec.tokenizer), self.spec, names)
+        tokenizer, highest = str(self.directory / self.spec.tokenizer), self.record.inputs[0].max
+        self.reader = TextReader(tokenizer, self.spec, names, highest)
         self.labels = self._read_labels()
 
     @property

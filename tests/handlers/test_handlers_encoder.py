@@ -35,7 +35,9 @@ class TinyEmbedder(torch.nn.Module):
         return (input_ids.sum(-1, keepdim=True).float(),)
 
 
-def encoder_for(task: str, model: torch.nn.Module, output: dict[str, Any], folder: Path) -> Any:
+def encoder_for(
+    task: str, model: torch.nn.Module, output: dict[str, Any], folder: Path, highest: int | None = None
+) -> Any:
     shutil.copy(ROOT / "config/examples/language/model/tokenizer.json", folder)
     dimensions = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=1, max=LONGEST)}
     example = torch.ones(2, 5, dtype=torch.int64)
@@ -44,7 +46,7 @@ def encoder_for(task: str, model: torch.nn.Module, output: dict[str, Any], folde
     (folder / "program.pt2").write_bytes(rewrite(saved.getvalue(), {"data/sample_inputs/model.pt": b""}))
     record = EAGER | {
         "handler": "text",
-        "inputs": [{"name": "input_ids", "shape": [LONGEST], "dtype": "int64", "varies": 0}],
+        "inputs": [{"name": "input_ids", "shape": [LONGEST], "dtype": "int64", "varies": 0, "max": highest}],
         "outputs": [output],
         "encoding": {"task": task, "max_tokens": LONGEST, "truncate": "right", "tokenizer": "tokenizer.json"},
         "lengths": {"buckets": [8, LONGEST], "dynamic": True},
@@ -137,3 +139,12 @@ def test_fields_of_embeddings_that_are_not_supported_are_refused_by_name(tmp_pat
     assert (refused.status, refused.json()["field"]) == (422, "input_type")
     (unset,) = ask(handler, orjson.dumps(body | {"encoding_format": None, "dimensions": None}), headers=JSON)
     assert unset.status == 200
+
+
+def test_a_token_that_the_weights_do_not_have_is_refused(tmp_path):
+    output = {"name": "embedding", "shape": [1], "dtype": "float32"}
+    handler = encoder_for("embed", TinyEmbedder(), output, tmp_path, highest=300)
+    known, unknown = ask(handler, b'"a"', b'"harbour"', headers=JSON)
+    assert (known.status, unknown.status) == (200, 422)
+    assert unknown.json()["error"] == "the text has a token that the model does not know"
+    assert unknown.json()["allowed"] == "up to 300"
