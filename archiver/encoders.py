@@ -193,12 +193,19 @@ def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            # Else the error does not say which: the report that it refers to is not shown.
+            ignore_mismatched_sizes=True,
             dtype=torch.float32,
         )
     except Exception as err:
         first = next((line for line in str(err).splitlines() if line.strip()), type(err).__name__)
         raise SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be loaded: {first}") from err
-    # transformers fills weights that the file lacks with random numbers.
+    # transformers fills weights that do not fit, or that the file lacks, with random numbers.
+    if mismatched := sorted(name for name, *_ in loaded["mismatched_keys"]):
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{mismatched[0]}` in the weights of `{spec.model.source}` has another size "
+            f"than by its `{CONFIG}`"
+        )
     if missing := sorted(name for name in loaded["missing_keys"] if "pooler" not in name or spec.model.task != "embed"):
         raise SourceError(
             f"{spec.file}: `model.task`: `{spec.model.source}` has no weights for `{missing[0]}`, "
