@@ -18,7 +18,7 @@ from handlers.base import Handler
 from handlers.protocols import Exchange, NamedTensor, Row, check_row_count
 from handlers.record import EncodingSpec, RecordError
 from handlers.request import FORM, Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
+from handlers.validation import Malformed, NonFiniteOutput, RequestError, TooLarge, Unprocessable, describe_json
 
 # Longer texts would hold up the rest of their batch, because they are tokenised before they are truncated. All texts of
 # a request take about a second then; a query counts once with each of its documents.
@@ -113,7 +113,12 @@ class EncoderHandler(Handler):
         """The rows of all texts in a body, and how to make its answer."""
         value = _value(request)
         if isinstance(value, Mapping) and "input" in value and self.spec.task == "embed":
-            return self._openai(value)
+            try:
+                return self._openai(value)
+            except RequestError as err:
+                if err.details["field"] == "text":
+                    err.details["field"] = "input"
+                raise err.for_openai() from err
         if self.spec.task == "rerank":
             query, documents = _pairs(value)
             given = _given(value, _RERANK_FIELDS)

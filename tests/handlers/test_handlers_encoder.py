@@ -110,11 +110,14 @@ def test_texts_whose_outputs_make_no_tensor_are_told_so(tagger):
     assert unequal.json()["error"].startswith("the outputs of these rows differ in length in `probabilities`")
 
 
-def test_input_of_openais_clients_that_is_no_text_is_named_as_theirs(tmp_path):
-    handler = encoder_for("embed", TinySumOfTokens(), {"name": "embedding", "shape": [], "dtype": "float32"}, tmp_path)
+def test_openais_clients_get_errors_in_their_form(tmp_path):
+    handler = encoder_for("embed", TinyEmbedder(), {"name": "embedding", "shape": [1], "dtype": "float32"}, tmp_path)
     (reply,) = ask(handler, b'{"input": [1, 2]}', headers=JSON)
-    assert (reply.status, reply.json()["field"]) == (422, "input")
-    assert reply.json()["allowed"] == '{"input": "..."}, or a list of texts'
+    sentence = 'a text is needed in `input`: got a list of 2, allowed: {"input": "..."}, or a list of texts'
+    error = {"message": sentence, "type": "invalid_request_error", "param": "input", "code": None}
+    assert (reply.status, reply.json()) == (422, {"error": error})
+    (long,) = ask(handler, orjson.dumps({"input": "x" * (encoder.MAX_CHARACTERS + 1)}), headers=JSON)
+    assert (long.status, long.json()["error"]["param"]) == (413, "input")
 
 
 def test_a_ranking_is_cut_to_its_best_documents(reranker):
@@ -136,7 +139,7 @@ def test_fields_of_embeddings_that_are_not_supported_are_refused_by_name(tmp_pat
     handler = encoder_for("embed", TinyEmbedder(), {"name": "embedding", "shape": [1], "dtype": "float32"}, tmp_path)
     body = {"input": "good", "model": "any", "user": "me"}
     (refused,) = ask(handler, orjson.dumps(body | {"input_type": "query"}), headers=JSON)
-    assert (refused.status, refused.json()["field"]) == (422, "input_type")
+    assert (refused.status, refused.json()["error"]["param"]) == (422, "input_type")
     (unset,) = ask(handler, orjson.dumps(body | {"encoding_format": None, "dimensions": None}), headers=JSON)
     assert unset.status == 200
 
