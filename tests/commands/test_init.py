@@ -191,6 +191,13 @@ def test_a_model_that_is_in_the_folder_already_is_used(here: Path) -> None:
     assert load_spec(here / "mine/spec.yaml").model.source == "./nets.py:table"
 
 
+def test_a_path_may_look_like_a_comment(here: Path) -> None:
+    (here / "my nets #2").mkdir()
+    (here / "nets.py").rename(here / "my nets #2/nets.py")
+    assert init("--source", "my nets #2/nets.py:table") == 0
+    assert load_spec(here / "mine/spec.yaml").model.source == "../my nets #2/nets.py:table"
+
+
 WRONG = [
     pytest.param(
         ["--source", "torchvision:resnet5"],
