@@ -91,6 +91,11 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
             "allowed: 1",
             hint="task: classify",
         )
+    if task == "embed" and getattr(network.config, "is_encoder_decoder", False):
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{spec.model.source}` also has a decoder, allowed for `task: embed`: "
+            "a model that only reads texts"
+        )
     if task == "classify" and (outputs == 1 or _problem(network) == "regression"):
         raise SourceError(
             f"{spec.file}: `model.task`: got `classify`, but `{spec.model.source}` returns numbers that are no "

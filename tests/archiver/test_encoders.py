@@ -261,11 +261,11 @@ def test_a_task_that_the_weights_do_not_fit_is_refused(folder: Callable[[str], P
     assert not list(tmp_path.iterdir())
 
 
-def change_config(folder: Path, **changes: object) -> Spec:
-    """Changes `config.json` of a classifier; returns its spec."""
+def change_config(folder: Path, task: str = "classify", **changes: object) -> Spec:
+    """Changes `config.json` of a model; returns its spec."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    return parse_spec(SPEC.format(task="classify", encoding="{max_tokens: 8}"), folder.parent / "spec.yaml")
+    return parse_spec(SPEC.format(task=task, encoding="{max_tokens: 8}"), folder.parent / "spec.yaml")
 
 
 def test_labels_that_do_not_exclude_each_other_have_their_own_probabilities(folder: Callable[[str], Path]) -> None:
@@ -292,6 +292,12 @@ def test_a_classifier_without_classes_is_refused(
 ) -> None:
     spec = change_config(folder(task), **changes)
     with pytest.raises(SourceError, match=message):
+        load_encoder(spec)
+
+
+def test_an_embedding_of_a_model_with_a_decoder_is_refused(folder: Callable[[str], Path]) -> None:
+    spec = change_config(folder("embed"), "embed", is_encoder_decoder=True)
+    with pytest.raises(SourceError, match="also has a decoder"):
         load_encoder(spec)
 
 
