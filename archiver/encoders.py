@@ -159,7 +159,8 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
         truncate="right" if spec.encoding.truncate == "error" else spec.encoding.truncate,
         tokenizer=TOKENIZER,
     )
-    reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports], ports[0].max)
+    highest = next((port.max for port in ports), None)
+    reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports], highest)
     pairs = spec.model.task == "rerank"
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
