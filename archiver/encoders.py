@@ -16,7 +16,7 @@ from torch import nn
 
 from archiver.torchvision_import import prepare_torchvision
 from config.errors import SourceError, ToolMissing
-from config.hf_folder import TOKENIZER, FolderRefused, ModelFolder, read_model_folder
+from config.hf_folder import CONFIG, TOKENIZER, FolderRefused, ModelFolder, read_model_folder
 from config.record import EncoderSetup, Port
 from config.spec import Spec
 from handlers.encoder import TextReader
@@ -47,6 +47,8 @@ class EncoderGraph(nn.Module):
         self.network = network
         self.task = spec.model.task
         self.classes = int(getattr(network.config, "num_labels", 0))
+        # Such labels do not exclude each other.
+        self.has_many = self.task == "classify" and _problem(network) == "multi_label_classification"
         self.pooling, self.normalise = spec.encoding.pooling, spec.encoding.normalise
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -57,7 +59,7 @@ class EncoderGraph(nn.Module):
         logits = outputs.logits.to(torch.float32)
         if self.task == "rerank":
             return (torch.sigmoid(logits[:, 0]),)
-        probabilities = torch.softmax(logits, dim=-1)
+        probabilities = torch.sigmoid(logits) if self.has_many else torch.softmax(logits, dim=-1)
         if self.task == "tokens":
             return (probabilities,)
         top_probs, top_indices = torch.topk(probabilities, min(MOST_CLASSES, probabilities.shape[-1]))
@@ -72,6 +74,11 @@ class EncoderGraph(nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1) if self.normalise else pooled
 
 
+def _problem(network: Any) -> str | None:
+    """What a classifier was trained for, as its configuration says."""
+    return getattr(network.config, "problem_type", None)
+
+
 def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ...] | None]:
     """The network in fp32, its inputs, and the labels in its configuration."""
     folder = _read(spec)
@@ -84,6 +91,17 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
             "allowed: 1",
             hint="task: classify",
         )
+    if task == "embed" and getattr(network.config, "is_encoder_decoder", False):
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{spec.model.source}` also has a decoder, allowed for `task: embed`: "
+            "a model that only reads texts"
+        )
+    if task == "classify" and (outputs == 1 or _problem(network) == "regression"):
+        raise SourceError(
+            f"{spec.file}: `model.task`: got `classify`, but `{spec.model.source}` returns numbers that are no "
+            "probabilities of classes",
+            hint="task: rerank" if outputs == 1 else None,
+        )
     vocabulary = int(network.config.vocab_size)
     length = (spec.encoding.max_tokens,)
     kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
@@ -95,9 +113,20 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     ]
     if kinds > 1:
         ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0, varies=0))
+    return network, tuple(ports), _labels(spec, folder, outputs) if task in ("classify", "tokens") else None
+
+
+def _labels(spec: Spec, folder: ModelFolder, outputs: int) -> tuple[str, ...] | None:
+    """The names of the classes, as the folder's configuration has them; None if it has none."""
     named = folder.config.get("id2label")
-    labels = tuple(str(named[str(index)]) for index in range(outputs)) if isinstance(named, dict) else None
-    return network, tuple(ports), labels if task in ("classify", "tokens") else None
+    if not isinstance(named, dict):
+        return None
+    if missing := [str(index) for index in range(outputs) if str(index) not in named]:
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{CONFIG}`: `id2label` has no `{missing[0]}`, "
+            f"allowed: a label for each number from 0 to {outputs - 1}"
+        )
+    return tuple(str(named[str(index)]) for index in range(outputs))
 
 
 def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
@@ -130,7 +159,8 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
         truncate="right" if spec.encoding.truncate == "error" else spec.encoding.truncate,
         tokenizer=TOKENIZER,
     )
-    reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports])
+    highest = next((port.max for port in ports), None)
+    reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports], highest)
     pairs = spec.model.task == "rerank"
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -169,12 +199,19 @@ def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            # Else the error does not say which: the report that it refers to is not shown.
+            ignore_mismatched_sizes=True,
             dtype=torch.float32,
         )
     except Exception as err:
         first = next((line for line in str(err).splitlines() if line.strip()), type(err).__name__)
         raise SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be loaded: {first}") from err
-    # transformers fills weights that the file lacks with random numbers.
+    # transformers fills weights that do not fit, or that the file lacks, with random numbers.
+    if mismatched := sorted(name for name, *_ in loaded["mismatched_keys"]):
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{mismatched[0]}` in the weights of `{spec.model.source}` has another size "
+            f"than by its `{CONFIG}`"
+        )
     if missing := sorted(name for name in loaded["missing_keys"] if "pooler" not in name or spec.model.task != "embed"):
         raise SourceError(
             f"{spec.file}: `model.task`: `{spec.model.source}` has no weights for `{missing[0]}`, "

@@ -242,7 +242,8 @@ def _incomparable(folder: Path) -> str | None:
 
 def _generate(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int]) -> list[_GeneratedText]:
     """A text for each seed, as many at a time as there are slots; with seed 0 the engine takes the likeliest tokens."""
-    prompt = ModelTokenizer(folder).encode(PROMPT)[: text.context // 2]
+    # Some tokenizers make no tokens of English, such as one for DNA.
+    prompt = ModelTokenizer(folder).encode(PROMPT)[: text.context // 2] or [0]
     length = min(_LENGTH, text.context - len(prompt))
     texts = {str(seed): _GeneratedText(list(prompt), len(prompt), []) for seed in seeds}
     waiting, running = list(texts), 0

@@ -10,6 +10,8 @@ from typing import Any
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 # The files that are packed: settings, the tokenizer, the chat template, the weights.
 _PACKED = ("*.json", "*.jinja", "*.safetensors")
+# Written by `sentence-transformers`: the steps that make an embedding, each a class with a folder of its own.
+_MODULES = "modules.json"
 _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
 
 
@@ -33,13 +35,58 @@ class ModelFolder:
     def longest(self) -> int | None:
         """The most tokens that the model was made for; None if its configuration does not say."""
         length = self.config.get("max_position_embeddings")
-        return length if isinstance(length, int) else None
+        if not isinstance(length, int):
+            return None
+        if str(self._kind).endswith(("roberta", "camembert", "mpnet", "longformer")):
+            # These count positions from the one after the number of the padding token.
+            padding = self.config.get("pad_token_id")
+            return length - 1 - (padding if isinstance(padding, int) else 1)
+        return length
 
     @property
     def window(self) -> int | None:
         """How many tokens back the attention of each token reaches; None if it reaches all of them."""
-        window = self.config.get("sliding_window")
-        return window if isinstance(window, int) and self.config.get("use_sliding_window", True) else None
+        # What `transformers` assumes without the fields.
+        window = self.config.get("sliding_window", 4096 if self._kind == "mistral" else None)
+        is_used = self.config.get("use_sliding_window", self._kind not in ("qwen2", "qwen3"))
+        return window if isinstance(window, int) and is_used else None
+
+    @property
+    def _kind(self) -> object:
+        return self.config.get("model_type")
+
+    def read_pooling(self) -> str | None:
+        """What an embedding is made of according to `sentence-transformers`: `cls`, `mean` or something that Marina
+        does not compute; None if the folder does not say. Raises FolderRefused if a further layer follows."""
+        if not (self.path / _MODULES).is_file():
+            return None
+        pooling = None
+        for module in _read_modules(self.path / _MODULES):
+            kind = module["type"].rpartition(".")[2]
+            if kind == "Pooling":
+                pooling = _pooling(_read_json(self.path / module["path"] / CONFIG)) or None
+            elif kind not in ("Transformer", "Normalize"):
+                text = f"`{self.path / _MODULES}`: got `{kind}`, allowed: `Transformer`, `Pooling`, `Normalize`"
+                raise FolderRefused(text, "source: ./model.py:build, a network that ends with this module")
+        return pooling
+
+
+def _read_modules(file: Path) -> list[dict[str, str]]:
+    modules = _parse_json(file)
+    if not isinstance(modules, list) or not all(
+        isinstance(module, dict) and isinstance(module.get("type"), str) and isinstance(module.get("path"), str)
+        for module in modules
+    ):
+        raise FolderRefused(f"`{file}` is not a list of modules, each with `type` and `path`")
+    return modules
+
+
+def _pooling(config: dict[str, Any]) -> str:
+    """The kinds of pooling that are on: newer files name them, older ones have a flag for each."""
+    flag, short = "pooling_mode_", {"cls_token": "cls", "mean_tokens": "mean"}
+    on = [name.removeprefix(flag) for name, value in config.items() if name.startswith(flag) and value is True]
+    names = config.get("pooling_mode", on)
+    return " and ".join(short.get(str(name), str(name)) for name in (names if isinstance(names, list) else [names]))
 
 
 def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
@@ -62,13 +109,17 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     return ModelFolder(path, config, files)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _parse_json(file: Path) -> Any:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FolderRefused(f"`{file.parent}` has no `{file.name}`") from None
     except (OSError, ValueError, RecursionError) as err:
         raise FolderRefused(f"`{file}` cannot be read as JSON") from err
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    data = _parse_json(file)
     if not isinstance(data, dict):
         raise FolderRefused(f"`{file}` is not a JSON object")
     return data

@@ -8,6 +8,7 @@ length."""
 import base64
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,16 @@ from handlers.base import Handler
 from handlers.protocols import Exchange, NamedTensor, Row, check_row_count
 from handlers.record import EncodingSpec, RecordError
 from handlers.request import FORM, Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
+from handlers.validation import Malformed, NonFiniteOutput, RequestError, TooLarge, Unprocessable, describe_json
 
 # Longer texts would hold up the rest of their batch, because they are tokenised before they are truncated. All texts of
 # a request take about a second then; a query counts once with each of its documents.
 MAX_CHARACTERS, MAX_ALL_CHARACTERS = 200_000, 1_000_000
 _TEXT = '{"%s": "..."}, or a list of texts'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
+# The fields of the two kinds of body that clients of other servers send; a further one would be ignored silently.
+_RERANK_FIELDS = ("query", "documents", "top_n", "model", "user")
+_OPENAI_FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 
 Text = str | tuple[str, str]
 # Where the characters of each token begin and end in its text; None for a token that stands for none.
@@ -31,14 +35,16 @@ Places = list[tuple[int, int] | None]
 
 
 class TextReader:
-    """Turns texts into rows of token ids, with their mask and, if the model has that input, the type of each token."""
+    """Turns texts into rows of token ids, with their mask and, if the model has that input, the type of each token.
+    `highest` is the largest id that the model knows: some tokenizers have more tokens than the weights of their models.
+    """
 
-    def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str]) -> None:
+    def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str], highest: float | None = None) -> None:
         # A worker already has threads for its share of the cores; more would only compete with them.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
-        self._spec, self._inputs = spec, tuple(inputs)
+        self._spec, self._inputs, self._highest = spec, tuple(inputs), highest
         self._tokenizer: Any = Tokenizer.from_file(file)
         self._tokenizer.no_padding()
         if spec.truncate == "error":
@@ -71,6 +77,11 @@ class TextReader:
             raise Unprocessable("the text is too long", field="text", got=got, allowed=allowed)
         if not count:
             raise Unprocessable("the text has no tokens", field="text", got="0 tokens", allowed="at least 1")
+        if self._highest is not None and (most := max(encoding.ids)) > self._highest:
+            got, allowed = f"token {most}", f"up to {self._highest:.0f}"
+            raise Unprocessable(
+                "the text has a token that the model does not know", field="text", got=got, allowed=allowed
+            )
         values = {
             "input_ids": encoding.ids,
             "attention_mask": encoding.attention_mask,
@@ -90,7 +101,8 @@ class EncoderHandler(Handler):
             raise RecordError("`encoding`: missing, but the handler is `text`")
         self.spec = self.record.encoding
         names = [spec.name for spec in self.record.inputs]
-        self.reader = TextReader(str(self.directory / self.spec.tokenizer), self.spec, names)
+        tokenizer, highest = str(self.directory / self.spec.tokenizer), self.record.inputs[0].max
+        self.reader = TextReader(tokenizer, self.spec, names, highest)
         self.labels = self._read_labels()
 
     @property
@@ -101,10 +113,17 @@ class EncoderHandler(Handler):
         """The rows of all texts in a body, and how to make its answer."""
         value = _value(request)
         if isinstance(value, Mapping) and "input" in value and self.spec.task == "embed":
-            return self._openai(value)
+            try:
+                return self._openai(value)
+            except RequestError as err:
+                if err.details["field"] == "text":
+                    err.details["field"] = "input"
+                raise err.for_openai() from err
         if self.spec.task == "rerank":
             query, documents = _pairs(value)
-            return self._exchange([(query, document) for document in documents], self._ranking)
+            given = _given(value, _RERANK_FIELDS)
+            rank = partial(_rank, count=_top_n(given, len(documents)))
+            return self._exchange([(query, document) for document in documents], rank)
         texts, single = _texts(value)
         return self._exchange(texts, lambda results: results[0] if single else results)
 
@@ -165,21 +184,15 @@ class EncoderHandler(Handler):
                 tokens.append({"start": place[0], "end": place[1], "label": label, "score": float(scores[best])})
         return tokens
 
-    @staticmethod
-    def _ranking(results: list[Any]) -> dict[str, Any]:
-        scores = [float(result["score"]) for result in results]
-        order = sorted(range(len(scores)), key=lambda index: -scores[index])
-        return {"results": [{"index": index, "relevance_score": scores[index]} for index in order]}
-
     def _openai(self, body: Mapping[str, Any]) -> Exchange:
         """A request to `/v1/embeddings`. OpenAI's clients ask for base64 unless told otherwise."""
+        given = _given(body, _OPENAI_FIELDS)
         texts, _ = _texts(body["input"], field="input")
-        form = body.get("encoding_format", "float")
+        form = given.get("encoding_format", "float")
         if form not in ("base64", "float"):
             raise Unprocessable("the format is unknown", field="encoding_format", got=form, allowed="base64, float")
         width = self.record.outputs[0].shape[0]
-        if body.get("dimensions") not in (None, width):
-            got = body["dimensions"]
+        if (got := given.get("dimensions", width)) != width:
             raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
         check_row_count(len(texts), self.max_rows, "input")
         read = self.reader.read(texts)
@@ -216,6 +229,29 @@ def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT % field)
     return list(texts), isinstance(given, str)
+
+
+def _given(value: object, known: Sequence[str]) -> dict[str, Any]:
+    """The fields of a body that are set; raises Unprocessable if one is not known. Clients send null for none."""
+    given = {name: part for name, part in value.items() if part is not None} if isinstance(value, Mapping) else {}
+    if extra := [name for name in given if name not in known]:
+        raise Unprocessable("the field is not supported", field=extra[0], allowed=known)
+    return given
+
+
+def _top_n(given: Mapping[str, Any], documents: int) -> int:
+    """How many documents the answer names."""
+    count = given.get("top_n", documents)
+    if type(count) is not int or count < 1:
+        got = count if isinstance(count, int | float) else describe_json(count)
+        raise Unprocessable("a number of documents is needed", field="top_n", got=got, allowed="a whole number above 0")
+    return count
+
+
+def _rank(results: list[Any], count: int) -> dict[str, Any]:
+    scores = [float(result["score"]) for result in results]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    return {"results": [{"index": index, "relevance_score": scores[index]} for index in order[:count]]}
 
 
 def _pairs(value: object) -> tuple[str, list[str]]:

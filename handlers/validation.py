@@ -66,6 +66,13 @@ class RequestError(Exception):
         rest += [f"allowed: {allowed}"] if allowed is not None else []
         return type(self)(f"{error}{where}" + (f": {', '.join(rest)}" if rest else ""))
 
+    def for_openai(self) -> "RequestError":
+        """The same error in the form of OpenAI's, whose clients show nothing else."""
+        error = self.in_one_sentence()
+        kind, field = "invalid_request_error", self.details["field"]
+        error.details["error"] = {"message": error.details["error"], "type": kind, "param": field, "code": None}
+        return error
+
     def inside(self, where: str) -> "RequestError":
         """The same error, with `where` in front of its field: the instance of the request that it is about."""
         error, field, got, allowed = self.details.values()

@@ -48,9 +48,15 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
         return
     try:
         folder = read_model_folder(spec.path(model.folder))
+        pooling = folder.read_pooling() if model.task == "embed" else None
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
+    if pooling is not None and pooling != spec.encoding.pooling:
+        is_known = pooling in ("cls", "mean")
+        text = f"got `{spec.encoding.pooling}`, but by its folder the model's embeddings are made by `{pooling}`"
+        text += "" if is_known else ", which Marina does not compute"
+        yield "model.encoding.pooling", text, f"pooling: {pooling}" if is_known else None
     longest = folder.longest
     if longest is not None and spec.encoding.max_tokens > longest:
         text = f"got {spec.encoding.max_tokens}, but the model was made for {longest} tokens"

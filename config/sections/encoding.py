@@ -26,7 +26,8 @@ class Encoding(Section):
     """What happens to a longer text. error: it gets 422; left: its beginning is cut off; right: its end is cut off.
     Lands in the record of the MAR."""
     pooling: Literal["cls", "mean"] = "mean"
-    """What an embedding is made of. mean: the mean of all tokens; cls: the first token. Compiled into the graph."""
+    """What an embedding is made of. mean: the mean of all tokens; cls: the first token. If
+    `sentence-transformers` saved the folder, it has to be what its `modules.json` says. Compiled into the graph."""
     normalise: bool = True
     """Scale embeddings to length 1, so that the dot product of two is their cosine. Compiled into the graph."""
 

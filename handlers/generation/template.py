@@ -26,6 +26,7 @@ _MAX_TEXT = 4_000_000
 _MAX_LINES = 1_000_000
 # How much processor time it may take, in seconds, because a single line can do much.
 _MAX_S = 1.0
+_DEVELOPER = "developer"
 # How many characters each part of a list counts in addition to its own.
 _PART = 16
 # The largest number, in bits, and the longest indent and separator of JSON.
@@ -47,6 +48,8 @@ class ChatTemplate:
         extensions: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         self._special = dict(special)
+        # Templates from before OpenAI's new name for `system` would leave out such a message, and say nothing.
+        self._names_developer = _DEVELOPER in source
         try:
             self._template = environment.from_string(source)
         except (TemplateError, RecursionError) as err:
@@ -56,6 +59,9 @@ class ChatTemplate:
         """The prompt of a conversation, up to where the assistant's answer begins."""
         # Templates test `tools is not none`, so these must not be undefined.
         absent = {"tools": None, "documents": None}
+        if not self._names_developer:
+            names = {_DEVELOPER: "system"}
+            messages = [{**message, "role": names.get(message["role"], message["role"])} for message in messages]
         before = sys.gettrace()
         sys.settrace(_Budget().trace)
         try:

@@ -266,6 +266,7 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         raise InputError(f"`--source`: no such folder: `{folder}`")
     try:
         read = read_model_folder(Path(folder))
+        pooling = "cls" if read.read_pooling() == "cls" else None
     except FolderRefused as err:
         raise InputError(f"`--source`: {err}", hint=err.hint) from err
     longest = read.longest or 512
@@ -278,7 +279,7 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         task = "rerank" if len(read.config.get("id2label") or "ab") == 1 else "classify"
     elif options.task is None and kind.endswith("ForTokenClassification"):
         task = "tokens"
-    return ModelFacts(source, "text", task=task, longest=min(longest, 128))
+    return ModelFacts(source, "text", task=task, longest=min(longest, 128), pooling=pooling)
 
 
 def _check_writes(spec: Any) -> None:

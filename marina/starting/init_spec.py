@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,8 @@ class ModelFacts:
     task: str | None = None
     longest: int | None = None
     """Most tokens of a text, or of a language model's context."""
+    pooling: str | None = None
+    """What an embedding is made of, if not the mean."""
     weight_bytes: int = 0
     """The size of a language model's weights."""
     row_ms: float | None = None
@@ -66,7 +69,7 @@ def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
         (f"name: {name}", "names the MAR, the image and every object"),
         ('version: "1.0"', ""),
         ("model:", ""),
-        (f"  source: {facts.source}", "torchvision:NAME | ./file.py:NAME | ./program.pt2 | hf:./folder"),
+        (f"  source: {_path(facts.source)}", "torchvision:NAME | ./file.py:NAME | ./program.pt2 | hf:./folder"),
         *_weights(facts),
         (f"  handler: {_handler(facts)}", "image | tensor | text | ./handler.py:Class"),
         *_files(facts),
@@ -152,6 +155,11 @@ def _handler(facts: ModelFacts) -> str:
     return "./handler.py:OwnHandler" if facts.handler == "own" else facts.handler
 
 
+def _path(text: str) -> str:
+    """A path as YAML: in quotes if a part of it would be a comment or a key."""
+    return json.dumps(text, ensure_ascii=False) if re.search(r"\s#|:\s", text) else text
+
+
 def _files(facts: ModelFacts) -> list[tuple[str, str]]:
     return [(f"  files: [{', '.join(facts.files)}]", "what the handler reads")] if facts.files else []
 
@@ -160,7 +168,7 @@ def _weights(facts: ModelFacts) -> list[tuple[str, str]]:
     if facts.source.endswith(".pt2") or facts.source.startswith("hf:"):
         return []
     names = "IMAGENET1K_V1 | " if facts.source.startswith("torchvision:") else ""
-    return [(f"  weights: {facts.weights or 'random'}", f"{names}./weights.safetensors; random is seeded")]
+    return [(f"  weights: {_path(facts.weights or 'random')}", f"{names}./weights.safetensors; random is seeded")]
 
 
 def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
@@ -184,10 +192,11 @@ def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
 def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
     """The lines about the model's inputs and outputs, if its source does not describe them itself."""
     if facts.task is not None:
+        pooling = f", pooling: {facts.pooling}" if facts.task == "embed" and facts.pooling else ""
         return [
             (f"  task: {facts.task}", "classify | embed | rerank | tokens"),
             (
-                f"  encoding: {{max_tokens: {facts.longest}, dynamic: true}}",
+                f"  encoding: {{max_tokens: {facts.longest}, dynamic: true{pooling}}}",
                 "`truncate: right` cuts off the end of longer texts",
             ),
         ]

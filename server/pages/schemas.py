@@ -58,7 +58,8 @@ def _text_schema(task: str) -> Schema:
     text: Schema = {"type": "string"}
     texts: Schema = {"type": "array", "items": text, "minItems": 1}
     if task == "rerank":
-        return object_of({"query": text, "documents": texts})
+        pairs = object_of({"query": text, "documents": texts})
+        return pairs | {"properties": pairs["properties"] | {"top_n": {"type": "integer", "minimum": 1}}}
     forms = [text, texts, object_of({"text": {"anyOf": [text, texts]}}, closed=True)]
     return {"anyOf": [*forms, object_of({"input": {"anyOf": [text, texts]}})] if task == "embed" else forms}
 

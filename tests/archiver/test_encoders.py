@@ -15,11 +15,12 @@ import torch
 from fakes import ask, start
 from specs import ROOT
 
-from archiver.encoders import read_texts
+from archiver.encoders import EncoderGraph, load_encoder, read_texts
 from archiver.package import package
 from config.errors import SourceError, SpecError
 from config.load import parse_spec
 from config.progress import Progress
+from config.spec import Spec
 from handlers.encoder import EncoderHandler, TextReader
 from handlers.protocols import HEADER
 from handlers.record import EncodingSpec
@@ -157,7 +158,7 @@ def test_openais_clients_get_embeddings_as_they_ask_for_them(served: Callable[..
     packed = asked(handler, {"model": "tiny", "input": texts[0], "encoding_format": "base64"}).json()["data"][0]
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed["embedding"]), "<f4"), plain[0], atol=1e-6)
     refused = asked(handler, {"input": texts, "dimensions": 4})
-    assert (refused.status, refused.json()["field"]) == (422, "dimensions")
+    assert (refused.status, refused.json()["error"]["param"]) == (422, "dimensions")
 
 
 def test_documents_are_ranked_by_their_score(served: Callable[..., Any]) -> None:
@@ -258,6 +259,46 @@ def test_a_task_that_the_weights_do_not_fit_is_refused(folder: Callable[[str], P
     with pytest.raises(SourceError, match=r"has no weights for `classifier\.bias`, which `task: tokens` needs"):
         package(spec, tmp_path, progress=Progress(quiet=True))
     assert not list(tmp_path.iterdir())
+
+
+def change_config(folder: Path, task: str = "classify", **changes: object) -> Spec:
+    """Changes `config.json` of a model; returns its spec."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return parse_spec(SPEC.format(task=task, encoding="{max_tokens: 8}"), folder.parent / "spec.yaml")
+
+
+def test_labels_that_do_not_exclude_each_other_have_their_own_probabilities(folder: Callable[[str], Path]) -> None:
+    spec = change_config(folder("classify"), problem_type="multi_label_classification")
+    network, _, _ = load_encoder(spec)
+    inputs = torch.tensor([[2, 5, 6, 3]]), torch.ones(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.int64)
+    with torch.no_grad():
+        (expected,) = torch.sigmoid(network(*inputs).logits)
+        probabilities, _ = EncoderGraph(network, spec)(*inputs)
+    assert probabilities[0].tolist() == pytest.approx(sorted(expected.tolist(), reverse=True), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "message"),
+    [
+        ("rerank", {}, "numbers that are no probabilities"),
+        ("classify", {"problem_type": "regression"}, "numbers that are no probabilities"),
+        ("classify", {"id2label": {"1": "calm", "2": "loud", "3": "odd"}}, "`id2label` has no `0`"),
+        ("classify", {"id2label": {"0": "calm", "1": "odd"}}, "`classifier.bias` in the weights .* has another size"),
+    ],
+)
+def test_a_classifier_without_classes_is_refused(
+    task: str, changes: dict[str, Any], message: str, folder: Callable[[str], Path]
+) -> None:
+    spec = change_config(folder(task), **changes)
+    with pytest.raises(SourceError, match=message):
+        load_encoder(spec)
+
+
+def test_an_embedding_of_a_model_with_a_decoder_is_refused(folder: Callable[[str], Path]) -> None:
+    spec = change_config(folder("embed"), "embed", is_encoder_decoder=True)
+    with pytest.raises(SourceError, match="also has a decoder"):
+        load_encoder(spec)
 
 
 def test_calibration_texts_that_are_not_utf8_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:

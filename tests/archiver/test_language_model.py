@@ -11,6 +11,7 @@ import torch
 from packages import standin_python
 from safetensors.torch import load_file, save_file
 from specs import TALES, tales_spec
+from tokenizers import Tokenizer, models
 
 from archiver.agreement import check_agreement
 from archiver.language_model import calibration_texts, compare_text, end_token_warnings, stage_language_model
@@ -165,6 +166,15 @@ def test_weights_that_are_not_finite_are_refused(compiled: tuple[Draft, Path], s
     spoil(staged / "model", "model.norm.weight", lambda norm: norm * float("nan"))
     with pytest.raises(AgreementError, match="the model's scores are not finite numbers"):
         compare_text(draft, staged, staged / "model")
+
+
+@pytest.mark.slow
+def test_a_model_whose_tokens_are_no_english_is_compared_all_the_same(
+    compiled: tuple[Draft, Path], staged: Path
+) -> None:
+    Tokenizer(models.BPE(vocab={"A": 0, "C": 1, "G": 2}, merges=[])).save(str(staged / "model/tokenizer.json"))
+    agreed = compare_text(compiled[0], staged, MODEL)
+    assert (agreed.count > 500, agreed.perplexity) == (True, None)
 
 
 @pytest.mark.slow

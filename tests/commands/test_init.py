@@ -97,6 +97,17 @@ def test_its_spec_can_be_packaged_at_once(
     assert "agreement 1.0000" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_an_embedding_is_made_of_the_first_token_if_its_folder_says_so(here: Path) -> None:
+    shutil.copytree(ROOT / "config/examples/language/model", here / "model")
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+    (here / "model/modules.json").write_text(json.dumps(modules))
+    (here / "model/1_Pooling").mkdir()
+    (here / "model/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert init("--source", "hf:model", "--task", "embed") == 0
+    assert load_spec(here / "mine/spec.yaml").encoding.pooling == "cls"
+
+
 @pytest.mark.usefixtures("put_programs")
 @pytest.mark.parametrize(("arguments", "handler"), CHECKED)
 def test_its_spec_passes_the_check(arguments: list[str], handler: str, here: Path) -> None:
@@ -178,6 +189,13 @@ def test_a_model_that_is_in_the_folder_already_is_used(here: Path) -> None:
     (here / "nets.py").rename(here / "mine/nets.py")
     assert init("--source", "mine/nets.py:table") == 0
     assert load_spec(here / "mine/spec.yaml").model.source == "./nets.py:table"
+
+
+def test_a_path_may_look_like_a_comment(here: Path) -> None:
+    (here / "my nets #2").mkdir()
+    (here / "nets.py").rename(here / "my nets #2/nets.py")
+    assert init("--source", "my nets #2/nets.py:table") == 0
+    assert load_spec(here / "mine/spec.yaml").model.source == "../my nets #2/nets.py:table"
 
 
 WRONG = [

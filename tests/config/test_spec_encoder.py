@@ -1,5 +1,7 @@
 """The spec of an encoder and its errors; `test_spec.py` has the rest."""
 
+import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,46 @@ def test_an_error_of_an_encoder_is_a_whole_sentence(change: dict[str, Any], text
     with pytest.raises(SpecError) as refusal:
         parse_spec(yaml.safe_dump(changed(change), sort_keys=False), Path("spec.yaml"), files=False)
     assert str(refusal.value) == text
+
+
+MADE_BY = "sentence_transformers.models"
+POOLINGS: list[Any] = [
+    ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "include_prompt": True}, "`cls`"),
+    ({"pooling_mode": "cls"}, "`cls`\n\nhint: pooling: cls"),
+    ({"pooling_mode_lasttoken": True}, "`lasttoken`, which Marina does not compute"),
+    ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "`cls and max_tokens`, which Marina"),
+    ({"pooling_mode_mean_tokens": True}, None),
+    ({}, None),
+]
+
+
+def check_embedder(folder: Path, modules: object, pooling: dict[str, Any]) -> None:
+    """Checks the spec of a model that `sentence-transformers` has saved."""
+    files = {"config.json": {}, "tokenizer.json": {}, "modules.json": modules, "1_Pooling/config.json": pooling}
+    (folder / "model/1_Pooling").mkdir(parents=True)
+    (folder / "model/model.safetensors").touch()
+    for name, content in files.items():
+        (folder / "model" / name).write_text(json.dumps(content))
+    parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": "embed"})), folder / "spec.yaml")
+
+
+@pytest.mark.parametrize(("pooling", "message"), POOLINGS)
+def test_an_embedding_is_made_as_its_folder_says(pooling: dict[str, Any], message: str | None, tmp_path: Path) -> None:
+    modules = [{"type": f"{MADE_BY}.{kind}", "path": path} for kind, path in (("Transformer", ""), ("Normalize", "2"))]
+    modules.insert(1, {"type": f"{MADE_BY}.Pooling", "path": "1_Pooling"})
+    refusal = f"`model.encoding.pooling`: got `mean`, but .* are made by {message}"
+    with pytest.raises(SpecError, match=refusal) if message else nullcontext():
+        check_embedder(tmp_path, modules, pooling)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([{"type": f"{MADE_BY}.Dense", "path": "2_Dense"}], "got `Dense`, allowed: `Transformer`, `Pooling`"),
+        ({"0": "Transformer"}, "is not a list of modules"),
+        ([{"type": f"{MADE_BY}.Pooling", "path": "3"}], "has no `config.json`"),
+    ],
+)
+def test_modules_that_are_not_computed_are_refused(modules: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
+        check_embedder(tmp_path, modules, {})

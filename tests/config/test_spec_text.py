@@ -181,6 +181,25 @@ def test_a_context_may_not_be_longer_than_the_window_of_the_attention(tmp_path: 
     assert context_of(context=2048) == 2048
 
 
+@pytest.mark.parametrize(
+    ("config", "longest", "window"),
+    [
+        ({"model_type": "mistral"}, None, 4096),
+        ({"model_type": "mistral", "sliding_window": None}, None, None),
+        ({"model_type": "qwen2", "sliding_window": 4096}, None, None),
+        ({"model_type": "qwen3", "sliding_window": 512, "use_sliding_window": True}, None, 512),
+        ({"model_type": "xlm-roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512, None),
+        ({"model_type": "mpnet", "max_position_embeddings": 514}, 512, None),
+        ({"model_type": "bert", "max_position_embeddings": 512, "pad_token_id": 0}, 512, None),
+    ],
+)
+def test_the_limits_of_a_model_are_those_that_its_kind_has(
+    config: dict[str, object], longest: int | None, window: int | None, tmp_path: Path
+) -> None:
+    read = read_model_folder(folder(tmp_path / "m", **GOOD | {"config__json": config}, model__safetensors=""))
+    assert (read.longest, read.window) == (longest, window)
+
+
 @pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])
 def test_answers_that_may_outlast_a_drain_are_a_warning(drain_s: int, count: int) -> None:
     spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})

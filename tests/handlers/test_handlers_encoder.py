@@ -30,7 +30,14 @@ class TinySumOfTokens(torch.nn.Module):
         return (input_ids.sum(-1).float(),)
 
 
-def encoder_for(task: str, model: torch.nn.Module, output: dict[str, Any], folder: Path) -> Any:
+class TinyEmbedder(torch.nn.Module):
+    def forward(self, input_ids: torch.Tensor) -> tuple[torch.Tensor]:
+        return (input_ids.sum(-1, keepdim=True).float(),)
+
+
+def encoder_for(
+    task: str, model: torch.nn.Module, output: dict[str, Any], folder: Path, highest: int | None = None
+) -> Any:
     shutil.copy(ROOT / "config/examples/language/model/tokenizer.json", folder)
     dimensions = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=1, max=LONGEST)}
     example = torch.ones(2, 5, dtype=torch.int64)
@@ -39,7 +46,7 @@ def encoder_for(task: str, model: torch.nn.Module, output: dict[str, Any], folde
     (folder / "program.pt2").write_bytes(rewrite(saved.getvalue(), {"data/sample_inputs/model.pt": b""}))
     record = EAGER | {
         "handler": "text",
-        "inputs": [{"name": "input_ids", "shape": [LONGEST], "dtype": "int64", "varies": 0}],
+        "inputs": [{"name": "input_ids", "shape": [LONGEST], "dtype": "int64", "varies": 0, "max": highest}],
         "outputs": [output],
         "encoding": {"task": task, "max_tokens": LONGEST, "truncate": "right", "tokenizer": "tokenizer.json"},
         "lengths": {"buckets": [8, LONGEST], "dynamic": True},
@@ -103,8 +110,44 @@ def test_texts_whose_outputs_make_no_tensor_are_told_so(tagger):
     assert unequal.json()["error"].startswith("the outputs of these rows differ in length in `probabilities`")
 
 
-def test_input_of_openais_clients_that_is_no_text_is_named_as_theirs(tmp_path):
-    handler = encoder_for("embed", TinySumOfTokens(), {"name": "embedding", "shape": [], "dtype": "float32"}, tmp_path)
+def test_openais_clients_get_errors_in_their_form(tmp_path):
+    handler = encoder_for("embed", TinyEmbedder(), {"name": "embedding", "shape": [1], "dtype": "float32"}, tmp_path)
     (reply,) = ask(handler, b'{"input": [1, 2]}', headers=JSON)
-    assert (reply.status, reply.json()["field"]) == (422, "input")
-    assert reply.json()["allowed"] == '{"input": "..."}, or a list of texts'
+    sentence = 'a text is needed in `input`: got a list of 2, allowed: {"input": "..."}, or a list of texts'
+    error = {"message": sentence, "type": "invalid_request_error", "param": "input", "code": None}
+    assert (reply.status, reply.json()) == (422, {"error": error})
+    (long,) = ask(handler, orjson.dumps({"input": "x" * (encoder.MAX_CHARACTERS + 1)}), headers=JSON)
+    assert (long.status, long.json()["error"]["param"]) == (413, "input")
+
+
+def test_a_ranking_is_cut_to_its_best_documents(reranker):
+    body = {"query": "good", "documents": ["morning", "good", "to", "you"]}
+    all_of_them, best, more = (
+        ask(reranker, orjson.dumps(body | more), headers=JSON)[0].json()["results"]
+        for more in ({}, {"top_n": 2, "model": "any"}, {"top_n": 9, "return_documents": None})
+    )
+    assert (len(all_of_them), best, more) == (4, all_of_them[:2], all_of_them)
+
+
+@pytest.mark.parametrize("more", [{"top_n": 0}, {"top_n": True}, {"top_n": "2"}, {"return_documents": True}])
+def test_what_a_ranking_cannot_do_is_refused_by_name(reranker, more):
+    (reply,) = ask(reranker, orjson.dumps({"query": "good", "documents": ["good"]} | more), headers=JSON)
+    assert (reply.status, reply.json()["field"]) == (422, next(iter(more)))
+
+
+def test_fields_of_embeddings_that_are_not_supported_are_refused_by_name(tmp_path):
+    handler = encoder_for("embed", TinyEmbedder(), {"name": "embedding", "shape": [1], "dtype": "float32"}, tmp_path)
+    body = {"input": "good", "model": "any", "user": "me"}
+    (refused,) = ask(handler, orjson.dumps(body | {"input_type": "query"}), headers=JSON)
+    assert (refused.status, refused.json()["error"]["param"]) == (422, "input_type")
+    (unset,) = ask(handler, orjson.dumps(body | {"encoding_format": None, "dimensions": None}), headers=JSON)
+    assert unset.status == 200
+
+
+def test_a_token_that_the_weights_do_not_have_is_refused(tmp_path):
+    output = {"name": "embedding", "shape": [1], "dtype": "float32"}
+    handler = encoder_for("embed", TinyEmbedder(), output, tmp_path, highest=300)
+    known, unknown = ask(handler, b'"a"', b'"harbour"', headers=JSON)
+    assert (known.status, unknown.status) == (200, 422)
+    assert unknown.json()["error"] == "the text has a token that the model does not know"
+    assert unknown.json()["allowed"] == "up to 300"

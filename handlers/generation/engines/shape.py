@@ -85,26 +85,27 @@ _FIELDS: dict[str, _Allowed] = {
     "partial_rotary_factor": _among([1, 1.0]),
 }
 _NEEDED = ("num_attention_heads", "num_hidden_layers")
+_ORIGINAL = "original_max_position_embeddings"
 # The fields of `rope_scaling` and their values.
 _ROPE_FIELDS: dict[str, _Allowed] = {
     **dict.fromkeys(("rope_type", "type"), _TEXT),
     "rope_theta": _FIELDS["rope_theta"],
     "partial_rotary_factor": _FIELDS["partial_rotary_factor"],
     "factor": _numbers(1, 1000),
-    "original_max_position_embeddings": _COUNT,
+    _ORIGINAL: _COUNT,
     **dict.fromkeys(("low_freq_factor", "high_freq_factor"), _numbers(1e-3, 1000)),
     **dict.fromkeys(("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"), _numbers(0, 1000)),
     "truncate": _FLAG,
 }
 _OF_EVERY_ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-_LLAMA3 = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+_LLAMA3 = {"factor", "low_freq_factor", "high_freq_factor", _ORIGINAL}
 _YARN = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 # For each kind of scaling, the fields that it needs and those that it may have.
 _ROPES: dict[str, tuple[set[str], set[str]]] = {
     "default": (set(), set()),
     "linear": ({"factor"}, set()),
     "llama3": (_LLAMA3, set()),
-    "yarn": ({"factor"}, {"original_max_position_embeddings"} | _YARN),
+    "yarn": ({"factor"}, {_ORIGINAL} | _YARN),
 }
 
 
@@ -188,6 +189,9 @@ def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
     if rope.get("type", kind) != kind:
         raise UnknownModel(f"`{where}.type`: got `{rope['type']}`, but `rope_type` is `{kind}`")
     needed, further = _ROPES[kind]
+    if _ORIGINAL in config and _ORIGINAL in needed | further:
+        # Some configurations have it outside, where `transformers` prefers it.
+        rope[_ORIGINAL] = config[_ORIGINAL]
     if missing := sorted(needed - rope.keys()):
         raise UnknownModel(f"`{where}.{missing[0]}`: missing, `{kind}` needs it")
     if unknown := sorted(rope.keys() - _OF_EVERY_ROPE - needed - further):
@@ -205,7 +209,7 @@ def _check_scaling(rope: Mapping[str, Any], config: Mapping[str, Any], longest: 
         raise UnknownModel(f"`{where}.low_freq_factor`: allowed: less than `high_freq_factor`")
     if (rope.get("beta_slow") or 1) >= (rope.get("beta_fast") or 32):
         raise UnknownModel(f"`{where}.beta_slow`: allowed: less than `beta_fast`")
-    original = rope.get("original_max_position_embeddings", longest)
+    original = rope.get(_ORIGINAL, longest)
     if original > longest:
         text = f"got {original}, allowed: at most `max_position_embeddings`, {longest}"
-        raise UnknownModel(f"`{where}.original_max_position_embeddings`: {text}")
+        raise UnknownModel(f"`{where}.{_ORIGINAL}`: {text}")

@@ -92,8 +92,7 @@ class Grammars:
         except ValueError as err:
             # Without grammars everything but `response_format` works, so this is not an error yet.
             self._unsupported = trial.main_line(str(err))
-        # If the model has no end token, the library uses some other token as one, which must never be chosen.
-        self._never = self._tokenizer.eos_tokens if self._tokenizer and not ends else ()
+        self._may_end = bool(ends)
         self._trial_process = TrialProcess(tokenizer, ends)
         self._compiler = ThreadPoolExecutor(1, "grammars")
         self._searching = ThreadPoolExecutor(_SEARCH_THREADS, "tokens")
@@ -120,7 +119,9 @@ class Grammars:
 
     def begin(self, compiled: PendingGrammar) -> Grammar:
         """A new grammar for one answer; raises GrammarRefused if the schema cannot be enforced."""
-        return MatcherGrammar(compiled.matcher.result().deep_copy(), self._searching, self._never)
+        ends = self._tokenizer.eos_tokens if self._tokenizer else ()
+        matcher = compiled.matcher.result().deep_copy()
+        return MatcherGrammar(matcher, self._searching, ends, may_end=self._may_end)
 
     def close(self) -> None:
         self._compiler.shutdown(cancel_futures=True)

@@ -17,10 +17,14 @@ class GrammarFailed(Exception):
 
 
 class MatcherGrammar:
-    """The `Grammar` of one answer. The tokens `never` are excluded, whatever the grammar says."""
+    """The `Grammar` of one answer.
 
-    def __init__(self, matcher: LLMatcher, searching: Executor, never: Collection[int]) -> None:
-        self._matcher, self._searching, self._never = matcher, searching, list(never)
+    To the library each of the tokens `ends` is both an end and its text. With `may_end` it only ends a complete answer;
+    without, because the model has no end token and the library took some other one, it is only text."""
+
+    def __init__(self, matcher: LLMatcher, searching: Executor, ends: Collection[int], *, may_end: bool) -> None:
+        self._matcher, self._searching = matcher, searching
+        self._ends, self._may_end = list(ends), may_end
         self._next = searching.submit(self._search)
 
     def is_ready(self, patience_s: float = 0) -> bool:
@@ -42,7 +46,8 @@ class MatcherGrammar:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         mask = np.unpackbits(bits, bitorder="little").astype(bool)
-        mask[self._never] = False
+        if self._matcher.is_accepting() != self._may_end:
+            mask[self._ends] = False
         if not mask.any():
             raise GrammarFailed("no token may come next")
         return mask

@@ -245,6 +245,30 @@ def test_an_answer_matches_its_schema_whatever_the_scores(grammars: Grammars, sc
         jsonschema.validate(json.loads(grammars._tokenizer.decode_str(tokens)), schema)
 
 
+def test_a_model_without_an_end_token_writes_every_token(grammars: Grammars) -> None:
+    # The library takes the first token as an end: here the letter `!`.
+    grammar = grammars.begin(grammars.compile('{"const": "a!!"}', lambda: None))
+    sampler, tokens = Sampler(Sampling(temperature=0, grammar=grammar)), list[int]()
+    while not sampler.is_over:
+        tokens.append(sampler.choose(np.zeros(256, np.float32))[0])
+    assert grammars._tokenizer.decode_str(tokens) == '"a!!"'
+
+
+def test_an_end_token_that_is_also_text_ends_no_incomplete_answer(tmp_path) -> None:
+    grammars = Grammars(write_tokenizer(tmp_path) / "tokenizer.json", (ord("&") - ord("!"),))
+    grammar = grammars.begin(grammars.compile('{"type": "string", "pattern": "^a&*$"}', lambda: None))
+    (end,) = grammars._tokenizer.eos_tokens
+    sampler, tokens = Sampler(Sampling(temperature=0, grammar=grammar)), list[int]()
+    for favoured in (*('"a&"' * 2), '"'):
+        scores = np.zeros(256, np.float32)
+        scores[ord(favoured) - ord("!")] = 1
+        tokens.append(sampler.choose(scores)[0])
+        if sampler.is_over:
+            break
+    grammars.close()
+    assert (grammars._tokenizer.decode_str(tokens), end in tokens) == ('"a"', False)
+
+
 class Slow:
     """A grammar that is not ready before `known` is set."""
 

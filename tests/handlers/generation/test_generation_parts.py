@@ -327,6 +327,15 @@ def test_a_template_with_a_syntax_error_is_refused() -> None:
         ChatTemplate("{% for %}", {})
 
 
+@pytest.mark.parametrize(("known", "expected"), [("system", "system"), ("developer", "developer")])
+def test_a_developers_message_reaches_a_template_that_does_not_know_that_name(known: str, expected: str) -> None:
+    # As in Qwen's templates: messages of other roles are left out.
+    source = "{% for m in messages if m.role in ('NAME', 'user') %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    text = ChatTemplate(source.replace("NAME", known), {}).render(messages)
+    assert text == f"[{expected}]be brief[user]hi"
+
+
 def test_a_template_gets_the_special_tokens() -> None:
     source = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}{% endfor %}"
     assert ChatTemplate(source, {"bos_token": "<s>"}).render(CONVERSATION) == "<s>[user] hi"

@@ -12,7 +12,7 @@ from specs import ROOT
 from transformers_networks import save_network
 
 from archiver.native import compile_decoder
-from handlers.generation import LIBRARY, Llama, UnknownModel, check_weights
+from handlers.generation import LIBRARY, Llama, UnknownModel, check_weights, read_shape
 from handlers.generation.engines.compiled import CompiledDecoder
 
 TALES = ROOT / "config/examples/tales/model"
@@ -133,6 +133,13 @@ def add(folder: Path, **tensors: torch.Tensor) -> None:
     """Adds tensors to the folder's file."""
     (file,) = folder.glob("*.safetensors")
     save_file(load_file(file) | tensors, file)
+
+
+def test_the_original_length_counts_outside_of_the_scaling_too(tales: Path) -> None:
+    config = json.loads((tales / "config.json").read_text())
+    outside = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "original_max_position_embeddings": 64}
+    (tales / "config.json").write_text(json.dumps(config | outside))
+    assert read_shape(tales).rope["original_max_position_embeddings"] == 64
 
 
 def test_rotation_rates_in_an_older_file_are_compared_with_the_configuration(tales: Path) -> None:
