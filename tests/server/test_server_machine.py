@@ -124,6 +124,14 @@ def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["counter_0.db"]
 
 
+@pytest.mark.parametrize("pid", [os.getpid(), 2**30], ids=["of a worker that begins", "of one that has died"])
+def test_an_empty_file_of_a_worker_takes_no_number_of_the_others(tmp_path: Path, pid: int) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", WRITER, "2"], env=environment, check=True)
+    (tmp_path / f"counter_{pid}.db").touch()
+    assert "seen_total 2.0\n" in WorkerMetrics(tmp_path).page()
+
+
 def test_torch_is_asked_for_its_version_and_not_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "torch"
     package.mkdir()
