@@ -94,6 +94,7 @@ public final class Server extends ModelServer {
                             public void initChannel(Channel channel) {
                                 super.initChannel(channel);
                                 Door door = new Door(ledger, crowd, settings);
+                                channel.pipeline().replace("http", "http", new Codec(door));
                                 channel.pipeline().addFirst("bell", new Bell(door)).addAfter("http", "door", door);
                             }
                         });

@@ -87,6 +87,15 @@ def test_answers_come_in_the_order_of_their_requests(server: Running) -> None:
     assert [sorted(body) for body in bodies] == [["pid"], ["status"]] * 2
 
 
+def test_an_answer_without_a_body_is_followed_by_the_next(server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as connection:
+        last = b"GET http://x/v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        connection.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n" + last)
+        of_head, of_get = connection.makefile("rb").read().split(b"\r\n\r\nHTTP/1.1 200 ")
+    assert b"content-length: " in of_head
+    assert b'"name": "marina"' in of_get
+
+
 def test_the_clients_own_request_id_comes_back_and_an_unsafe_one_does_not(server: Running) -> None:
     def answered(value: bytes) -> str:
         return exchange(server.ports.inference, posted(PATH, b"X-Request-Id: " + value + b"\r\n", b"{}")).headers[
