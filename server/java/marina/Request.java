@@ -4,6 +4,7 @@ import io.netty.handler.codec.http.HttpHeaderNames;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
 import java.util.List;
+import java.util.Locale;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -64,7 +65,7 @@ final class Request {
         declaredBytes = declaredBytes(message);
         host = Pages.host(message);
         String given = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim();
-        String type = given.toLowerCase();
+        String type = given.toLowerCase(Locale.ROOT);
         Route route = Route.of(message, settings);
         inference = route.inference;
         wrongMethod = route.wrongMethod;
