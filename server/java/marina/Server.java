@@ -95,7 +95,10 @@ public final class Server extends ModelServer {
                                 super.initChannel(channel);
                                 Door door = new Door(ledger, crowd, settings);
                                 channel.pipeline().replace("http", "http", new Codec(door));
-                                channel.pipeline().addFirst("bell", new Bell(door)).addAfter("http", "door", door);
+                                channel.pipeline()
+                                        .addFirst("bell", new Bell(door))
+                                        .addAfter("http", "door", door)
+                                        .addAfter("aggregator", "sweeper", new Sweeper());
                             }
                         });
         Channel listener = bootstrap.register().sync().channel();

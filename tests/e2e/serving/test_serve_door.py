@@ -58,6 +58,14 @@ def test_an_error_for_which_java_has_no_words_is_none_of_javas_either(server: Ru
     assert exchange(server.ports.inference, of_parts).status == 400
 
 
+def test_multipart_bodies_that_cannot_be_read_leave_no_memory_behind(server: Running) -> None:
+    body = b"--b\r\nContent-Disposition: form-data\r\n\r\n" + bytes(9_000_000) + b"\r\n--b--\r\n"
+    broken = posted(PATH, b"Content-Type: multipart/form-data; boundary=b\r\n", body)
+    # More than Java may use outside of its heap.
+    assert server.spec.serving.java_heap_mb < 20 * 9
+    assert [exchange(server.ports.inference, broken).status for _ in range(20)] == [400] * 20
+
+
 def test_a_form_is_told_what_to_type(server: Running) -> None:
     answer = exchange(server.ports.inference, KINDS["form"][0])
     assert answer.status == 415
