@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import sys
@@ -31,6 +32,16 @@ def test_living_servers_keep_their_directories(short_folder: Path) -> None:
     first.close()
     second.close()
     assert list(short_folder.iterdir()) == []
+
+
+def test_a_directory_in_use_is_locked_for_those_who_clean_up(short_folder: Path) -> None:
+    directory = create_run_directory(short_folder)
+    cleaner = os.open(directory.path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    directory.close()
+    fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(cleaner)
 
 
 def test_a_relative_tmpdir_is_the_same_folder_for_java(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
