@@ -214,8 +214,7 @@ class _ModelServer:
         name = self._spec.load.sample
         file = self._spec.path(name) if name else None
         if file is None or not file.is_file():
-            file = self._launch.directory / Path(self._record.sample.file).name
-            file.write_bytes(self._sample()[0])
+            file = self._launch.model / self._record.sample.file
         url = f"http://{reachable_host(self._launch.address)}:{self._ports.inference}"
         body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
         self._say(f"ready in {took_s:.1f} s at {url}")

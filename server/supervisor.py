@@ -123,9 +123,10 @@ class Supervisor:
             self.say(f"{first.name}: stopped before it was ready")
             self._end()
             return Exit.DRAINED
-        # Ctrl-C comes from a person at a terminal: no load balancer has to notice the end first.
-        propagation_s = 0.0 if first == signal.SIGINT else serving.drain_propagation_s
+        # Ctrl-C and the end of a terminal come from a person: no load balancer has to notice the end first.
+        propagation_s = serving.drain_propagation_s if first == signal.SIGTERM else 0.0
         result = drain(self, propagation_s=propagation_s, timeout_s=serving.drain_timeout_s, say=self.say)
+        died = not self.java_runs()
         self._end()
         after = f"stopped after {result.took_s:.1f} s"
         if result.reason is None:
@@ -133,6 +134,8 @@ class Supervisor:
             return Exit.DRAINED
         unread = f" and {result.unread} answers that their clients did not read" if result.unread else ""
         self.say(f"{after} with {result.left} requests open{unread}: {result.reason}")
+        if died:
+            return Exit.JAVA_DIED
         return Exit.CUT if result.left or result.unread else Exit.DRAINED
 
     def _fail(self, text: str, hint: str | None, end: Exit = Exit.MODEL_FAILED) -> Exit:

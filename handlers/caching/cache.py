@@ -29,10 +29,10 @@ class CacheControl:
 
 
 def parse_cache_control(headers: Mapping[str, str]) -> CacheControl:
-    """Reads `Cache-Control` as HTTP defines it. Any client may bypass the cache: that costs no more than sending a new
-    body would."""
+    """Reads `Cache-Control` as HTTP defines it; `max-age=0` is what browsers send to reload. Any client may bypass the
+    cache: that costs no more than sending a new body would."""
     words = {word.strip().lower() for word in headers.get("cache-control", "").split(",")}
-    return CacheControl(may_read=not words & {"no-cache", "no-store"}, may_store="no-store" not in words)
+    return CacheControl(may_read=not words & {"no-cache", "max-age=0", "no-store"}, may_store="no-store" not in words)
 
 
 class CacheMetrics:

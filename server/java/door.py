@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 # From <asm-generic/socket.h>; Python has no name for it.
 _SO_BINDTOIFINDEX, _NO_DEVICE = 62, 2**31 - 1
-# The door answers within a millisecond. After this long its threads hang, and nobody knows what is open.
-_ANSWER_S = 5.0
+# The door answers within a millisecond. After this long its threads hang, and nobody knows what is open. Until it
+# answers again, further orders are not waited for: a stop has many of them, and must end in time.
+_ANSWER_S, _HASTE_S = 5.0, 0.1
 
 
 class NoDoorError(Exception):
@@ -53,10 +54,10 @@ class Door:
         self._listener = _bind(address, port)
         self.why_cannot_refuse = _why_cannot_refuse(self._listener)
         self._here, self._there = socket.socketpair()
-        self._here.settimeout(_ANSWER_S)
         self._answers = self._here.makefile("r", encoding="ascii")
         self._lock = threading.Lock()
         self._orders_sent = 0
+        self._silent = False
 
     @property
     def listener(self) -> int:
@@ -112,12 +113,17 @@ class Door:
         with self._lock:
             self._orders_sent += 1
             try:
+                self._here.settimeout(_HASTE_S if self._silent else _ANSWER_S)
                 self._here.sendall(f"{self._orders_sent} {text}\n".encode())
                 while line := self._answers.readline():
+                    if self._silent:
+                        self._silent = False
+                        self._here.settimeout(_ANSWER_S)
                     number, _, answer = line.rstrip("\n").partition(" ")
                     if number == str(self._orders_sent):
                         return answer
             except (OSError, ValueError) as err:
+                self._silent = True
                 self._reopen()
                 raise NoDoorError(str(err) or type(err).__name__) from err
             raise NoDoorError("Java has ended")

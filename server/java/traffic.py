@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from config.latency import EDGES_S
 from config.spec import Spec
@@ -59,11 +60,13 @@ class Traffic:
 
     def __init__(self, spec: Spec) -> None:
         name, version = re.escape(spec.name), re.escape(spec.version)
-        # Every path that TorchServe counts as an arrival for this model. A wrong version is a 404 that it does not
-        # count.
+        # Every path that TorchServe counts as an arrival for this model, as the door lets clients write it
+        # (`server/java/marina/Route.java`). A wrong version is a 404 that it does not count.
+        openai = "/v1/(?:chat/)?completions" if spec.model.writes else "/v1/embeddings"
         self._inference = re.compile(
-            rf"/(?:predictions|explanations)/{name}(?:/(?:{version}(?:/.*)?)?)?|/v1/models/{name}:(?:predict|explain)"
-            rf"|/v2/models/{name}/(?:infer|explain)|/invocations|.*InferenceAPIsService/Predictions"
+            rf"/(?:predictions|explanations)/{name}(?:/{version}(?:/.*)?|/*)|/v1/models/{name}:(?:predict|explain)"
+            rf"|/v2/models/{name}/(?:(?:versions/{version}/)?infer|explain)|{openai}|/invocations"
+            r"|.*InferenceAPIsService/Predictions"
         )
         self._lock = threading.Lock()
         self._histograms = {code: self._empty() for code in _ALWAYS_SHOWN}
@@ -90,7 +93,7 @@ class Traffic:
 
     def is_inference(self, answer: AccessLogEntry) -> bool:
         """True if TorchServe counted this request as an arrival for the model."""
-        return answer.method != "OPTIONS" and self._inference.fullmatch(answer.path) is not None
+        return answer.method != "OPTIONS" and self._inference.fullmatch(unquote(answer.path)) is not None
 
     def arrivals(self, counted: int) -> int:
         """Requests by users, out of all arrivals that TorchServe counted. Never falls, although one of our own

@@ -92,6 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
     forms: Mapping[str, PostPage] = {}
     only_local = False
     protocol_version = "HTTP/1.1"
+    # What cannot be read is answered as everything else: with a status line, and in JSON.
+    default_request_version = "HTTP/1.1"
+    error_content_type = "application/json"
+    error_message_format = '{"error": "%(explain)s"}\n'
     # An idle connection is closed after this many seconds, because each holds a thread.
     timeout = 30
     disable_nagle_algorithm = True

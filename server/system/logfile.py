@@ -29,9 +29,12 @@ class LogFile:
 
     def _copy(self, data: bytes) -> None:
         if self._size + len(data) > self._piece_bytes:
+            with suppress(FileNotFoundError):
+                # Somebody else may have renamed or removed it.
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            begun = self._path.open("ab", buffering=0)
             self._file.close()
-            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            self._file, self._size = self._path.open("ab", buffering=0), 0
+            self._file, self._size = begun, 0
         self._file.write(data)
         self._size += len(data)
 

@@ -22,20 +22,19 @@ _SOCKET, _LONGEST_SOCKET = "tmp/.ts.sock.9000", 107
 
 
 class RunDirectory:
-    """A private directory and its lock; `close` removes both."""
+    """A private directory and its lock; `close` removes both. `handles` are open as long as it is in use."""
 
-    def __init__(self, path: Path, lock: Path, handle: int) -> None:
+    def __init__(self, path: Path, lock: Path, *handles: int) -> None:
         self.path = path
         self._lock = lock
-        self._handle = handle
+        self._handles = list(handles)
 
     def close(self) -> None:
         """Removes the directory and the lock; safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.unlink(missing_ok=True)
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        while self._handles:
+            os.close(self._handles.pop())
 
 
 def create_run_directory(parent: Path | None = None) -> RunDirectory:
@@ -60,10 +59,13 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
                 break
         path = lock.with_suffix("")
         path.mkdir(mode=0o700)
+        # systemd deletes old files below /tmp, but leaves a locked directory alone.
+        used = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(used, fcntl.LOCK_SH)
     except OSError as err:
         hint = "set TMPDIR to a writable folder"
         raise InputError(f"{parent}: cannot create temporary files: {err.strerror}", hint=hint) from err
-    return RunDirectory(path, lock, handle)
+    return RunDirectory(path, lock, handle, used)
 
 
 def temporary_parent() -> Path:

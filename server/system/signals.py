@@ -1,4 +1,5 @@
-"""Lets the main thread wait for SIGTERM, SIGINT and SIGCHLD, so that no work is done inside signal handlers."""
+"""Lets the main thread wait for SIGTERM, SIGINT, SIGHUP and SIGCHLD, so that no work is done inside signal
+handlers."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import signal
 import types
 from collections.abc import Iterable
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Signals:
@@ -16,10 +17,15 @@ class Signals:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before = {number: signal.signal(number, self._ignore) for number in (*_STOPPING, signal.SIGCHLD)}
+        caught = [*_STOPPING, signal.SIGCHLD]
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            # Started with `nohup`.
+            caught.remove(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._ignore) for number in caught}
         self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self.stops: list[signal.Signals] = []
-        """The SIGTERMs and SIGINTs received, in order."""
+        """The signals to stop, in the order received. A SIGHUP counts only as the first one: a closed terminal sends
+        several."""
 
     def wait(self, timeout_s: float, *, ends: Iterable[int] = ()) -> None:
         """Returns after a signal, after the end of a process that one of the handles `ends` is for, or after
@@ -32,7 +38,9 @@ class Signals:
             numbers = os.read(self._read, 4096)
         except BlockingIOError:
             return
-        self.stops += [signal.Signals(number) for number in numbers if number in _STOPPING]
+        for number in numbers:
+            if number in _STOPPING and not (number == signal.SIGHUP and self.stops):
+                self.stops.append(signal.Signals(number))
 
     def close(self) -> None:
         """Restores the previous signal handlers."""

@@ -63,7 +63,7 @@ class Drained:
 def drain(server: Drainable, *, propagation_s: float, timeout_s: float, say: Callable[[str], None]) -> Drained:
     """Returns when nothing is in flight any more, when `timeout_s` is over, or at a second signal. The caller ends
     Java."""
-    begin = time.monotonic()
+    begin, last = time.monotonic(), server.count()
     server.end_connections()
     if propagation_s > 0:
         say(f"draining: no longer ready, still serving for {propagation_s:g} s while load balancers notice")
@@ -73,16 +73,17 @@ def drain(server: Drainable, *, propagation_s: float, timeout_s: float, say: Cal
         _wait_until_accepted(server)
     server.close_listener()
     say("draining: no new connections; answering the open requests")
-    closed, last = time.monotonic(), None
+    closed = time.monotonic()
     while True:
         # The sockets come first: whatever they had received by then is included in the door's count.
         sockets = server.sockets()
         counted = server.count()
+        # A dead Java has no connections, but it has not answered them.
+        if not server.java_runs():
+            return Drained(last.requests if last else 0, 0, "TorchServe died", time.monotonic() - begin)
         if is_quiet(counted, sockets, patient=time.monotonic() < closed + _PATIENCE_S):
             return Drained(0, 0, None, time.monotonic() - begin)
         last = counted or last
-        if not server.java_runs():
-            return Drained(last.requests if last else 0, 0, "TorchServe died", time.monotonic() - begin)
         if time.monotonic() > closed + timeout_s:
             cut = _cut(server, f"`serving.drain_timeout_s` of {timeout_s:g} s was exceeded", begin)
             _let_answers_end(server)

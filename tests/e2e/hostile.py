@@ -37,6 +37,7 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
     path = f"/predictions/{name}"
     plain = f"POST {path} HTTP/1.1\r\n".encode() + _HOST
     form = b"Content-Type: application/x-www-form-urlencoded\r\n"
+    many, large = b"X:\r\n" * 300, b"X: " + SECRET * 400 + b"\r\n"
     part = b"--b\r\nContent-Disposition: form-data%s\r\n%s\r\n" + SECRET + b"\r\n--b--\r\n"
     multipart = b"Content-Type: multipart/form-data; boundary=b\r\n"
     return {
@@ -51,10 +52,31 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
         "length with a sign": (plain + b"Content-Length: +2\r\n\r\n{}", 400),
         "a coding that is none": (plain + b"Transfer-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}", 400),
         "two codings": (plain + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
+        "two kinds of length": (
+            plain + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            400,
+        ),
+        "many headers": (posted(path, many), 431),
+        "many headers and no end": (plain + many, 431),
+        "much after the last chunk": (plain + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + many, 400),
         "negative length": (plain + b"Content-Length: -1\r\n\r\n", 400),
         "multipart without a name": (posted(path, multipart, part % (b"", b"")), 400),
         "multipart of an unknown charset": (
             posted(path, multipart, part % (b'; name="a"', b"Content-Type: text/plain; charset=" + SECRET + b"\r\n")),
+            400,
+        ),
+        "many parts": (posted(path, multipart, part % (b'; name="a"', b"") * 1001), 400),
+        "a part with a large head": (posted(path, multipart, part % (b'; name="a"', large)), 400),
+        "a part of parts": (
+            posted(path, multipart, part % (b'; name="a"', b"Content-Type: multipart/mixed; boundary=c\r\n")),
+            400,
+        ),
+        "parts in letters of another kind": (
+            posted(
+                path,
+                b"Content-Type: multipart/form-data; boundary=b; charset=utf-16le\r\n",
+                b"--b\r\n" + 'Content-Disposition: form-data; name="a"'.encode("utf-16le") + b"\r\n\r\n--b--\r\n",
+            ),
             400,
         ),
         "invocation of another model": (posted("/invocations?model_name=" + SECRET.decode(), b""), 404),

@@ -1,6 +1,7 @@
 """A full disk: what the supervisor still does, and what it reports."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,14 +60,15 @@ def test_a_nearly_full_disk_is_said_once_and_so_is_its_end(tmp_path: Path) -> No
     assert said[1].endswith("of disk free again")
 
 
+class Lines(list[bytes]):
+    def write(self, data: bytes) -> None:
+        self.append(data)
+
+    def flush(self) -> None:
+        """Does nothing: there is no buffer."""
+
+
 def test_a_full_disk_takes_the_copy_of_the_log_and_not_the_log(tmp_path: Path) -> None:
-    class Lines(list[bytes]):
-        def write(self, data: bytes) -> None:
-            self.append(data)
-
-        def flush(self) -> None:
-            """Does nothing: there is no buffer."""
-
     lines = Lines()
     log = LogFile(lines, tmp_path / "log")
     log.write(b"one\n")
@@ -74,3 +76,17 @@ def test_a_full_disk_takes_the_copy_of_the_log_and_not_the_log(tmp_path: Path) -
     log._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     log.write(b"two\n")
     assert lines == [b"one\n", b"two\n"]
+
+
+def test_a_log_file_that_cannot_be_rotated_takes_the_copy_and_not_the_log(tmp_path: Path) -> None:
+    lines, file = Lines(), tmp_path / "logs/log"
+    file.parent.mkdir()
+    log = LogFile(lines, file, piece_bytes=5)
+    log.write(b"one\n")
+    shutil.rmtree(file.parent)
+    log.write(b"two\n")
+    log.write(b"three\n")
+    assert lines == [b"one\n", b"two\n", b"three\n"]
+    file.parent.mkdir()
+    log.write(b"four\n")
+    assert file.read_bytes() == b"four\n"

@@ -2,6 +2,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,25 @@ def test_silent_java_is_not_waited_for_and_may_answer_again(monkeypatch: pytest.
         slow.count()
     theirs.sendall(b"1 9 9 9 9 9\n2 0 1 0 0 0\n")
     assert slow.count() == OpenCounts(requests=1)
+    theirs.close()
+    slow.close()
+
+
+def test_the_orders_after_an_unanswered_one_wait_only_if_java_is_heard_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(door_module, "_HASTE_S", 0.01)
+    slow = Door("127.0.0.1", 0)
+    theirs = socket.socket(fileno=socket.dup(slow.orders))
+    began = time.monotonic()
+    for _ in range(5):
+        with pytest.raises(NoDoorError):
+            slow.count()
+    assert time.monotonic() - began < 0.8
+    theirs.sendall(b"1 9 9 9 9 9\n")
+    timer = threading.Timer(0.05, lambda: theirs.sendall(b"6 0 1 0 0 0\n"))
+    timer.start()
+    assert slow.count() == OpenCounts(requests=1)
+    timer.join()
     theirs.close()
     slow.close()
 

@@ -22,12 +22,13 @@ class FakeServer:
         undelivered: int = 0,
         dies_after: int = 10**9,
         second_signal: bool = False,
+        gone: bool = False,
     ) -> None:
         self.left, self.expected = open_requests, expected
         self.waiting, self.undelivered = waiting, undelivered
         self.calls: list[str] = []
         self.now = 0.0
-        self._dies_after, self._second_signal = dies_after, second_signal
+        self._dies_after, self._second_signal, self._gone = dies_after, second_signal, gone
 
     def end_connections(self) -> None:
         self.calls.append("end_connections")
@@ -46,7 +47,7 @@ class FakeServer:
     def sockets(self) -> Sockets:
         if self.waiting and "close_listener" not in self.calls:
             return Sockets(listening=True, waiting=self.waiting.pop(0))
-        return Sockets(connected=1, undelivered=self.undelivered)
+        return Sockets(connected=int(not self._gone), undelivered=self.undelivered)
 
     def java_runs(self) -> bool:
         self._dies_after -= 1
@@ -71,7 +72,7 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drained]:
 
 
 def test_serves_on_before_the_listener_closes_and_ends_when_quiet(drained: Callable[..., Drained]) -> None:
-    server = FakeServer([2, 1, 0])
+    server = FakeServer([3, 2, 1, 0])
     result = drained(server)
     assert server.calls[:4] == ["end_connections", "wait 5", "refuse_new_connections", "close_listener"]
     assert (result.left, result.unread, result.reason) == (0, 0, None)
@@ -103,7 +104,8 @@ def test_who_has_just_connected_is_waited_for_but_not_for_ever(drained: Callable
         pytest.param(FakeServer([1]), "`serving.drain_timeout_s` of 30 s was exceeded", 1, 0, id="bound"),
         pytest.param(FakeServer([None]), "`serving.drain_timeout_s` of 30 s was exceeded", 1, 0, id="nobody counts"),
         pytest.param(FakeServer([1], second_signal=True), "a second signal", 1, 0, id="second signal"),
-        pytest.param(FakeServer([3, 2, None], dies_after=3), "TorchServe died", 2, 0, id="death"),
+        pytest.param(FakeServer([4, 3, 2, None], dies_after=3), "TorchServe died", 2, 0, id="death"),
+        pytest.param(FakeServer([4, None], dies_after=0, gone=True), "TorchServe died", 4, 0, id="death at once"),
         pytest.param(
             FakeServer([0], undelivered=2), "`serving.drain_timeout_s` of 30 s was exceeded", 0, 2, id="deaf clients"
         ),

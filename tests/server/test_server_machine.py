@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import sys
@@ -31,6 +32,16 @@ def test_living_servers_keep_their_directories(short_folder: Path) -> None:
     first.close()
     second.close()
     assert list(short_folder.iterdir()) == []
+
+
+def test_a_directory_in_use_is_locked_for_those_who_clean_up(short_folder: Path) -> None:
+    directory = create_run_directory(short_folder)
+    cleaner = os.open(directory.path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    directory.close()
+    fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(cleaner)
 
 
 def test_a_relative_tmpdir_is_the_same_folder_for_java(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +133,14 @@ def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
     assert "seen_total 7.0\n" in page
     assert "held" not in page
     assert [file.name for file in tmp_path.iterdir()] == ["counter_0.db"]
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), 2**30], ids=["of a worker that begins", "of one that has died"])
+def test_an_empty_file_of_a_worker_takes_no_number_of_the_others(tmp_path: Path, pid: int) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", WRITER, "2"], env=environment, check=True)
+    (tmp_path / f"counter_{pid}.db").touch()
+    assert "seen_total 2.0\n" in WorkerMetrics(tmp_path).page()
 
 
 def test_torch_is_asked_for_its_version_and_not_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 import errno
 import http.client
+import json
 import select
 import socket
 import threading
@@ -43,6 +44,15 @@ def get(port: int, *, host: str = "localhost") -> int:
     status = connection.getresponse().status
     connection.close()
     return status
+
+
+@pytest.mark.parametrize("line", [b"\x16\x03\x01", b"PRI * HTTP/2.0", b"GET /ready HTTP/9", b"BREW /ready HTTP/1.1"])
+def test_what_cannot_be_read_is_answered_in_json_after_a_status_line(port: int, line: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(line + b"\r\n\r\n")
+        head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 ")
+    assert json.loads(body)["error"]
 
 
 def test_silent_clients_give_way_and_hold_no_threads(port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,27 @@ def test_the_end_of_a_process_ends_the_wait(sleeping: subprocess.Popen[bytes]) -
     finally:
         handles.close()
         signals.close()
+
+
+def test_a_terminal_that_is_closed_stops_once_however_often_it_says_so() -> None:
+    signals = Signals()
+    try:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            signals.wait(_LONG_S)
+        assert signals.stops == [signal.SIGHUP, signal.SIGINT]
+    finally:
+        signals.close()
+
+
+def test_the_end_of_its_terminal_is_nothing_to_a_server_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = Signals()
+    try:
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signals.close()
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_handles_are_kept_while_wanted_and_closed_after(sleeping: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from specs import make_spec
+from specs import make_spec, tales_spec
 
 from config.latency import EDGES_MS, EDGES_S
 from server.java.traffic import AccessLogEntry, Traffic, parse_line
@@ -35,6 +35,12 @@ def test_other_lines_are_no_answers(line: str) -> None:
         pytest.param("/explanations/m", True, id="explanation"),
         pytest.param("/v1/models/m:predict", True, id="KServe 1"),
         pytest.param("/v2/models/m/infer", True, id="KServe 2"),
+        pytest.param("/v2/models/m/versions/1.0/infer", True, id="KServe 2 with its version"),
+        pytest.param("/v1/embeddings", True, id="OpenAI's embeddings"),
+        pytest.param("/predictions/%6d", True, id="escaped"),
+        pytest.param("/predictions/m//", True, id="slashes behind it"),
+        pytest.param("/v1/completions", False, id="the model writes no text"),
+        pytest.param("/v2/models/m/versions/2.0/infer", False, id="another version of KServe 2"),
         pytest.param("/predictions/m/2.0", False, id="another version is TorchServe's 404"),
         pytest.param("/predictions/mm", False, id="another model"),
         pytest.param("/predictions/m/1x0", False, id="the dot is a dot"),
@@ -44,6 +50,13 @@ def test_other_lines_are_no_answers(line: str) -> None:
 )
 def test_only_what_torchserve_counts_as_an_arrival_is_counted(path: str, counts: bool) -> None:
     assert Traffic(SPEC).is_inference(answered(path)) is counts
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_texts_asked_for_as_openais_clients_do_are_counted(path: str) -> None:
+    traffic = Traffic(tales_spec())
+    assert traffic.is_inference(answered(path))
+    assert not traffic.is_inference(answered("/v1/embeddings"))
 
 
 def test_a_preflight_asks_no_model() -> None:

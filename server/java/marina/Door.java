@@ -185,6 +185,8 @@ final class Door extends ChannelDuplexHandler {
         await(context);
         if (message.decoderResult().isFailure()) {
             refuse(context, Refusal.malformed(message.decoderResult().cause(), true), message);
+        } else if (message.headers().size() > Codec.MOST_HEADERS) {
+            refuse(context, Refusal.headers(), message);
         } else if (!current.addressed) {
             refuse(context, Refusal.target(settings), message);
         } else if (current.wrongMethod) {
@@ -204,10 +206,15 @@ final class Door extends ChannelDuplexHandler {
 
     private void go(ChannelHandlerContext context, HttpContent message) {
         current.bodyBytes += message.content().readableBytes();
+        current.pieces++;
         if (message.decoderResult().isFailure()) {
             refuse(context, Refusal.malformed(message.decoderResult().cause(), false), message);
         } else if (current.bodyBytes > settings.bodyBytes) {
             refuse(context, Refusal.tooLarge(settings), message);
+        } else if (current.isCrumbs()) {
+            refuse(context, Refusal.crumbs(), message);
+        } else if (current.parts != null && message.content().forEachByte(current.parts) >= 0) {
+            refuse(context, Refusal.parts(), message);
         } else {
             if (message instanceof LastHttpContent) {
                 current.received = true;
@@ -241,11 +248,24 @@ final class Door extends ChannelDuplexHandler {
     /** What the decoder throws, as at a chunk of less than no bytes, instead of saying it by a message. */
     @Override
     public void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
-        if (cause instanceof DecoderException && current != null && !current.received) {
-            refuse(context, Refusal.malformed(null, false), null);
-        } else if (!closing) {
-            context.fireExceptionCaught(cause);
+        if (closing) {
+            return;
         }
+        if (!(cause instanceof DecoderException)) {
+            context.fireExceptionCaught(cause);
+        } else if (current == null) {
+            understood();
+            say(context, Refusal.headers());
+        } else if (current.received) {
+            current.last = true;
+        } else {
+            refuse(context, Refusal.malformed(null, false), null);
+        }
+    }
+
+    /** Whether what is answered now has no body, whatever its head says. */
+    boolean isAskedForHead() {
+        return current != null && current.method.equals("HEAD");
     }
 
     /** Answers by itself; the connection ends with it, for the rest of the request is not read. */

@@ -68,6 +68,25 @@ final class Refusal {
                 .with("allowed", "at most " + settings.bodyBytes + " bytes");
     }
 
+    static Refusal crumbs() {
+        return new Refusal(413, "the body comes in too many pieces")
+                .with("field", "body")
+                .with("allowed", "larger chunks");
+    }
+
+    static Refusal parts() {
+        return new Refusal(400, "the multipart body cannot be read")
+                .with("field", "body")
+                .with(
+                        "allowed",
+                        "at most " + Parts.MOST + " parts, each with a head of at most " + Parts.LARGEST_HEAD
+                                + " bytes in UTF-8, and none of parts of its own");
+    }
+
+    static Refusal headers() {
+        return new Refusal(431, "the headers are too many").with("allowed", "at most " + Codec.MOST_HEADERS);
+    }
+
     static Refusal late() {
         return new Refusal(408, "the request did not arrive in time");
     }

@@ -4,6 +4,8 @@ import io.netty.handler.codec.http.HttpHeaderNames;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
 import java.util.List;
+import java.util.Locale;
+import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /** What is remembered of a request until its answer is sent. */
@@ -12,7 +14,9 @@ final class Request {
     private static final int LONGEST_ID = 128;
     private static final int LONGEST_PATH = 200;
     private static final int LONGEST_WORD = 16;
-    private static final Pattern ADDRESS = Pattern.compile("(?i)https?://[^/?#].*");
+    private static final long MOST_COPIED = 10_000_000_000_000L;
+    private static final int SHORTEST_PIECE = 64;
+    private static final Pattern ADDRESS = Pattern.compile("(?i)https?://[^/?#]+(.*)");
 
     final String method;
     final String path;
@@ -28,11 +32,15 @@ final class Request {
     final String host;
     final boolean form;
     final boolean multipart;
+    /** Reads along in a multipart body; null where there is none. */
+    final Parts parts;
     /** What the head says of the body's length; negative where it is no length. */
     final long declaredBytes;
     /** Its body has been read to the end, or there is nothing more of it that could be read. */
     boolean received;
     long bodyBytes;
+    /** In so many pieces its body has come. */
+    long pieces;
     /** When the last of it was read. */
     long receivedAt = System.nanoTime();
     int status;
@@ -42,25 +50,37 @@ final class Request {
     boolean last;
 
     Request(HttpRequest message, Settings settings) {
+        Matcher address = ADDRESS.matcher(message.uri());
+        if (address.matches()) {
+            // As a client writes it that takes us for a proxy; TorchServe knows only paths.
+            message.setUri(address.group(1).startsWith("/") ? address.group(1) : "/" + address.group(1));
+        }
         String uri = message.uri();
         int query = uri.indexOf('?');
         String bare = query < 0 ? uri : uri.substring(0, query);
         method = printable(message.method().name(), LONGEST_WORD);
         path = printable(bare, LONGEST_PATH);
         protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
-        addressed = uri.startsWith("/") || ADDRESS.matcher(uri).matches();
+        addressed = uri.startsWith("/");
         declaredBytes = declaredBytes(message);
         host = Pages.host(message);
-        String type = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim().toLowerCase();
+        String given = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim();
+        String type = given.toLowerCase(Locale.ROOT);
         Route route = Route.of(message, settings);
         inference = route.inference;
         wrongMethod = route.wrongMethod;
         page = route.page;
         form = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
         multipart = type.startsWith("multipart/");
-        String given = message.headers().get(ID);
-        id = given != null && isId(given) ? given : null;
+        parts = multipart && !route.protocol ? Parts.of(given) : null;
+        String chosen = message.headers().get(ID);
+        id = chosen != null && isId(chosen) ? chosen : null;
         last = !HttpUtil.isKeepAlive(message);
+    }
+
+    /** TorchServe copies a body anew at every thousandth piece of it: a large one of tiny pieces would take minutes. */
+    boolean isCrumbs() {
+        return pieces * bodyBytes > MOST_COPIED && bodyBytes < SHORTEST_PIECE * pieces;
     }
 
     /** A line of the access log, as TorchServe's own, but for the time, which has three more digits. */

@@ -94,7 +94,11 @@ public final class Server extends ModelServer {
                             public void initChannel(Channel channel) {
                                 super.initChannel(channel);
                                 Door door = new Door(ledger, crowd, settings);
-                                channel.pipeline().addFirst("bell", new Bell(door)).addAfter("http", "door", door);
+                                channel.pipeline().replace("http", "http", new Codec(door));
+                                channel.pipeline()
+                                        .addFirst("bell", new Bell(door))
+                                        .addAfter("http", "door", door)
+                                        .addAfter("aggregator", "sweeper", new Sweeper());
                             }
                         });
         Channel listener = bootstrap.register().sync().channel();

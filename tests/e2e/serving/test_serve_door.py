@@ -58,6 +58,14 @@ def test_an_error_for_which_java_has_no_words_is_none_of_javas_either(server: Ru
     assert exchange(server.ports.inference, of_parts).status == 400
 
 
+def test_multipart_bodies_that_cannot_be_read_leave_no_memory_behind(server: Running) -> None:
+    body = b"--b\r\nContent-Disposition: form-data\r\n\r\n" + bytes(9_000_000) + b"\r\n--b--\r\n"
+    broken = posted(PATH, b"Content-Type: multipart/form-data; boundary=b\r\n", body)
+    # More than Java may use outside of its heap.
+    assert server.spec.serving.java_heap_mb < 20 * 9
+    assert [exchange(server.ports.inference, broken).status for _ in range(20)] == [400] * 20
+
+
 def test_a_form_is_told_what_to_type(server: Running) -> None:
     answer = exchange(server.ports.inference, KINDS["form"][0])
     assert answer.status == 415
@@ -85,6 +93,15 @@ def test_answers_come_in_the_order_of_their_requests(server: Running) -> None:
                 pass
             bodies.append(json.loads(stream.read(length)))
     assert [sorted(body) for body in bodies] == [["pid"], ["status"]] * 2
+
+
+def test_an_answer_without_a_body_is_followed_by_the_next(server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as connection:
+        last = b"GET http://x/v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        connection.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n" + last)
+        of_head, of_get = connection.makefile("rb").read().split(b"\r\n\r\nHTTP/1.1 200 ")
+    assert b"content-length: " in of_head
+    assert b'"name": "marina"' in of_get
 
 
 def test_the_clients_own_request_id_comes_back_and_an_unsafe_one_does_not(server: Running) -> None:

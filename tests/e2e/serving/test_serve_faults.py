@@ -198,6 +198,15 @@ def test_full_disk_while_serving_changes_nothing_for_clients(start_digits: Start
     assert server.stop() == Exit.DRAINED
 
 
+def test_full_disk_before_it_is_ready_ends_nothing(start_tiny: Start, small_disk: Path) -> None:
+    server = start_tiny(wait=False, environment={"TMPDIR": str(small_disk), "TINY_LOAD_S": "3"})
+    # Its handler is imported, and takes its time to load.
+    eventually(lambda: list(small_disk.glob("marina-*/metrics/*.db")))
+    fill(small_disk)
+    server.wait_ready(60)
+    assert server.stop() == Exit.DRAINED
+
+
 def test_full_disk_and_a_dead_worker_end_nothing_and_it_recovers(start_digits: Start, small_disk: Path) -> None:
     server = start_digits(workers=2, environment={"TMPDIR": str(small_disk)})
     assert [ask(server, DIGIT, "image/png") for _ in range(8)] == [200] * 8

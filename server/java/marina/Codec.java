@@ -1,0 +1,66 @@
+package marina;
+
+import io.netty.buffer.ByteBuf;
+import io.netty.buffer.Unpooled;
+import io.netty.channel.ChannelHandlerContext;
+import io.netty.channel.CombinedChannelDuplexHandler;
+import io.netty.handler.codec.TooLongFrameException;
+import io.netty.handler.codec.http.HttpMessage;
+import io.netty.handler.codec.http.HttpRequestDecoder;
+import io.netty.handler.codec.http.HttpResponse;
+import io.netty.handler.codec.http.HttpResponseEncoder;
+import java.util.List;
+
+/** Netty's codec of HTTP/1, stricter than by itself. */
+final class Codec extends CombinedChannelDuplexHandler<HttpRequestDecoder, HttpResponseEncoder> {
+    /** Netty limits only their size: four thousand short ones take a hundred times as much memory as they are long. */
+    static final int MOST_HEADERS = 200;
+
+    Codec(Door door) {
+        super(new Decoder(), new Encoder(door));
+    }
+
+    private static final class Decoder extends HttpRequestDecoder {
+        /** How many lines it has read since it last gave something on: of a head, or of what follows the last chunk. */
+        private int lines;
+
+        @Override
+        protected void decode(ChannelHandlerContext context, ByteBuf buffer, List<Object> out) throws Exception {
+            int from = buffer.readerIndex();
+            super.decode(context, buffer, out);
+            if (!out.isEmpty()) {
+                lines = 0;
+                return;
+            }
+            int end = buffer.readerIndex();
+            while ((from = buffer.indexOf(from, end, (byte) '\n') + 1) > 0) {
+                lines++;
+            }
+            if (lines > MOST_HEADERS) {
+                reset();
+                // It forgets what it has read only when it is asked for more.
+                super.decode(context, Unpooled.EMPTY_BUFFER, out);
+                throw new TooLongFrameException();
+            }
+        }
+
+        /** Who stands in front of us may go by the length, and take the end of this request for the next one. */
+        @Override
+        protected void handleTransferEncodingChunkedWithContentLength(HttpMessage message) {
+            throw new IllegalArgumentException("both Content-Length and Transfer-Encoding");
+        }
+    }
+
+    private static final class Encoder extends HttpResponseEncoder {
+        private final Door door;
+
+        Encoder(Door door) {
+            this.door = door;
+        }
+
+        @Override
+        protected boolean isContentAlwaysEmpty(HttpResponse answer) {
+            return door.isAskedForHead() || super.isContentAlwaysEmpty(answer);
+        }
+    }
+}
