@@ -182,6 +182,12 @@ def test_a_busy_queue_that_empties_now_and_then_does_not_grow() -> None:
         assert "backlog-grows" not in [reason.id for reason in judge(run, objective).every_reason()]
 
 
+def test_a_server_that_becomes_slower_but_answers_everything_has_no_backlog() -> None:
+    queue = Queue("", 1, lambda times, _: np.where(times < 20, 0.01, 0.1) + 0.001 * times)
+    run = measured(queue, Schedule(arrivals="poisson", rate=100, warmup_s=5, duration_s=33), 500, 1)
+    assert judge(run, Objective(p99_ms=500, error_rate=0.001, throughput_rps=None)).status == "PASS"
+
+
 def test_a_simulated_server_is_first_come_first_served() -> None:
     took = single(np.array([0.0, 0.5, 5.0]), np.array([1.0, 1.0, 1.0]))
     assert took.tolist() == [1.0, 1.5, 1.0]
