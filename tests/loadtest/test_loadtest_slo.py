@@ -175,6 +175,7 @@ HELD_BACK: list[Any] = [
     pytest.param({"lag": histogram(*[60.0] * 1000)}, "arrivals-late", id="arrivals late"),
     pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
     pytest.param({"ran_s": 5.0}, "cut-short", id="interrupted"),
+    pytest.param({"sent": 1211, "interrupted": True}, "cut-short", id="interrupted before the last answers"),
     pytest.param({"sent": 1211}, "requests-lost", id="requests in no count"),
     pytest.param({"lost_processes": ("2 on host",)}, "process-lost", id="a generator that died"),
     pytest.param({"starts_ms": (0.0, 15.0), "clocks_ms": 7.0}, "processes-apart", id="generators not in step"),
