@@ -23,8 +23,11 @@ _BRACKETS = re.compile(r"(?:[\[{]\s*){100}")
 WRONG_VALUE = (yaml.YAMLError, ValueError, LookupError, AttributeError)
 
 
+_OCTAL = re.compile(r"[-+]?0[0-7]+")
 _NUMBER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?)")
 _TRUE_OR_FALSE = {"y": True, "n": False}
+# Where a spec holds parts of Kubernetes' objects, whose modes of files are octal: `defaultMode: 0440`.
+_KUBERNETES = (("kubernetes", "patches"), ("kubernetes", "pod"))
 
 
 class _Loader(yaml.SafeLoader):
@@ -55,9 +58,8 @@ class _Values(yaml.constructor.SafeConstructor):
 
     def number(self, node: yaml.ScalarNode) -> int | float:
         plain = node.value.replace("_", "")
-        octal = re.fullmatch(r"[-+]?0[0-7]+", plain)
         try:
-            return int(plain, 8 if octal else 0)
+            return int(plain, 8 if _OCTAL.fullmatch(plain) else 0)
         except ValueError:
             value = float(plain)
             return int(value) if value.is_integer() and "." not in plain else value
@@ -82,20 +84,15 @@ def line_of(lines: Mapping[Location, int], location: Location) -> int:
 class _Reader:
     """Builds plain data from YAML nodes, and records the line of each key and item."""
 
-    def __init__(self, file: str, line: int = 1) -> None:
-        self.file = file
+    def __init__(self, file: str, line: int = 1, *, octal: bool) -> None:
+        self.file, self._octal = file, octal
         self.lines: dict[Location, int] = {(): line}
         self.problems: list[Problem] = []
         self._scalars = _Values()
 
     def build(self, node: yaml.Node, location: Location) -> Any:
         if isinstance(node, yaml.ScalarNode):
-            try:
-                return _writable(self._scalars.construct_object(node))
-            except WRONG_VALUE:
-                text = f"not readable as YAML: `{printable(node.value[:60])}` is not a valid `{_short(node.tag)}`"
-                self._report(node, location, text)
-                return None
+            return self._scalar(node, location)
         if node.tag not in self._scalars.yaml_constructors:
             self._report(node, location, f"not readable as YAML: unknown tag `{_short(node.tag)}`")
             return None
@@ -104,6 +101,22 @@ class _Reader:
         for index, item in enumerate(node.value):
             self.lines[(*location, index)] = item.start_mark.line + 1
         return [self.build(item, (*location, index)) for index, item in enumerate(node.value)]
+
+    def _scalar(self, node: yaml.ScalarNode, location: Location) -> Any:
+        try:
+            value = _writable(self._scalars.construct_object(node))
+        except WRONG_VALUE:
+            text = f"not readable as YAML: `{printable(node.value[:60])}` is not a valid `{_short(node.tag)}`"
+            self._report(node, location, text)
+            return None
+        written = node.value.replace("_", "")
+        if self._octal or type(value) is not int or not _OCTAL.fullmatch(written) or location[:2] in _KUBERNETES:
+            return value
+        # Up to 07, both readings are the same.
+        if len(digits := written.lstrip("+-0")) > 1:
+            text = f"got `{written[:60]}`, which YAML reads as octal, allowed: a number without leading zeros"
+            self._report(node, location, text, f"{'-' * (value < 0)}{digits[:60]}, or in quotes if it is text")
+        return value
 
     def _report(self, node: yaml.Node, location: Location, text: str, hint: str | None = None) -> None:
         field = ".".join(map(str, location))
@@ -175,7 +188,7 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
         defect = "the file is empty" if node is None else "a mapping of fields is needed at the top"
         raise SpecError([Problem(file, 1, "", defect, hint="marina init mine")])
     _check_limits(node, file, _MOST_VALUES)
-    reader = _Reader(file)
+    reader = _Reader(file, octal=False)
     data = reader.build(node, ())
     return data, reader.lines, reader.problems
 
@@ -239,5 +252,5 @@ def read_documents(text: str, file: str) -> Iterator[tuple[Any, dict[Location, i
             if node.tag == f"{_TAG}null":
                 continue
             _check_limits(node, file, _MOST_IN_DOCUMENT)
-            reader = _Reader(file, node.start_mark.line + 1)
+            reader = _Reader(file, node.start_mark.line + 1, octal=True)
             yield reader.build(node, ()), reader.lines, reader.problems

@@ -87,6 +87,11 @@ class ModelUser(FastHttpUser):
     wait_time: Any = constant(0)
     _stream_client: Client | None = None
 
+    def __init__(self, environment: Environment) -> None:
+        # Locust puts host and path together as they are, and TorchServe does not know `//predictions`.
+        self.host = self.host and self.host.rstrip("/")
+        super().__init__(environment)
+
     @task
     def predict(self) -> None:
         bodies = self.request.all_bodies

@@ -60,13 +60,14 @@ def simulate(options: argparse.Namespace) -> int:
     traffic: Any = k8s.read_traffic(options.trace) if options.trace else options.step or "day"
     others = (options.scale_up_window, options.forecast)
     how = k8s.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
-    simulation = k8s.simulate(k8s.make_plan(spec, out), how)
+    progress = Progress(quiet=options.quiet)
+    with progress.step("replay the traffic"):
+        simulation = k8s.simulate(k8s.make_plan(spec, out), how)
     page = out / "simulation.html"
     write_text(page, k8s.simulation_html(simulation))
     if options.json:
         print_json(simulation.to_data())
         return 0
-    progress = Progress(quiet=options.quiet)
     for assumption in simulation.assumed:
         progress.say(f"note: assumed, not measured: {assumption}")
     print(f"{simulation.to_text()}\n{page}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 
 from k8s.simulating.controller import SYNC_S, Controller
 from k8s.simulating.hpa import Hpa, Metric
 from k8s.simulating.replica_calculator import PodMetric, PodMetrics, PodState
-from k8s.simulating.sampling import cpu_metric, rate, scrape_times
+from k8s.simulating.sampling import CPU_EVERY_S, cpu_metric, rate, scrape_times
 from k8s.simulating.traffic import TrafficTrace
 
 # The first rate is sent for this long before the traffic begins, so that all windows are full by then.
@@ -53,15 +54,19 @@ class _Pod:
     ready_s: int
     removed_s: int | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         return f"pod-{self.number}"
 
+    @cached_property
+    def _ready_state(self) -> PodState:
+        return PodState(self.name, started_s=self.running_s, ready_changed_s=self.ready_s)
+
     def state(self, now_s: int) -> PodState:
+        if now_s >= self.ready_s:
+            return self._ready_state
         pending = now_s < self.running_s
-        ready = now_s >= self.ready_s
-        changed = self.ready_s if ready else self.running_s
-        return PodState(self.name, pending, False, None if pending else self.running_s, ready, changed)
+        return PodState(self.name, pending, False, None if pending else self.running_s, False, self.running_s)
 
 
 @dataclass(frozen=True)
@@ -106,11 +111,15 @@ class _Simulator:
         wanted = min(hpa.high, max(hpa.low, math.ceil(traffic.rates[0] / pod.target_rps - 1e-9)))
         self._pods = [_Pod(number, 0, 0, 0) for number in range(wanted)]
         self._gone: list[_Pod] = []
+        self._starting: list[_Pod] = []
         self._made = wanted
         self._free_nodes: list[int] = []
         # Totals up to each second, for a pod that was always ready: the requests sent to it, and its work, in seconds
         # at the knee.
         self._sent, self._work = [0.0], [0.0]
+        # What pods of the same age have in common at the last sync.
+        self._usage: dict[tuple[int, int], PodMetric | None] = {}
+        self._scraped: dict[tuple[int, int], list[int]] = {}
         self._backlog = 0.0
         self._missed = 0.0
         self._replay = Replay()
@@ -118,7 +127,8 @@ class _Simulator:
     def tick(self, now_s: int) -> None:
         """Simulates one second."""
         rate_now = self._traffic.rates[max(0, now_s - _BEFORE_S)]
-        ready = sum(1 for pod in self._pods if pod.ready_s <= now_s)
+        self._starting = [pod for pod in self._starting if pod.ready_s > now_s and pod.removed_s is None]
+        ready = len(self._pods) - len(self._starting)
         self._serve(rate_now, ready, counted=now_s >= _BEFORE_S)
         if now_s % SYNC_S == 0:
             before = len(self._pods)
@@ -150,6 +160,7 @@ class _Simulator:
 
     def _reconcile(self, now_s: int) -> None:
         pods = [pod.state(now_s) for pod in self._pods]
+        self._usage, self._scraped = {}, {}
         readings = {metric.name: self._readings(metric, now_s) for metric in self._hpa.metrics}
         totals = {
             metric.name: self._expected(metric, now_s) if metric.is_forecast else self._total(metric, now_s)
@@ -169,18 +180,27 @@ class _Simulator:
 
     def _reading(self, metric: Metric, pod: _Pod, now_s: int) -> PodMetric | None:
         if metric.kind == "Resource":
-            return cpu_metric(now_s, pod.running_s, pod.ready_s, self._work)
+            return self._cpu(pod, now_s)
         if self._pod.metric == "gpu":
-            used = cpu_metric(now_s, pod.running_s, pod.ready_s, self._work)
+            used = self._cpu(pod, now_s)
             return PodMetric(100 * used.value) if used and now_s >= pod.ready_s else used and PodMetric(0.0)
         value = self._rate(pod, now_s)
         return None if value is None else PodMetric(value)
 
+    def _cpu(self, pod: _Pod, now_s: int) -> PodMetric | None:
+        old_s = now_s - 2 * CPU_EVERY_S
+        age = max(old_s, pod.running_s), max(old_s, pod.ready_s)
+        if age not in self._usage:
+            self._usage[age] = cpu_metric(now_s, *age, self._work)
+        return self._usage[age]
+
     def _rate(self, pod: _Pod, now_s: int) -> float | None:
-        window_s = self._pod.window_s
-        times = scrape_times(now_s, pod.running_s, self._pod.scrape_s, window_s, pod.number)
-        since = self._sent[pod.ready_s] if pod.ready_s <= now_s else 0.0
-        values = [max(0.0, self._sent[at] - since) if at >= pod.ready_s else 0.0 for at in times]
+        every_s, window_s = self._pod.scrape_s, self._pod.window_s
+        age = max(now_s - window_s, pod.running_s), pod.number % every_s
+        if age not in self._scraped:
+            self._scraped[age] = scrape_times(now_s, age[0], every_s, window_s, pod.number)
+        times, since = self._scraped[age], self._sent[min(pod.ready_s, now_s)]
+        values = [max(0.0, self._sent[at] - since) for at in (*times[:1], *times[-1:])]
         return rate(times, values, now_s, window_s)
 
     def _total(self, metric: Metric, now_s: int) -> float | None:
@@ -202,6 +222,7 @@ class _Simulator:
             running += math.ceil(self._pod.node_s)
         ready = math.ceil(running + self._pod.cold_start_s)
         self._pods.append(_Pod(self._made, now_s, running, ready))
+        self._starting.append(self._pods[-1])
         self._made += 1
 
     def _stop(self, now_s: int) -> None:

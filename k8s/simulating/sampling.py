@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from k8s.simulating.replica_calculator import PodMetric
 
 # How often the metrics server reads the kubelets, in seconds.
-_CPU_EVERY_S = 15
+CPU_EVERY_S = 15
 _FURTHEST = 1.1
 
 
@@ -21,7 +21,9 @@ def scrape_times(now_s: int, since_s: int, interval_s: int, window_s: int, pod: 
 
 
 def rate(times: Sequence[int], values: Sequence[float], now_s: int, window_s: int) -> float | None:
-    """PromQL's `rate(counter[window])` at `now_s`, extrapolated to the ends of the window, but not below zero."""
+    """PromQL's `rate(counter[window])` at `now_s`, extrapolated to the ends of the window, but not below zero.
+
+    Of the values, only the first and the last count."""
     if len(times) < 2:
         return None
     increase, covered = values[-1] - values[0], times[-1] - times[0]
@@ -39,10 +41,10 @@ def rate(times: Sequence[int], values: Sequence[float], now_s: int, window_s: in
 def cpu_metric(now_s: int, running_s: int, ready_s: int, work: Sequence[float]) -> PodMetric | None:
     """The share of its cpu request that a pod used between the last two readings of the metrics server. `work` is the
     total work of a ready pod up to each second; a starting pod is assumed to use its whole request."""
-    at = now_s - now_s % _CPU_EVERY_S
-    since = at - _CPU_EVERY_S
+    at = now_s - now_s % CPU_EVERY_S
+    since = at - CPU_EVERY_S
     if since < running_s:
         return None
     serving = work[at] - work[max(since, min(ready_s, at))]
     starting = max(0, min(at, ready_s) - since)
-    return PodMetric((serving + starting) / _CPU_EVERY_S, at_s=at, window_s=_CPU_EVERY_S)
+    return PodMetric((serving + starting) / CPU_EVERY_S, at_s=at, window_s=CPU_EVERY_S)

@@ -54,8 +54,9 @@ def tail_interval(
 ) -> Interval:
     """The interval of the p99 of any latencies: `response` has all of them, `slices` the same ones slice by slice."""
     count, share = response.count, 1 - P99_SHARE
-    near, wide = (_over(slices, response.percentile(part)) for part in (P99_SHARE, _WIDE_SHARE))
-    clumps = interval.clumping(near, wide)
+    near, wide = (_beyond(slices, response, part) for part in (P99_SHARE, _WIDE_SHARE))
+    at_limit = Counts([piece.over(limit_ms) for piece in slices], near.of)
+    clumps = max(interval.clumping(counts, wide) for counts in (near, at_limit))
     most = interval.most_surely_below(share, count, clumps, confidence)
     fewest = interval.fewest_surely_above(share, count, clumps, confidence)
     high = min(response.max_ms / NONE_OVER_SHARE, response.ranked(count - most) if most >= 0 else math.inf)
@@ -134,7 +135,7 @@ def slow_clumps(runs: Sequence[Measurement], of: LatenciesOf = lambda run: run.r
     for run in runs:
         if run.slices and of(run).count:
             slices = [of(piece) for piece in run.slices]
-            near, wide = (_over(slices, of(run).percentile(share)) for share in (P99_SHARE, _WIDE_SHARE))
+            near, wide = (_beyond(slices, of(run), share) for share in (P99_SHARE, _WIDE_SHARE))
             windows.append((near, wide))
     return interval.clumping_together(windows)
 
@@ -165,9 +166,14 @@ def _share_between(counts: Counts, confidence: float = interval.CONFIDENCE) -> t
     return *interval.share_interval(sum(counts.over), counts.total, clumps, confidence), clumps
 
 
-def _over(slices: Sequence[Histogram], value_ms: float | None) -> Counts:
-    line = value_ms or 0.0
-    return Counts([piece.over(line) for piece in slices], [piece.count for piece in slices])
+def _beyond(slices: Sequence[Histogram], whole: Histogram, share: float) -> Counts:
+    """The latencies above a percentile, with those in its own bucket if that comes nearer to the share it leaves above.
+
+    Without them, a tail of equal latencies, such as those of timeouts, would have nothing above its p99.
+    """
+    line, above = whole.percentile(share) or 0.0, (1 - share) * whole.count
+    count = Histogram.from_bucket_of if whole.over(line) * whole.from_bucket_of(line) < above**2 else Histogram.over
+    return Counts([count(piece, line) for piece in slices], [piece.count for piece in slices])
 
 
 def _decided(misses: bool, meets: bool) -> VerdictStatus:

@@ -14,7 +14,7 @@ from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reaso
 from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
 from loadtest.scheduling import Ramp
 
-# With steps of this size and number, simulated queues certainly break within a quarter of their true knee.
+# With steps of this size and number, simulated queues certainly break at less than one and a half times their knee.
 STEP_REQUESTS, MOST_STEPS = 1000, 20
 _FEWEST_STEPS = 4
 # How many neighbouring steps are judged together.

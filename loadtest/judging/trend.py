@@ -9,6 +9,8 @@ from loadtest.judging.verdict import Reason
 from loadtest.measuring import Histogram, Measurement, Slice, figure, merge_histograms
 
 _PARTS, _FEWEST_IN_PART = 5, 20
+# A queue that grows by this share of the time that passes is that of a server that answers this share too little.
+_BEHIND = 0.01
 # Two counts at the same rate never differ by this many standard deviations.
 _BY_CHANCE = 4
 
@@ -28,12 +30,15 @@ def _grew(run: Measurement) -> bool:
     """Whether the queue grew throughout a run.
 
     The first fifth must be the fastest and the last the slowest, and even the fast answers of the last fifth must be
-    slower than the slow ones of the first. A queue that empties now and then does not show that.
+    slower than the slow ones of the first. A queue that empties now and then does not show that. And the waits must
+    grow by more than a server's that answers nearly all: one that only becomes slower has no queue.
     """
     parts = _parts(run)
     if not parts or min(part.count for part in parts) < _FEWEST_IN_PART or more_came(run):
         return False
     middles = [part.percentile(0.5) or 0.0 for part in parts]
+    if middles[-1] - middles[0] <= 1000 * _BEHIND * run.asked_s * (_PARTS - 1) / _PARTS:
+        return False
     fastest, slowest = parts[-1].percentile(0.1) or 0.0, parts[0].percentile(0.9) or 0.0
     return middles[0] == min(middles) and middles[-1] == max(middles) and fastest > slowest
 

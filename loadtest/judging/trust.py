@@ -61,6 +61,8 @@ def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
     if measurement.ran_s < WHOLE_SHARE * measurement.asked_s:
         text = f"the run ended after {measurement.ran_s:.1f} s of {measurement.asked_s:g} s"
         faults.append(("cut-short", text))
+    elif measurement.interrupted and (unanswered := measurement.sent - measurement.finished):
+        faults.append(("cut-short", f"the run ended while {unanswered:,} requests waited for their answers"))
     return faults
 
 
@@ -70,7 +72,7 @@ def _lost(measurement: Measurement) -> list[tuple[str, str]]:
     if measurement.lost_processes:
         names = ", ".join(measurement.lost_processes)
         return [("process-lost", f"generator process {names} ended or stopped answering, so its counts are missing")]
-    if not lost:
+    if not lost or measurement.interrupted:
         return []
     return [
         (

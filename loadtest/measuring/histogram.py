@@ -86,6 +86,11 @@ class Histogram:
         own = bisect_left(self._edges, value_ms)
         return sum(times for index, times in self._counts.items() if index > own)
 
+    def from_bucket_of(self, value_ms: float) -> int:
+        """How many values are in the bucket of `value_ms` or above it."""
+        own = bisect_left(self._edges, value_ms)
+        return sum(times for index, times in self._counts.items() if index >= own)
+
     def percentile(self, share: float) -> float | None:
         """The nearest-rank percentile: the smallest value that at least `share` of all values do not exceed.
 

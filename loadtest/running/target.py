@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from config.errors import InputError, MarinaError
 from config.machine import end_with_parent
@@ -63,21 +63,34 @@ class Target:
 
 def existing_server(url: str, supervisor: str | None = None, option: str = "--url") -> Target:
     """The server at `url`; its supervisor is ten ports above, unless given."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        parts, port = urlsplit(""), 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-        raise InputError(f"`{option}`: got `{url}`, allowed: an address such as `http://localhost:8080`")
+    parts, port = _address(url, option)
+    if supervisor is not None:
+        _address(supervisor, "--pages-url")
     try:
         socket.getaddrinfo(parts.hostname, port)
     except (OSError, UnicodeError) as err:
         reason = getattr(err, "strerror", err)
         raise InputError(f"`{option}`: got `{url}`, but `{parts.hostname}` cannot be found: {reason}") from err
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    name = parts.hostname or ""
+    host = f"[{name}]" if ":" in name else name
     # Its scheme is in small letters now.
     return Target(url=parts.geturl(), supervisor=supervisor or f"http://{host}:{Ports(port).supervisor}")
+
+
+def _address(url: str, option: str) -> tuple[SplitResult, int]:
+    """The parts of an address and its port; InputError for anything that no path can follow."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    whole = url.isprintable() and not {" ", "?", "#", "@"} & set(url) and "/predictions/" not in f"{parts.path}/"
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port or not whole:
+        # A password in it must not be shown.
+        text = f"`{option}`: got `{re.sub('//.*@', '//…@', url)}`, allowed: an address such as `http://localhost:8080`"
+        hint = "for `loadtest` and `calibrate`, --header 'Authorization: Bearer $TOKEN'" if "@" in url else None
+        raise InputError(text, hint=hint)
+    return parts, port
 
 
 def check_listening(url: str, hint: str, tls: ssl.SSLContext | None = None, option: str = "--url") -> None:

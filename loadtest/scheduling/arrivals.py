@@ -22,6 +22,8 @@ Spacing = Literal["constant", "poisson", "replay"]
 _FEWEST_SLICES, _SLICES_OF_RAMP = 120, 1000
 # All times are drawn before the run; more than these need more memory than most machines have.
 _MOST_ARRIVALS = 100_000_000
+# Every second of a run is counted by itself, too.
+_MOST_DAYS = 31
 
 
 class Trace(Part):
@@ -90,6 +92,9 @@ class Schedule(Part):
         if self.rate * self.total_s > _MOST_ARRIVALS:
             text = f"{self.rate:g} requests/s for {self.total_s:g} s are more than {_MOST_ARRIVALS:,} requests"
             raise InputError(f"{text}, the most that one run may have", hint="a lower rate, or a shorter run")
+        if (days := self.total_s / 86_400) > _MOST_DAYS:
+            text = f"a run at {self.rate:g} requests/s would take {days:,.3g} days, allowed: {_MOST_DAYS}"
+            raise InputError(text, hint="a higher rate, or a shorter run")
         return self
 
     @property

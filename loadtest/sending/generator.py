@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 
 from config.errors import InputError, MarinaError
@@ -20,7 +19,7 @@ from config.machine import end_with_parent
 from loadtest.measuring import GeneratorHealth, Measurement, Second
 from loadtest.sending.log_lines import is_end, read_record_lines, read_second_line
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment
+from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment, ignore_ctrl_c
 
 OnSecond = Callable[[int, Second, Sequence[GeneratorHealth]], None]
 Lines = SimpleQueue[str | None]
@@ -119,7 +118,7 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
         stdout=subprocess.PIPE,
         text=True,
         env=child_environment(),
-        preexec_fn=partial(end_with_parent, signal.SIGKILL),
+        preexec_fn=_prepare_process,
     )
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -131,6 +130,12 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
             process.kill()
         process.wait()
         reader.join()
+
+
+def _prepare_process() -> None:
+    """Prepares the process before it becomes the sender: Ctrl-C must not end it while it imports, either."""
+    ignore_ctrl_c()
+    end_with_parent(signal.SIGKILL)
 
 
 def _close_stdin(process: subprocess.Popen[str]) -> None:

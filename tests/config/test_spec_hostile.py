@@ -65,6 +65,10 @@ TOP = "name: a\nmodel: {source: 'torchvision:resnet18', weights: random}\n"
          f"`serving.queue`: not readable as YAML: `0x{'f' * 58}` is not a valid `!!int`"),
         ('version: "\\ud800"', r"`version`: not readable as YAML: `\ud800` is not a valid `!!str`"),
         ("serving: {queue: 3:20}", "`serving.queue`: got `3:20`, allowed: a whole number"),
+        ("serving: {queue: 0200}",
+         "`serving.queue`: got `0200`, which YAML reads as octal, allowed: a number without leading zeros"),
+        ("version: 010",
+         "`version`: got `010`, which YAML reads as octal, allowed: a number without leading zeros"),
     ],
 )  # fmt: skip
 def test_a_value_that_yaml_cannot_hold_is_one_error_with_its_line(line: str, error: str) -> None:
@@ -76,6 +80,15 @@ def test_dates_and_times_stay_as_they_are_written() -> None:
     text = "".join(f"      {key}: {value}\n" for key, value in (written | {"d": '"\\ud83d\\ude00"'}).items())
     spec = parse_spec(f"{TOP}kubernetes:\n  pod:\n    annotations:\n{text}", Path("spec.yaml"), files=False)
     assert spec.kubernetes.pod.annotations == written
+
+
+def test_octal_numbers_mean_what_they_mean_to_kubectl_in_parts_of_its_objects() -> None:
+    patch = "{kind: Deployment, merge: {spec: {template: {spec: {volumes: [{secret: {defaultMode: 0440}}]}}}}}"
+    spec = parse_spec(
+        f"{TOP}serving: {{queue: 07}}\nkubernetes: {{patches: [{patch}]}}\n", Path("spec.yaml"), files=False
+    )
+    assert spec.serving.queue == 7
+    assert "'defaultMode': 288" in str(spec.kubernetes.patches[0].merge)
 
 
 def test_merges_inside_of_merges_are_read_and_the_nearest_counts() -> None:

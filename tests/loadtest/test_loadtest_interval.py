@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from queues import Queue, always, measured, single, true_p99_ms, two_workers
+from queues import Dice, Queue, Seconds, always, measured, single, true_p99_ms, two_workers
 
 from loadtest.judging import Objective, Verdict, is_undecided, judge
 from loadtest.judging.interval import (
@@ -142,6 +142,17 @@ def test_a_few_good_answers_do_not_show_a_small_error_rate() -> None:
     assert judge(enough, objective).checks[1].interval == pytest.approx((0, 0.000998), abs=1e-6)
 
 
+@pytest.mark.parametrize(("length_s", "varies"), [(0.8, 0.0), (2, 0.3)], ids=["equal", "far over the limit"])
+def test_one_episode_of_slow_answers_does_not_show_how_often_such_come(length_s: float, varies: float) -> None:
+    def serve(times: Seconds, dice: Dice) -> Seconds:
+        slow = (times >= 20) & (times < 20 + length_s)
+        return np.where(slow, 1.0, 0.01) * (1 + varies * dice.exponential(1, len(times)))
+
+    run = measured(Queue("", 1, serve), Schedule(arrivals="poisson", rate=100, warmup_s=5, duration_s=33), 500, 1)
+    assert (run.response.percentile(0.99) or 0) > 500
+    assert is_undecided(judge(run, Objective(p99_ms=500, error_rate=0.001, throughput_rps=None)))
+
+
 # 40 requests/s at a server of 38: after 25 s the slowest has waited 1.6 s, and the limit is 2 s.
 OVERLOADED = always(1 / 38)
 
@@ -169,6 +180,12 @@ def test_a_busy_queue_that_empties_now_and_then_does_not_grow() -> None:
         schedule = Schedule(arrivals="poisson", rate=90, warmup_s=5, duration_s=30, seed=seed)
         run = measured(always(0.01), schedule, 60_000, seed)
         assert "backlog-grows" not in [reason.id for reason in judge(run, objective).every_reason()]
+
+
+def test_a_server_that_becomes_slower_but_answers_everything_has_no_backlog() -> None:
+    queue = Queue("", 1, lambda times, _: np.where(times < 20, 0.01, 0.1) + 0.001 * times)
+    run = measured(queue, Schedule(arrivals="poisson", rate=100, warmup_s=5, duration_s=33), 500, 1)
+    assert judge(run, Objective(p99_ms=500, error_rate=0.001, throughput_rps=None)).status == "PASS"
 
 
 def test_a_simulated_server_is_first_come_first_served() -> None:

@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from config.errors import InputError
 from config.load import parse_spec
+from config.record import Part
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, VerdictStatus
-from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PackageIdentity, Slice, merge_measurements
+from loadtest.measuring import (
+    GeneratorHealth,
+    Histogram,
+    Machine,
+    Measurement,
+    PackageIdentity,
+    Slice,
+    merge_measurements,
+)
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest
 from loadtest.sending.recorder import Recorder
@@ -164,6 +175,7 @@ HELD_BACK: list[Any] = [
     pytest.param({"lag": histogram(*[60.0] * 1000)}, "arrivals-late", id="arrivals late"),
     pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
     pytest.param({"ran_s": 5.0}, "cut-short", id="interrupted"),
+    pytest.param({"sent": 1211, "interrupted": True}, "cut-short", id="interrupted before the last answers"),
     pytest.param({"sent": 1211}, "requests-lost", id="requests in no count"),
     pytest.param({"lost_processes": ("2 on host",)}, "process-lost", id="a generator that died"),
     pytest.param({"starts_ms": (0.0, 15.0), "clocks_ms": 7.0}, "processes-apart", id="generators not in step"),
@@ -307,3 +319,10 @@ def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
     assert sum(piece.failed for piece in run.slices) == run.failed == 40
     assert sum(piece.in_time for piece in run.slices) == run.in_time
     assert sum(piece.response.within(105) for piece in run.slices) == run.response.within(105)
+
+
+@pytest.mark.parametrize("part", [Machine, Measurement])
+def test_the_page_names_every_field_of_the_record(part: type[Part]) -> None:
+    page = Path(__file__).parents[2].joinpath("docs/04-loadtest.md").read_text(encoding="utf-8")
+    record = page.partition("## verdict.json")[2].partition("## The generator")[0]
+    assert [name for name in part.model_fields if not re.search(rf"`{name}\b", record)] == []

@@ -99,32 +99,6 @@ def test_without_package_and_sample_the_message_says_what_to_type() -> None:
     assert raised.value.hint == f"marina package {spec.file}"
 
 
-def test_a_url_has_its_supervisor_ten_ports_above() -> None:
-    assert target.existing_server("http://127.0.0.1:8080").supervisor == "http://127.0.0.1:8090"
-    assert target.existing_server("http://127.0.0.1:8080", "http://y:1").supervisor == "http://y:1"
-
-
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x:99999", "nonsense", "http://[::1"])
-def test_a_wrong_url_is_an_error_with_an_example(url: str) -> None:
-    with pytest.raises(InputError) as raised:
-        target.existing_server(url)
-    assert raised.value.message == f"`--url`: got `{url}`, allowed: an address such as `http://localhost:8080`"
-
-
-def test_a_host_that_does_not_exist_is_named() -> None:
-    with pytest.raises(InputError, match=r"but `nowhere\.invalid` cannot be found"):
-        target.existing_server("http://nowhere.invalid:8080")
-
-
-def test_a_host_that_cannot_be_a_name_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"`--against`: got `http://a\.\.b`, but `a\.\.b` cannot be found: "):
-        target.existing_server("http://a..b", option="--against")
-
-
-def test_a_url_in_capitals_is_the_same_server() -> None:
-    assert target.existing_server("HTTPS://127.0.0.1:8443").url == "https://127.0.0.1:8443"
-
-
 def test_a_url_where_nothing_listens_says_at_once_what_to_type(tmp_path: Path) -> None:
     write_package(tmp_path / "build")
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)

@@ -17,6 +17,8 @@ from loadtest_rig import SPEC, running_server, write_package
 from specs import ROOT
 from waiting import eventually
 
+from loadtest.sending import running_generator
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Of each verb: it would go on for long, and the files that say what it measured until then.
 VERBS = {
@@ -70,3 +72,10 @@ def test_ctrl_c_leaves_no_process_and_no_half_of_a_file(url: str, tmp_path: Path
     assert set(os.listdir(folder)) - there == written
     for file in folder.glob("verdict.json"):
         assert json.loads(file.read_text())["verdict"]["status"] == "INVALID"
+
+
+def test_ctrl_c_does_not_reach_a_generator_that_is_still_starting() -> None:
+    with running_generator() as generator:
+        status = Path(f"/proc/{generator.pid}/status").read_text()
+    ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+    assert ignored >> (signal.SIGINT - 1) & 1

@@ -219,6 +219,7 @@ def test_the_verb_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: p
     out, err = capsys.readouterr()
     assert "more pods asked for after " in out
     assert out.endswith(f"{tmp_path}/digits/simulation.html\n")
+    assert "replay the traffic" in err
     assert "note: assumed, not measured: the cold start: 30 s" in err
     assert (tmp_path / "digits/simulation.html").is_file()
 

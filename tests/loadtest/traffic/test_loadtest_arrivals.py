@@ -60,6 +60,11 @@ def test_more_arrivals_than_a_machine_can_hold_are_refused_before_they_are_drawn
         schedule(**much)
 
 
+def test_a_run_of_years_is_refused_before_its_seconds_take_the_memory() -> None:
+    with pytest.raises(InputError, match=r"a run at 0\.001 requests/s would take 347 days, allowed: 31"):
+        schedule(rate=0.001, duration_s=3e7)
+
+
 @pytest.mark.parametrize("kind", [RunOptions, CalibrateOptions, CompareOptions])
 @pytest.mark.parametrize("option", ["warmup_s", "timeout_s", "max_duration_s"])
 @pytest.mark.parametrize("value", [math.inf, math.nan])

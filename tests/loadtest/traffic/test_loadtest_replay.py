@@ -152,7 +152,8 @@ def histogram_of(fast: int, slow: bool) -> Histogram:
 def test_a_rising_load_is_not_a_growing_backlog(folder: Path) -> None:
     rising = [20 + at for at in range(100)]
     slices = tuple(
-        Slice(due=due, in_time=due, response=Histogram.from_data(made_of(due, 5 + at))) for at, due in enumerate(rising)
+        Slice(due=due, in_time=due, response=Histogram.from_data(made_of(due, 5 + 20 * at)))
+        for at, due in enumerate(rising)
     )
     spec = parse_spec(SPEC, folder / "spec.yaml", files=False)
     first = RunOptions(rate=20, duration_s=100, warmup_s=0).schedule(spec, OBJECTIVE)
