@@ -86,6 +86,11 @@ ERRORS: list[Any] = [
     pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
                  "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file that cannot be imported"),
+    pytest.param({"model.handler": "./async.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
+                 "`model.handler`: got `./async.py:Mine`, allowed: a file name that Python can import",
+                 id="a handler file with the name of a keyword"),
+    pytest.param({"model.handler": "./mine.py:class"}, "spec.yaml:5: `model.handler`: got `./mine.py:class`, allowed: "
+                 "`image`, `tensor`, `text` or `./file.py:Class`", id="a handler with the name of a keyword"),
     pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say "
                  "what size its pictures have\n\nhint: add `image: {height: 224, width: 224}` under `model`",
                  id="images of unknown size"),
