@@ -47,7 +47,7 @@ def extend(
 
 def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: int, server: str) -> None:
     where = spec.place("kubernetes", "patches", number)
-    change, hits = _change(patch, spec, number), 0
+    change, hits = read_patch(patch, spec, number), 0
     for name, documents in files.items():
         for place, document in enumerate(documents):
             if document["kind"] != patch.kind or patch.name not in (None, document["metadata"]["name"]):
@@ -70,7 +70,7 @@ def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: i
         raise InputError(f"{where}: {text}", hint="to see what is rendered, run `marina manifests` without this patch")
 
 
-def _change(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]:
+def read_patch(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]:
     """A patch's mapping or list of operations, read from its file if it names one."""
     if patch.file is None:
         return list(patch.operations) if patch.operations is not None else patch.merge or {}

@@ -96,7 +96,30 @@ PLANS = [
         {},
         id="a patch that tests what a value fills in",
     ),
+    pytest.param(
+        {
+            "kubernetes.patches": [
+                {
+                    "kind": "Deployment",
+                    "merge": {"metadata": {"name": NAME, "namespace": "marina"}, "spec": {"paused": False}},
+                }
+            ]
+        },
+        {},
+        id="a patch that names the namespace of its object",
+    ),
 ]
+
+
+def test_a_patch_in_a_file_may_test_what_a_value_fills_in(tmp_path: Path) -> None:
+    operations = [
+        {"op": "test", "path": "/metadata/namespace", "value": "marina"},
+        {"op": "add", "path": "/spec/paused", "value": False},
+    ]
+    (tmp_path / "patch.json").write_text(json.dumps(operations), encoding="utf-8")
+    plan = planned({"kubernetes.patches": [{"kind": "Deployment", "file": str(tmp_path / "patch.json")}]})
+    (deployment,) = (item for item in installed(chart(plan, tmp_path)) if item["kind"] == "Deployment")
+    assert (deployment["metadata"]["namespace"], deployment["spec"]["paused"]) == ("marina", False)
 
 
 @pytest.mark.parametrize(("changes", "records"), PLANS)
