@@ -23,9 +23,15 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
 }
 SCALABLE = {"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"}
 SERVING = SCALABLE | {"DaemonSet", "Pod"}
+# The kinds of operators that rules look at. Every other kind is Kubernetes' own: Calico has a NetworkPolicy, too, and
+# Knative a Service.
+_OPERATED = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
+# `torchserve` as a program in a command, and not in an address or a path to a file.
+_PROGRAM = re.compile(r"(?<![\w:.=-])(?<!//)torchserve(?![\w:./-])")
 # TorchServe's own ports: management, metrics, gRPC inference, gRPC management.
 METRICS_PORT = 8082
 TORCHSERVE_PORTS = {8081: "management", METRICS_PORT: "metrics", 7070: "gRPC inference", 7071: "gRPC management"}
+_GRPC_PORTS = {7070, 7071}
 
 
 # The quantities that the API server accepts; a spec accepts fewer forms.
@@ -63,7 +69,7 @@ def _holds(term: Place, labels: dict[str, str]) -> bool:
 def makes_pods(document: LocatedDocument) -> bool:
     """Whether a custom resource has a pod template in the same place as a Deployment, as Argo's Rollout does."""
     containers = document.root.at("spec", "template", "spec", "containers").items()
-    return document.kind not in _TEMPLATES and not is_built_in(document) and bool(containers)
+    return not is_built_in(document) and bool(containers)
 
 
 def startup_budget_s(container: Place) -> int | None:
@@ -138,13 +144,15 @@ class Workload:
     def has_torchserve(self) -> bool:
         """Whether the pods run TorchServe, by their image, command or ports."""
         numbers = {port.at("containerPort").number for port in self.ports()}
+        by_image = any("torchserve" in container.at("image").text for container in self.containers)
         words = [
-            str(word.value)
+            word.text
             for container in self.containers
-            for word in (container.at("image"), *container.at("command").items(), *container.at("args").items())
+            for word in (*container.at("command").items(), *container.at("args").items())
         ]
-        by_ports = len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2
-        return any("torchserve" in word for word in words) or by_ports or self.made_by_marina
+        # Many servers use some of 8080 to 8082.
+        by_ports = len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2 and bool(numbers & _GRPC_PORTS)
+        return by_image or any(map(_PROGRAM.search, words)) or by_ports or self.made_by_marina
 
     @property
     def made_by_marina(self) -> bool:
@@ -160,7 +168,11 @@ class Application:
 
     def of(self, *kinds: str) -> list[LocatedDocument]:
         """The documents of these kinds."""
-        return [document for document in self.documents if document.kind in kinds]
+        return [
+            document
+            for document in self.documents
+            if document.kind in kinds and (document.kind in _OPERATED or is_built_in(document))
+        ]
 
     @cached_property
     def schemas(self) -> Schemas:
@@ -227,14 +239,18 @@ class Application:
         return fits and self.same_namespace(workload.document, selector.document)
 
     @cached_property
-    def has_all_pods(self) -> bool:
-        """Whether all pods seem to be made by objects that are here: there are workloads, and no custom resource that
-        may stand for some, as a database's does."""
-        custom = any(
+    def is_whole(self) -> bool:
+        """Whether no custom resource here may stand for further objects, as a database's stands for its pods and
+        Services."""
+        return not any(
             not is_built_in(document) and not makes_pods(document) and not is_shipped(document)
             for document in self.documents
         )
-        return bool(self.workloads) and not custom
+
+    @property
+    def has_all_pods(self) -> bool:
+        """Whether all pods seem to be made by objects that are here."""
+        return bool(self.workloads) and self.is_whole
 
     def services_of(self, workload: Workload) -> list[LocatedDocument]:
         """The Services that select the workload's pods."""

@@ -160,7 +160,9 @@ def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
             if kind in ("External", "Object", "Pods") and wrong:
                 near = nearest(name.text, made)
                 hint = near and f"name: {near}"
-                yield Remark(name, f"got `{name.text}`, the adapter makes {listed(made)}", hint)
+                # Another server, such as KEDA's or a cloud's, may serve the external metrics.
+                level: Level | None = "warning" if kind == "External" and not scope.plan else None
+                yield Remark(name, f"got `{name.text}`, the adapter makes {listed(made)}", hint, level)
 
 
 def _made(application: Application) -> list[tuple[str, str]]:
@@ -178,8 +180,9 @@ def _made(application: Application) -> list[tuple[str, str]]:
             if "metricsQuery" in text:
                 with suppress(yaml.YAMLError):
                     settings = yaml.safe_load(text)
-                    added = settings.get("rules") if isinstance(settings, dict) else None
-                    rules += added if isinstance(added, list) else []
+                    for name in ("rules", "externalRules"):
+                        added = settings.get(name) if isinstance(settings, dict) else None
+                        rules += added if isinstance(added, list) else []
     return [_name_and_query(rule) for rule in rules]
 
 
