@@ -192,8 +192,11 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.model": {"url": "https://[store/a.mar"}}, "spec.yaml:7: `kubernetes.model.url`: got "
                  "`https://[store/a.mar`, allowed: an address with a host and a port from 1 to 65535", id="no host"),
     pytest.param({"scaling.prometheus": "prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got "
-                 "`prometheus:9090`, allowed: an address that begins with `http://` or `https://`",
+                 "`prometheus:9090`, allowed: an address that begins with `http://` or `https://`, without a password",
                  id="an address without its scheme"),
+    pytest.param({"scaling.prometheus": "http://me:key@prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got "
+                 "`http://…prometheus:9090`, allowed: an address that begins with `http://` or `https://`, without a "
+                 "password", id="an address with a password"),
     pytest.param({"kubernetes.network": {"policy": False, "clients": ["shop"]}}, "spec.yaml:8: "
                  "`kubernetes.network.clients`: given, but `policy` is `false`, so it would have no effect\n\nhint: "
                  "delete `clients`",
