@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.schemas import Schemas, is_built_in, is_shipped
 
+_Item = TypeVar("_Item")
 # Path of the pod template in each kind.
 _TEMPLATES: dict[str, tuple[str, ...]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
@@ -160,19 +162,31 @@ class Workload:
         return any(name.startswith("marina/") for name in self.template.at("metadata", "annotations").texts)
 
 
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], tuple[str, str]]) -> dict[tuple[str, str], list[_Item]]:
+    groups: dict[tuple[str, str], list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 @dataclass(frozen=True)
 class Application:
     """All documents of one application."""
 
     documents: tuple[LocatedDocument, ...]
+    # What was computed before: in a folder of thousands of objects, the rules ask for each of them again and again.
+    _of: dict[tuple[str, ...], list[LocatedDocument]] = field(default_factory=dict, init=False, repr=False)
+    _services: dict[int, list[LocatedDocument]] = field(default_factory=dict, init=False, repr=False)
 
     def of(self, *kinds: str) -> list[LocatedDocument]:
         """The documents of these kinds."""
-        return [
-            document
-            for document in self.documents
-            if document.kind in kinds and (document.kind in _OPERATED or is_built_in(document))
-        ]
+        if kinds not in self._of:
+            self._of[kinds] = [
+                document
+                for document in self.documents
+                if document.kind in kinds and (document.kind in _OPERATED or is_built_in(document))
+            ]
+        return self._of[kinds]
 
     @cached_property
     def schemas(self) -> Schemas:
@@ -254,12 +268,15 @@ class Application:
 
     def services_of(self, workload: Workload) -> list[LocatedDocument]:
         """The Services that select the workload's pods."""
-        return [
-            service
-            for service in self.of("Service")
-            if service.root.at("spec", "selector").texts
-            and self._selects(service.root.at("spec", "selector"), workload, plain=True)
-        ]
+        known = self._services.get(id(workload.document))
+        if known is None:
+            known = self._services[id(workload.document)] = [
+                service
+                for service in self.of("Service")
+                if service.root.at("spec", "selector").texts
+                and self._selects(service.root.at("spec", "selector"), workload, plain=True)
+            ]
+        return known
 
     @cached_property
     def scalers(self) -> list[LocatedDocument]:
@@ -273,15 +290,21 @@ class Application:
 
     def scaled_workload(self, scaler: LocatedDocument) -> Workload | None:
         """The workload that an autoscaler scales; None if it is not among the objects."""
-        return next((workload for workload in self.workloads if self._scales(scaler, workload)), None)
+        named = self._workloads_by_name.get(self.scale_target(scaler), [])
+        return next((workload for workload in named if self.same_namespace(workload.document, scaler)), None)
 
     def scaler_of(self, workload: Workload) -> LocatedDocument | None:
         """The first autoscaler that scales a workload."""
-        return next((scaler for scaler in self.scalers if self._scales(scaler, workload)), None)
+        scalers = self._scalers_by_target.get((workload.document.kind, workload.document.name), [])
+        return next((scaler for scaler in scalers if self.same_namespace(workload.document, scaler)), None)
 
-    def _scales(self, scaler: LocatedDocument, workload: Workload) -> bool:
-        wanted, document = self.scale_target(scaler), workload.document
-        return wanted == (document.kind, document.name) and self.same_namespace(document, scaler)
+    @cached_property
+    def _scalers_by_target(self) -> dict[tuple[str, str], list[LocatedDocument]]:
+        return _grouped(self.scalers, self.scale_target)
+
+    @cached_property
+    def _workloads_by_name(self) -> dict[tuple[str, str], list[Workload]]:
+        return _grouped(self.workloads, lambda workload: (workload.document.kind, workload.document.name))
 
     def min_pods(self, workload: Workload) -> tuple[int, Place]:
         """The least number of pods that a workload has, and the field that sets it."""
