@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from k8s.monitoring import SERVER_CONTAINER
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.schemas import Schemas, is_built_in, is_shipped
 
@@ -85,6 +86,15 @@ def startup_budget_s(container: Place) -> int | None:
     return (probe.at("initialDelaySeconds").number or 0) + period * failures
 
 
+def _runs_torchserve(container: Place) -> bool:
+    """Whether a container runs TorchServe, by its image, command or ports."""
+    words = [word.text for name in ("command", "args") for word in container.at(name).items()]
+    numbers = {port.at("containerPort").number for port in container.at("ports").items()}
+    # Many servers use some of 8080 to 8082.
+    by_ports = len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2 and bool(numbers & _GRPC_PORTS)
+    return "torchserve" in container.at("image").text or any(map(_PROGRAM.search, words)) or by_ports
+
+
 @dataclass(frozen=True)
 class Workload:
     """An object that makes pods, with its pod template."""
@@ -142,19 +152,19 @@ class Workload:
             None,
         )
 
+    @cached_property
+    def torchserves(self) -> list[Place]:
+        """Its long-lived containers that run TorchServe. Others beside them, such as a proxy, may do as they like."""
+        return [
+            container
+            for container in self.long_lived
+            if _runs_torchserve(container) or (self.made_by_marina and container.at("name").text == SERVER_CONTAINER)
+        ]
+
     @property
     def has_torchserve(self) -> bool:
-        """Whether the pods run TorchServe, by their image, command or ports."""
-        numbers = {port.at("containerPort").number for port in self.ports()}
-        by_image = any("torchserve" in container.at("image").text for container in self.containers)
-        words = [
-            word.text
-            for container in self.containers
-            for word in (*container.at("command").items(), *container.at("args").items())
-        ]
-        # Many servers use some of 8080 to 8082.
-        by_ports = len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2 and bool(numbers & _GRPC_PORTS)
-        return by_image or any(map(_PROGRAM.search, words)) or by_ports or self.made_by_marina
+        """Whether the pods run TorchServe."""
+        return bool(self.torchserves)
 
     @property
     def made_by_marina(self) -> bool:

@@ -182,6 +182,9 @@ spec: {limits: [{type: Container, defaultRequest: {cpu: 100m}}]}
 ---"""
 SECRET = "\napiVersion: v1\nkind: Secret\nmetadata: {name: hook}\n---"
 PING = "{httpGet: {path: /ping, port: 80}}"
+PROXIED = f"""containers: [
+  {{name: t, image: "pytorch/torchserve:0.12.0", args: [serve, --disable-token-auth]}},
+  {{name: a, image: i, readinessProbe: {PING}, securityContext: {{readOnlyRootFilesystem: true}}"""
 FILLED = "\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, labels: {inject: 'true'}}\n---"
 LIVE = "{tcpSocket: {port: 80}}"
 CRD = """
@@ -247,6 +250,12 @@ def errors(folder: Path, *texts: str) -> list[str]:
                 ("DB_PASSWORD", "$(FROM_ELSEWHERE)"),
             )
         ),
+        pytest.param((SECRET, SECRET), id="the same object twice"),
+        pytest.param((deployment(), SCALER % "lag_sum"), id="a gauge named sum"),
+        pytest.param((deployment().replace("spec: {containers", "spec: {hostNetwork: true, containers"), SERVICE, DENY),
+                     id="a policy for the node's network"),
+        pytest.param((deployment().replace("containers: [{name: a, image: i", PROXIED), SERVICE),
+                     id="a proxy of TorchServe"),
         pytest.param((deployment(), SCALER % "queue", CONFIGURED), id="an external rule of a configured adapter"),
         pytest.param((deployment(), SCALER % "queue", ADAPTER % ("false", "work")), id="a metric of another server"),
         pytest.param((deployment(), SERVICE, CALICO), id="a policy of Calico for what leaves"),

@@ -124,7 +124,8 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
     foreign = any(item.kind.endswith("NetworkPolicy") and not is_built_in(item) for item in application.documents)
     for workload in application.workloads:
         policies = _restricting(application, workload, "Ingress")
-        if not policies:
+        # No policy applies to pods in the node's network.
+        if not policies or workload.pod.at("hostNetwork").value is True:
             continue
         for port in _used_ports(application, workload):
             number = workload.port_number(port)

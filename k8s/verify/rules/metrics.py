@@ -133,8 +133,8 @@ def _counter(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 def _certainty(name: str) -> Level | None:
-    """A gauge may have a name in `_count`, too, such as one for messages in a queue."""
-    return "warning" if name.endswith("_count") and find_series(name) is None else None
+    """A gauge may have a name in `_count` or `_sum`, too, such as one for the messages in queues."""
+    return "warning" if name.endswith(("_count", "_sum")) and find_series(name) is None else None
 
 
 @TOPIC.rule(

@@ -32,7 +32,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")
 )
 def _writable(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.torchserves:
-        for container in workload.containers:
+        for container in workload.torchserves:
             locked = container.at("securityContext", "readOnlyRootFilesystem").value is True
             writable = [
                 mount.at("mountPath").text
