@@ -38,7 +38,8 @@ def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dic
     ]
     return {
         "uid": f"marina-{dashboard_identity(spec.kubernetes.namespace, spec.name)}",
-        "title": f"Marina: {spec.name}",
+        # Grafana takes no two dashboards of one title in a folder.
+        "title": f"Marina: {spec.kubernetes.namespace}/{spec.name}",
         "description": f"Lines at the objective are those of {spec.name}, whichever model is selected.",
         "tags": ["marina", "torchserve"],
         "schemaVersion": _SCHEMA,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, IMAGE, planned
+from k8s_plans import EVIDENCE, IMAGE, planned, the_only
 from rule_scenarios import OTHER, PAGE, run_rule_test, traffic
 from specs import digits_spec, tales_spec
 
@@ -37,6 +37,15 @@ def test_every_panel_has_a_place_of_its_own(changes: dict[str, Any]) -> None:
         beside = place["x"] + place["w"] <= other["x"] or other["x"] + other["w"] <= place["x"]
         below = place["y"] + place["h"] <= other["y"] or other["y"] + other["h"] <= place["y"]
         assert beside or below, (place, other)
+
+
+def test_in_another_namespace_a_dashboard_has_another_file_title_and_identity() -> None:
+    seen = []
+    for namespace in ("staging", "production"):
+        plan = planned({"kubernetes.namespace": namespace})
+        ((file, text),) = the_only(plan, "ConfigMap", "digits-dashboard")["data"].items()
+        seen.append((file, json.loads(text)["title"], json.loads(text)["uid"]))
+    assert [one == other for one, other in zip(*seen, strict=True)] == [False, False, False]
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
