@@ -48,6 +48,16 @@ def test_in_another_namespace_a_dashboard_has_another_file_title_and_identity() 
     assert [one == other for one, other in zip(*seen, strict=True)] == [False, False, False]
 
 
+def test_a_rate_covers_several_scrapes_if_pods_are_read_less_often_than_grafana_assumes() -> None:
+    steps = {15: {None}, 60: {"60s"}}
+    for interval_s, expected in steps.items():
+        page = render_dashboard(digits_spec({"kubernetes.monitoring.scrape_interval_s": interval_s}))
+        targets = [target for panel in charts(page).values() for target in panel["targets"]]
+        rates = [target for target in targets if "$__rate_interval" in target["expr"]]
+        assert {target.get("interval") for target in rates if "container_" not in target["expr"]} == expected
+        assert {target.get("interval") for target in targets if "container_" in target["expr"]} == {None}
+
+
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_every_panel_has_a_description_and_a_unit(changes: dict[str, Any]) -> None:
     shown = charts(render_dashboard(digits_spec(changes)))
