@@ -197,6 +197,9 @@ ERRORS: list[Any] = [
     pytest.param({"scaling.prometheus": "http://me:key@prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got "
                  "`http://…prometheus:9090`, allowed: an address that begins with `http://` or `https://`, without a "
                  "password", id="an address with a password"),
+    pytest.param({"kubernetes.namespace": "kube-system"}, "spec.yaml:6: `kubernetes.namespace`: got `kube-system`, which "
+                 "others use, and the rendered Namespace makes it `restricted` for all its pods\n\nhint: "
+                 "create_namespace: false, or a namespace of its own", id="a namespace of the cluster"),
     pytest.param({"kubernetes.network": {"policy": False, "clients": ["shop"]}}, "spec.yaml:8: "
                  "`kubernetes.network.clients`: given, but `policy` is `false`, so it would have no effect\n\nhint: "
                  "delete `clients`",
