@@ -1,5 +1,6 @@
 """Things that people do in their own manifests, and that are fine."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +339,28 @@ def test_a_server_without_containers_does_not_stop_the_check(tmp_path: Path) -> 
     ports = "[{containerPort: 8080}, {containerPort: 8081}, {containerPort: 7070}]"
     sidecar = f"initContainers: [{{name: a, restartPolicy: Always, ports: {ports}}}], containers:"
     assert errors(tmp_path, deployment().replace("containers: [", sidecar + " [], x: ["), SERVICE)
+
+
+TEN = "[" + ", ".join(["*%s"] * 10) + "]"
+GROWS = "\n".join(f"    {name}: &{name} " + TEN % ((before,) * 10) for before, name in pairwise("abcdefghij"))
+NESTED_TEXTS = {
+    "settings that grow": "metadata: {name: a}\ndata:\n  a: |\n    a: &a x\n"
+    + GROWS
+    + "\n    rules: [{metricsQuery: *j}]",
+    "settings": "metadata: {name: a}\ndata:\n  a: |\n    metricsQuery: " + "- " * 3000,
+    "a dashboard": "metadata: {name: a, labels: {grafana_dashboard: '1'}}\ndata:\n  a.json: |\n    " + '{"a":' * 3000,
+}
+NESTED_EXPRESSIONS = ["(" * 20_000 + "x" + ")" * 20_000, " or ".join(["x"] * 3000), "-" * 20_000 + "x"]
+
+
+@pytest.mark.parametrize("name", NESTED_TEXTS)
+def test_a_text_in_a_config_map_cannot_stop_the_check(name: str, tmp_path: Path) -> None:
+    defects = errors(tmp_path, f"apiVersion: v1\nkind: ConfigMap\n{NESTED_TEXTS[name]}\n---", SCALER % "queue")
+    assert {error.partition(":")[0] for error in defects} <= {"dashboard-invalid"}
+
+
+@pytest.mark.parametrize("expression", NESTED_EXPRESSIONS, ids=["brackets", "terms", "signs"])
+def test_an_expression_cannot_stop_the_check(expression: str, tmp_path: Path) -> None:
+    rules = f"spec: {{groups: [{{name: a, rules: [{{record: a, expr: '{expression}'}}]}}]}}"
+    text = f"apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata: {{name: a}}\n{rules}"
+    assert errors(tmp_path, text) == []

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import yaml
-
-from config.errors import InputError, listed, nearest
+from config.errors import InputError, SpecError, listed, nearest
+from config.yaml_lines import read_documents
 from k8s.monitoring import CATALOGUE, Selector, adapter_rules, external_rules, find_series, misuses, selectors
 from k8s.verify.application import Application
 from k8s.verify.located import Place, is_adapter_settings, settings_rules
@@ -178,11 +177,11 @@ def _made(application: Application) -> list[tuple[str, str]]:
     for document in application.of("ConfigMap"):
         for text in document.root.at("data").texts.values():
             if "metricsQuery" in text:
-                with suppress(yaml.YAMLError):
-                    settings = yaml.safe_load(text)
-                    for name in ("rules", "externalRules"):
-                        added = settings.get(name) if isinstance(settings, dict) else None
-                        rules += added if isinstance(added, list) else []
+                with suppress(SpecError):
+                    for settings, _lines, _problems in read_documents(text, document.file):
+                        for name in ("rules", "externalRules"):
+                            added = settings.get(name) if isinstance(settings, dict) else None
+                            rules += added if isinstance(added, list) else []
     return [_name_and_query(rule) for rule in rules]
 
 

@@ -150,5 +150,5 @@ def _dashboard(application: Application, _: Scope) -> Iterator[Remark]:
                 if name.endswith(".json"):
                     try:
                         json.loads(data.at(name).text)
-                    except ValueError as err:
+                    except (RecursionError, ValueError) as err:
                         yield Remark(data.at(name), f"not JSON: {err}")
