@@ -45,7 +45,7 @@ _POWERS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE",
 
 def amount(node: Place) -> float | None:
     """The number that a quantity stands for; None if there is none or it is not a quantity."""
-    if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+    if node.number is not None or isinstance(node.value, float):
         return float(node.value)
     match = _AMOUNT.fullmatch(node.text)
     return None if match is None else float(match[1] + (match[2] or "")) * _POWERS[match[3] or ""]

@@ -364,3 +364,18 @@ def test_an_expression_cannot_stop_the_check(expression: str, tmp_path: Path) ->
     rules = f"spec: {{groups: [{{name: a, rules: [{{record: a, expr: '{expression}'}}]}}]}}"
     text = f"apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata: {{name: a}}\n{rules}"
     assert errors(tmp_path, text) == []
+
+
+HUGE, DIGITS = "1" + "0" * 400, "9" * 5000
+NUMBERS = [
+    deployment() + BUDGET.replace("minAvailable: 2", f"maxUnavailable: {DIGITS}%"),
+    deployment(lifecycle=f"{{preStop: {{exec: {{command: [sh, -c, sleep {DIGITS}]}}}}}}"),
+    deployment() + (MONITOR % ("PodMonitor", "podMetricsEndpoints")).replace("30s", f"1s, scrapeTimeout: {DIGITS}s"),
+    deployment(lifecycle=f"{{preStop: {{sleep: {{seconds: {HUGE}}}}}}}"),
+    deployment(resources=f"{{requests: {{memory: 1}}, limits: {{memory: {HUGE}}}}}"),
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS, ids=["percent", "command", "duration", "seconds", "bytes"])
+def test_a_number_that_nothing_can_store_cannot_stop_the_check(text: str, tmp_path: Path) -> None:
+    assert errors(tmp_path, text) == []

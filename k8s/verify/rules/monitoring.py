@@ -13,7 +13,7 @@ from k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Monitors and alerts")
 
-_PART = re.compile(r"(\d+)(ms|s|m|h|d|w|y)")
+_PART = re.compile(r"(\d{1,9})(ms|s|m|h|d|w|y)")
 _DURATION = re.compile(rf"({_PART.pattern})+")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 

@@ -18,7 +18,7 @@ _HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 # The path of an address in a command: `curl -f http://localhost:8080/ping`.
 _ADDRESS = re.compile(r"(?:https?://[\w.-]+(?::\d+)?|\b[\w.-]+:\d+)(/[^\s'\"|;&)]*)")
-_SLEEP = re.compile(r"\bsleep\s+(\d+)")
+_SLEEP = re.compile(r"\bsleep\s+(\d{1,9})\b")
 # Paths whose answer depends on the model: of TorchServe and of the open inference protocol.
 _OF_MODEL = ("/describe", "/models", "/predictions", "/v1/models", "/v2/health/ready", "/v2/models")
 # By default, Kubernetes restarts a container that fails three probes, 10 s apart.
