@@ -82,6 +82,8 @@ class Values:
         }
         known |= {key: {"type": "boolean"} for key in ("createNamespace", *ADDONS)}
         properties = {key: known[key] | {"description": _COMMENTS[key]} for key in self.defaults}
+        # `--set createNamespace=false` is right for every chart, also for one that has no Namespace.
+        properties.setdefault("createNamespace", {"const": False})
         return {
             "$schema": "http://json-schema.org/draft-07/schema#",
             "type": "object",

@@ -131,6 +131,13 @@ def test_with_its_defaults_a_chart_gives_the_manifests(
     assert by_name(installed(chart(plan, tmp_path))) == wanted
 
 
+def test_a_chart_without_a_namespace_takes_the_value_that_leaves_it_out(tmp_path: Path) -> None:
+    folder = chart(planned({"kubernetes.create_namespace": False}), tmp_path)
+    assert "Namespace" not in {document["kind"] for document in installed(folder, {"createNamespace": False})}
+    with pytest.raises(helm().HelmError, match="createNamespace"):
+        installed(folder, {"createNamespace": True})
+
+
 @pytest.mark.parametrize(("changes", "records"), PLANS)
 def test_a_chart_passes_helms_linter(changes: dict[str, Any], records: dict[str, Any], tmp_path: Path) -> None:
     report = helm().lint(chart(planned(changes, **records), tmp_path), strict=True)
