@@ -100,12 +100,12 @@ class Values:
             *parents, last = path.split(".")
             parent = spec
             for key in parents:
-                parent = parent.get(key, {})
+                parent = _table(parent.get(key))
             if parent.get(last) == self.defaults["replicas"].get(name):
                 parent[last] = PLACEHOLDERS[name]
         if document["kind"] == "Deployment" and "memoryMi" in self.defaults:
-            resources = _server(document).get("resources", {})
-            for part in (resources.get("requests", {}), resources.get("limits", {})):
+            resources = _table(_server(document).get("resources"))
+            for part in (_table(resources.get("requests")), _table(resources.get("limits"))):
                 if part.get("memory") == self.memory:
                     part["memory"] = PLACEHOLDERS["memory"]
         if document["kind"] == "HTTPRoute" and spec.get("hostnames", []) == self.defaults["hosts"]:
@@ -152,6 +152,11 @@ def make_values(plan: Plan, files: Files) -> Values:
             **({"targetRpsPerPod": plan.target_rps_per_pod} if plan.target_rps_per_pod else {}),
         }
     return Values(defaults, plan.memory, math.ceil(measured / _MIB))
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """The mapping, or an empty one in place of whatever else a patch wrote there."""
+    return value if isinstance(value, dict) else {}
 
 
 def _server(document: dict[str, Any]) -> dict[str, Any]:

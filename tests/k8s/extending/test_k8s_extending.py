@@ -244,6 +244,12 @@ FORBIDDEN: list[Any] = [
     (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself cannot be deleted or replaced"),
     (patch(kind="ConfigMap", merge={"data": {"spec.yaml": "x"}}), "`/data`: must stay"),
     (patch(kind="Deployment", operations=[{"op": "test", "path": "/spec/minReadySeconds", "value": 0}]), "the test failed"),
+    (patch(kind="PodMonitor", operations=[{"op": "replace", "path": "/spec", "value": 7}]), "`/spec`: got `7`, allowed: a "
+     "mapping"),
+    (patch(kind="Deployment", operations=[{"op": "remove", "path": f"/spec/template/spec/containers/{'9' * 5000}"}]),
+     "in a list of 1, allowed: 0 to 0"),
+    (patch(kind="Deployment", merge={"spec": {"template": {"spec": {"volumes": [{"name": ["a"]}]}}}}),
+     "`/spec/template/spec/volumes/0/name`: got `['a']`, allowed: the merge key"),
     (patch(kind="Deployment", file="nowhere.yaml"), "`kubernetes.patches.0.file`: no such file: `"),
     (patch(kind="Deployment", file="spec.yaml", merge={}), "allowed: exactly one of `file`, `merge`, `operations`"),
 ]  # fmt: skip

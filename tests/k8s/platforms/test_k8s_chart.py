@@ -81,6 +81,7 @@ PLANS = [
         id="patches of what the values fill in",
     ),
     pytest.param({"kubernetes.patches": [server_resources(None)]}, {}, id="no resources"),
+    pytest.param({"kubernetes.patches": [server_resources("x")]}, {}, id="resources that are none"),
     pytest.param(
         {
             "kubernetes.patches": [
