@@ -14,7 +14,7 @@ from marina import cluster, comparing, measuring, packaging, serving, simulating
 from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, print_json
 from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
-from marina.terminal import coloured, completion, localised, prepare_streams
+from marina.terminal import coloured, completion, localised, lost_output, prepare_streams
 
 # In the order of the flow.
 _STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, demo, doctor)
@@ -23,6 +23,22 @@ _STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb, and returns its exit code."""
     prepare_streams()
+    try:
+        return _ended(_main(arguments))
+    except SystemExit as ended:
+        # A help or a usage was printed.
+        raise SystemExit(_ended(int(ended.code or 0))) from None
+
+
+def _ended(code: int) -> int:
+    """The exit code of a verb that ended with `code`: not 0 if a part of what it printed is lost."""
+    if failure := lost_output():
+        print(f"error: not all of the output could be written: {failure}", file=sys.stderr)
+        return code or InputError.exit_code
+    return code
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     whole = parser()
     options, unknown = whole.parse_known_args(arguments)
     if unknown:

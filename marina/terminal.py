@@ -28,13 +28,18 @@ _WORD = re.compile(rf"^({'|'.join(map(re.escape, sorted(_COLOURS, key=len, rever
 
 
 class _Unbreakable(io.FileIO):
-    """A stream that drops what nobody reads any more, so that `marina … | head` does not change what a verb does and
-    how it ends."""
+    """A stream that drops what cannot be written, so that a full disk does not change what a verb does, nor does a
+    reader that has left, as in `marina … | head`."""
+
+    failure: str | None = None
+    """Why something was lost that somebody may still want."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as err:
+            if not isinstance(err, BrokenPipeError):
+                self.failure = err.strerror
             return len(data)
 
 
@@ -49,6 +54,13 @@ def prepare_streams() -> None:
             buffer = io.BufferedWriter(_Unbreakable(stream.fileno(), "w", closefd=False))
             lines = stream.line_buffering or stream.write_through
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines))
+
+
+def lost_output() -> str | None:
+    """Why a part of what was printed is lost; None if nothing is, or nobody read it to its end."""
+    sys.stdout.flush()
+    stream = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return stream.failure if isinstance(stream, _Unbreakable) else None
 
 
 def coloured(text: str, stream: TextIO) -> str:

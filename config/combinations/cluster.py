@@ -5,6 +5,9 @@ from __future__ import annotations
 from config.combinations.rule import Conflicts, rule
 from config.spec import Spec
 
+# Namespaces that every cluster has.
+_OF_CLUSTERS = ("default", "kube-node-lease", "kube-public", "kube-system")
+
 
 @rule("scaling.min_replicas", "scaling.max_replicas")
 def _replicas_ordered(spec: Spec) -> Conflicts:
@@ -47,3 +50,11 @@ def _host_path_needs_its_own_namespace(spec: Spec) -> Conflicts:
             f"got `{cache.host_path}`, but the rendered Namespace forbids `hostPath`",
             "`create_namespace: false` and a namespace whose owner allows it, or `cache: {claim: NAME}`",
         )
+
+
+@rule("kubernetes.namespace", "kubernetes.create_namespace")
+def _namespaces_of_the_cluster_stay_as_they_are(spec: Spec) -> Conflicts:
+    namespace = spec.kubernetes.namespace
+    if namespace in _OF_CLUSTERS and spec.kubernetes.create_namespace:
+        text = f"got `{namespace}`, which others use, and the rendered Namespace makes it `restricted` for all its pods"
+        yield "kubernetes.namespace", text, "create_namespace: false, or a namespace of its own"

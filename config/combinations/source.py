@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keyword import iskeyword
 from os.path import exists, isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
 from pathlib import Path
 
@@ -48,12 +49,17 @@ def _weights_form(spec: Spec) -> Conflicts:
 def _handler_form(spec: Spec) -> Conflicts:
     handler = spec.model.handler
     file, _, name = handler.partition(":")
-    if handler not in HANDLERS and not (file.endswith(".py") and name.isidentifier()):
+    if handler not in HANDLERS and not (file.endswith(".py") and _importable(name)):
         close = nearest(handler, HANDLERS)
         hint = f"did you mean `{close}`?" if close else None
         yield "model.handler", f"got `{handler}`, allowed: {listed(HANDLERS)} or `./file.py:Class`", hint
-    elif file.endswith(".py") and not Path(file).stem.isidentifier():
+    elif file.endswith(".py") and not _importable(Path(file).stem):
         yield "model.handler", f"got `{handler}`, allowed: a file name that Python can import", None
+
+
+def _importable(name: str) -> bool:
+    """Whether `import` takes the name, which a worker's entry module writes."""
+    return name.isidentifier() and not iskeyword(name)
 
 
 @rule("model.files", "model.handler")

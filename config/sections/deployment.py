@@ -231,7 +231,7 @@ class Kubernetes(Section):
     namespace: Name = "marina"
     """The namespace of every object. Lands in all manifests."""
     create_namespace: bool = True
-    """Whether the manifests contain the Namespace itself; `false` if you may not create one."""
+    """Whether the manifests contain the Namespace itself; `false` if you may not create one, or if others use it."""
     registry: Registry = "registry.local/marina"
     """Prefix of the image's name. Lands in the image and the Deployment."""
     pull_secrets: tuple[ObjectName, ...] = ()

@@ -17,7 +17,7 @@ PATTERNS = {
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a name of lower-case letters, digits, `-` and `.`",
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "`NAMESPACE/NAME`",
     r"^[^\s=:]+(=[^\s=:]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$": "a taint such as `gpu=yes:NoSchedule`",
-    r"^https?://[^\s/?#]+[^\s?#]*$": "an address that begins with `http://` or `https://`",
+    r"^https?://[^\s/?#@]+(/[^\s?#]*)?$": "an address that begins with `http://` or `https://`, without a password",
     r"^[^\s@:]([^\s]*[^\s:])?$": "a reference such as `registry.local/team/name:tag`",
     r"^\w[\w.-]*(/\w[\w.-]*)*$": "a path such as `models/digits.mar`",
     r"^(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a host name such as `digits.example.org` or `*.example.org`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -119,7 +120,7 @@ def _not_there(document: Any, step: str) -> str:
 
 
 def _index(items: list[Any], step: str, pointer: str, highest: int) -> int:
-    if not step.isascii() or not step.isdigit() or (len(step) > 1 and step[0] == "0") or int(step) > highest:
+    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", step) or int(step) > highest:
         raise PatchError(pointer, f"got `{step}` in a list of {len(items)}, allowed: 0 to {highest}")
     return int(step)
 

@@ -102,6 +102,8 @@ def _merge_key(original: list[Any], patch: list[Any], keys: tuple[str, ...], pat
     for number, item in enumerate(patch):
         if key not in item and _DIRECTIVE not in item:
             raise PatchError(f"{path}/{number}", f"missing: `{key}`, the merge key of this list")
+        if isinstance(item.get(key), (dict, list)):
+            raise PatchError(f"{path}/{number}/{key}", f"got `{item[key]}`, allowed: the merge key of this list")
 
     return key
 

@@ -3,16 +3,14 @@ order. Nothing else changes them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
-import yaml
-
-from config.errors import InputError, listed
+from config.errors import InputError, SpecError, listed
 from config.sections import Patch
 from config.spec import Spec
+from config.yaml_lines import read_documents
 from k8s.extending.json_patch import apply_json_patch
 from k8s.extending.merge_patch import PatchError, apply_merge_patch
 from k8s.extending.pod_fields import add_pod_fields
@@ -47,7 +45,7 @@ def extend(
 
 def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: int, server: str) -> None:
     where = spec.place("kubernetes", "patches", number)
-    change, hits = _change(patch, spec, number), 0
+    change, hits = read_patch(patch, spec, number), 0
     for name, documents in files.items():
         for place, document in enumerate(documents):
             if document["kind"] != patch.kind or patch.name not in (None, document["metadata"]["name"]):
@@ -70,23 +68,26 @@ def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: i
         raise InputError(f"{where}: {text}", hint="to see what is rendered, run `marina manifests` without this patch")
 
 
-def _change(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]:
+def read_patch(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]:
     """A patch's mapping or list of operations, read from its file if it names one."""
     if patch.file is None:
         return list(patch.operations) if patch.operations is not None else patch.merge or {}
     file, where = spec.path(patch.file), spec.place("kubernetes", "patches", number, "file")
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if json.loads(json.dumps(data)) != data:
-            raise ValueError("a key that is not text (put `on` or `1` in quotes), or not a number")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as err:
         hint = "the path is relative to the spec's folder"
         raise InputError(f"{where}: no such file: `{file}`", hint=hint) from err
-    except (OSError, RecursionError, ValueError, TypeError, yaml.YAMLError) as err:
-        first = str(err).splitlines()[0]
-        raise InputError(f"{where}: `{file}` is not readable as YAML: {first}") from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise InputError(f"{where}: `{file}` is not readable: {err}") from err
+    # JSON is read as YAML, which forbids its tabs.
+    documents = list(read_documents(text.expandtabs(2) if file.suffix.lower() == ".json" else text, str(file)))
+    if problems := [problem for _, _, wrong in documents for problem in wrong]:
+        raise SpecError(problems)
+    data = documents[0][0] if len(documents) == 1 else None
     if not isinstance(data, (dict, list)) or not data:
-        text = f"got `{data}` in `{file}`, allowed: a mapping to merge, or a list of operations"
+        got = f"`{data}`" if len(documents) == 1 else f"{len(documents)} documents"
+        text = f"got {got} in `{file}`, allowed: a mapping to merge, or a list of operations"
         raise InputError(f"{where}: {text}")
     return data
 
@@ -112,6 +113,8 @@ def _check_fixed(before: Manifest, after: Any, server: str) -> None:
             new = {key: value for key, value in new.items() if key in old}
         if new != old:
             raise PatchError(path, f"must stay as rendered: other objects find the {before['kind']} by it")
+    if isinstance(before.get("spec"), dict) and not isinstance(_at(after, "/spec"), dict):
+        raise PatchError("/spec", f"got `{_at(after, '/spec')}`, allowed: a mapping of fields")
     if before["kind"] == "Deployment":
         path = "/spec/template/spec/containers"
         containers = _at(after, path)

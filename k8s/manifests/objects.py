@@ -119,8 +119,9 @@ def _dashboard(plan: Plan) -> client.V1ConfigMap:
     """The dashboard in a ConfigMap with the label by which Grafana's sidecar finds dashboards."""
     meta = _monitoring_metadata(plan, f"{plan.name}-dashboard")
     meta.labels = (meta.labels or {}) | {"grafana_dashboard": "1"}
-    text = dashboard_text(plan)
-    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=meta, data={f"{plan.name}.json": text})
+    # The sidecar writes the files of all namespaces into one folder.
+    data = {f"{plan.namespace}.{plan.name}.json": dashboard_text(plan)}
+    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=meta, data=data)
 
 
 def _namespace(plan: Plan) -> client.V1Namespace:

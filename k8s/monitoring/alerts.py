@@ -55,7 +55,7 @@ def state_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         *_capacity_alerts(spec, queries),
         # Not with vLLM, which reserves all the GPU memory that it may use when it starts.
         *(_gpu_alerts(queries) if spec.worker_device == "cuda" else []),
-        *(_autoscaler_alerts(spec, queries) if scaled else []),
+        *(_autoscaler_alerts(queries) if scaled else []),
     ]
 
 
@@ -184,19 +184,21 @@ def _gpu_alerts(queries: Queries) -> list[Alert]:
     ]
 
 
-def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
-    wanted, most = (
+def _autoscaler_alerts(queries: Queries) -> list[Alert]:
+    wanted, most, least = (
         f"max by (namespace) ({queries.of_autoscaler(f'kube_horizontalpodautoscaler_{name}_replicas')})"
-        for name in ("status_desired", "spec_max")
+        for name in ("status_desired", "spec_max", "spec_min")
     )
     idle = queries.of_autoscaler(
         "kube_horizontalpodautoscaler_status_condition", 'condition="ScalingActive"', 'status="false"'
     )
-    blind = Alert("AutoscalerBlind", "ticket", f"{idle} == 1", _BLIND, for_="10m")
-    if spec.scaling.min_replicas == spec.scaling.max_replicas:
-        return [blind]
+    # An autoscaler whose bounds are equal is always at its maximum. A chart's values may change them.
+    at_max = f"{wanted} >= {most} and {most} > {least}"
     text = "the autoscaler wants {{ $value }} pods, its maximum"
-    return [blind, Alert("AutoscalerAtMax", "ticket", f"{wanted} >= {most}", text, for_="15m")]
+    return [
+        Alert("AutoscalerBlind", "ticket", f"{idle} == 1", _BLIND, for_="10m"),
+        Alert("AutoscalerAtMax", "ticket", at_max, text, for_="15m"),
+    ]
 
 
 _BLIND = "the autoscaler cannot read one of its metrics: until it can, it removes no pods and may not add any"

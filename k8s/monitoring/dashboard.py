@@ -15,6 +15,7 @@ from k8s.monitoring.text_panels import text_panels
 
 # The schema version of Grafana 10. Later versions convert older dashboards by themselves.
 _SCHEMA = 39
+_GRAFANA_INTERVAL_S = 15
 _DURATION = "inference_request_duration_seconds"
 
 
@@ -38,7 +39,8 @@ def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dic
     ]
     return {
         "uid": f"marina-{dashboard_identity(spec.kubernetes.namespace, spec.name)}",
-        "title": f"Marina: {spec.name}",
+        # Grafana takes no two dashboards of one title in a folder.
+        "title": f"Marina: {spec.kubernetes.namespace}/{spec.name}",
         "description": f"Lines at the objective are those of {spec.name}, whichever model is selected.",
         "tags": ["marina", "torchserve"],
         "schemaVersion": _SCHEMA,
@@ -50,8 +52,17 @@ def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dic
         "annotations": {"list": [_alert_annotation(queries)]},
         "templating": {"list": _variables(spec)},
         "links": [],
-        "panels": place_panels(rows),
+        "panels": _with_steps(place_panels(rows), spec.kubernetes.monitoring.scrape_interval_s),
     }
+
+
+def _with_steps(panels: list[dict[str, Any]], scrape_interval_s: int) -> list[dict[str, Any]]:
+    """The panels with the pods' own interval where Grafana would choose too short a window for a rate: without one, it
+    assumes that of the data source, by default 15 s. The series of containers have the cluster's interval."""
+    for target in (target for panel in panels for target in panel.get("targets", [])):
+        if scrape_interval_s > _GRAFANA_INTERVAL_S and "$__rate_interval" in target["expr"]:
+            target |= {} if "container_" in target["expr"] else {"interval": f"{scrape_interval_s}s"}
+    return panels
 
 
 def _objective(spec: Spec, queries: Queries) -> list[Panel]:

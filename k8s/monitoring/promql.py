@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +22,12 @@ from promql_parser import (
 )
 
 from config.errors import InputError
+
+# What an expression is nested by, apart from texts and label matchers.
+_TEXT, _MATCHERS = re.compile(r"""\"(\\.|[^"\\])*"|'(\\.|[^'\\])*'|`[^`]*`"""), re.compile(r"\{[^{}]*\}")
+_NESTS = re.compile(r"[(+*/^%<>=-]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
+# Far more than anybody writes; the parser crashes at some thousands.
+_DEEPEST = 500
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,10 @@ class _Context:
 
 
 def selectors(expression: str) -> list[Selector]:
-    """Every selector of an expression, in order. Raises InputError if it is not valid PromQL."""
+    """Every selector of an expression, in order; none of one that is too long to read. Raises InputError if it is not
+    valid PromQL."""
+    if len(_NESTS.findall(_MATCHERS.sub("", _TEXT.sub("", expression)))) > _DEEPEST:
+        return []
     try:
         tree = parse(expression)
     except ValueError as err:

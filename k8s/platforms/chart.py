@@ -16,6 +16,7 @@ from typing import Any
 
 from config.progress import Progress
 from config.sections import Patch
+from k8s.extending import read_patch
 from k8s.manifests import ADDONS, ORIGIN, Files, Plan, render_objects, to_yaml
 from k8s.monitoring import dashboard_identity
 from k8s.platforms.chart_test import test_objects
@@ -92,10 +93,8 @@ def _metadata(plan: Plan) -> dict[str, Any]:
 
 def _with_placeholders(plan: Plan) -> Plan:
     kubernetes = plan.spec.kubernetes
-    # The tests of JSON patches are for the values that the placeholders stand for, and have passed with these.
-    changed = kubernetes.model_copy(
-        update={"namespace": _NAMESPACE, "patches": tuple(map(_without_tests, kubernetes.patches))}
-    )
+    patches = tuple(_for_placeholders(plan, number) for number in range(len(kubernetes.patches)))
+    changed = kubernetes.model_copy(update={"namespace": _NAMESPACE, "patches": patches})
     spec = plan.spec.model_copy(update={"kubernetes": changed})
     image = plan.image.replace(f"{kubernetes.registry}/", f"{_REGISTRY}/", 1)
     return replace(plan, spec=spec, image=image)
@@ -109,11 +108,18 @@ def _render_with_placeholders(plan: Plan, values: Values) -> Files:
     return files
 
 
-def _without_tests(patch: Patch) -> Patch:
-    if patch.operations is None:
-        return patch
-    operations = tuple(operation for operation in patch.operations if operation["op"] != "test")
-    return patch.model_copy(update={"operations": operations})
+def _for_placeholders(plan: Plan, number: int) -> Patch:
+    """A patch as it applies to objects with placeholders. Its tests are for the values that these stand for, and have
+    passed with them; a merge patch may name the namespace of its object."""
+    patch = plan.spec.kubernetes.patches[number]
+    change = read_patch(patch, plan.spec, number)
+    if isinstance(change, list):
+        operations = tuple(operation for operation in change if operation["op"] != "test")
+        return patch.model_copy(update={"file": None, "operations": operations})
+    metadata = change.get("metadata")
+    if isinstance(metadata, dict) and "namespace" in metadata:
+        change = change | {"metadata": metadata | {"namespace": _NAMESPACE}}
+    return patch.model_copy(update={"file": None, "merge": change})
 
 
 def _template(name: str, documents: list[dict[str, Any]], values: Values) -> str:

@@ -82,6 +82,8 @@ class Values:
         }
         known |= {key: {"type": "boolean"} for key in ("createNamespace", *ADDONS)}
         properties = {key: known[key] | {"description": _COMMENTS[key]} for key in self.defaults}
+        # `--set createNamespace=false` is right for every chart, also for one that has no Namespace.
+        properties.setdefault("createNamespace", {"const": False})
         return {
             "$schema": "http://json-schema.org/draft-07/schema#",
             "type": "object",
@@ -98,12 +100,12 @@ class Values:
             *parents, last = path.split(".")
             parent = spec
             for key in parents:
-                parent = parent.get(key, {})
+                parent = _table(parent.get(key))
             if parent.get(last) == self.defaults["replicas"].get(name):
                 parent[last] = PLACEHOLDERS[name]
         if document["kind"] == "Deployment" and "memoryMi" in self.defaults:
-            resources = _server(document).get("resources", {})
-            for part in (resources.get("requests", {}), resources.get("limits", {})):
+            resources = _table(_server(document).get("resources"))
+            for part in (_table(resources.get("requests")), _table(resources.get("limits"))):
                 if part.get("memory") == self.memory:
                     part["memory"] = PLACEHOLDERS["memory"]
         if document["kind"] == "HTTPRoute" and spec.get("hostnames", []) == self.defaults["hosts"]:
@@ -150,6 +152,11 @@ def make_values(plan: Plan, files: Files) -> Values:
             **({"targetRpsPerPod": plan.target_rps_per_pod} if plan.target_rps_per_pod else {}),
         }
     return Values(defaults, plan.memory, math.ceil(measured / _MIB))
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """The mapping, or an empty one in place of whatever else a patch wrote there."""
+    return value if isinstance(value, dict) else {}
 
 
 def _server(document: dict[str, Any]) -> dict[str, Any]:

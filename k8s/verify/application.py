@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
+from k8s.monitoring import SERVER_CONTAINER
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.schemas import Schemas, is_built_in, is_shipped
 
+_Item = TypeVar("_Item")
 # Path of the pod template in each kind.
 _TEMPLATES: dict[str, tuple[str, ...]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
@@ -23,9 +26,15 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
 }
 SCALABLE = {"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"}
 SERVING = SCALABLE | {"DaemonSet", "Pod"}
+# The kinds of operators that rules look at. Every other kind is Kubernetes' own: Calico has a NetworkPolicy, too, and
+# Knative a Service.
+_OPERATED = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
+# `torchserve` as a program in a command, and not in an address or a path to a file.
+_PROGRAM = re.compile(r"(?<![\w:.=-])(?<!//)torchserve(?![\w:./-])")
 # TorchServe's own ports: management, metrics, gRPC inference, gRPC management.
 METRICS_PORT = 8082
 TORCHSERVE_PORTS = {8081: "management", METRICS_PORT: "metrics", 7070: "gRPC inference", 7071: "gRPC management"}
+_GRPC_PORTS = {7070, 7071}
 
 
 # The quantities that the API server accepts; a spec accepts fewer forms.
@@ -36,7 +45,7 @@ _POWERS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE",
 
 def amount(node: Place) -> float | None:
     """The number that a quantity stands for; None if there is none or it is not a quantity."""
-    if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+    if node.number is not None or isinstance(node.value, float):
         return float(node.value)
     match = _AMOUNT.fullmatch(node.text)
     return None if match is None else float(match[1] + (match[2] or "")) * _POWERS[match[3] or ""]
@@ -63,7 +72,7 @@ def _holds(term: Place, labels: dict[str, str]) -> bool:
 def makes_pods(document: LocatedDocument) -> bool:
     """Whether a custom resource has a pod template in the same place as a Deployment, as Argo's Rollout does."""
     containers = document.root.at("spec", "template", "spec", "containers").items()
-    return document.kind not in _TEMPLATES and not is_built_in(document) and bool(containers)
+    return not is_built_in(document) and bool(containers)
 
 
 def startup_budget_s(container: Place) -> int | None:
@@ -75,6 +84,15 @@ def startup_budget_s(container: Place) -> int | None:
         return None
     period, failures = probe.at("periodSeconds").number or 10, probe.at("failureThreshold").number or 3
     return (probe.at("initialDelaySeconds").number or 0) + period * failures
+
+
+def _runs_torchserve(container: Place) -> bool:
+    """Whether a container runs TorchServe, by its image, command or ports."""
+    words = [word.text for name in ("command", "args") for word in container.at(name).items()]
+    numbers = {port.at("containerPort").number for port in container.at("ports").items()}
+    # Many servers use some of 8080 to 8082.
+    by_ports = len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2 and bool(numbers & _GRPC_PORTS)
+    return "torchserve" in container.at("image").text or any(map(_PROGRAM.search, words)) or by_ports
 
 
 @dataclass(frozen=True)
@@ -134,17 +152,19 @@ class Workload:
             None,
         )
 
+    @cached_property
+    def torchserves(self) -> list[Place]:
+        """Its long-lived containers that run TorchServe. Others beside them, such as a proxy, may do as they like."""
+        return [
+            container
+            for container in self.long_lived
+            if _runs_torchserve(container) or (self.made_by_marina and container.at("name").text == SERVER_CONTAINER)
+        ]
+
     @property
     def has_torchserve(self) -> bool:
-        """Whether the pods run TorchServe, by their image, command or ports."""
-        numbers = {port.at("containerPort").number for port in self.ports()}
-        words = [
-            str(word.value)
-            for container in self.containers
-            for word in (container.at("image"), *container.at("command").items(), *container.at("args").items())
-        ]
-        by_ports = len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2
-        return any("torchserve" in word for word in words) or by_ports or self.made_by_marina
+        """Whether the pods run TorchServe."""
+        return bool(self.torchserves)
 
     @property
     def made_by_marina(self) -> bool:
@@ -152,15 +172,31 @@ class Workload:
         return any(name.startswith("marina/") for name in self.template.at("metadata", "annotations").texts)
 
 
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], tuple[str, str]]) -> dict[tuple[str, str], list[_Item]]:
+    groups: dict[tuple[str, str], list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 @dataclass(frozen=True)
 class Application:
     """All documents of one application."""
 
     documents: tuple[LocatedDocument, ...]
+    # What was computed before: in a folder of thousands of objects, the rules ask for each of them again and again.
+    _of: dict[tuple[str, ...], list[LocatedDocument]] = field(default_factory=dict, init=False, repr=False)
+    _services: dict[int, list[LocatedDocument]] = field(default_factory=dict, init=False, repr=False)
 
     def of(self, *kinds: str) -> list[LocatedDocument]:
         """The documents of these kinds."""
-        return [document for document in self.documents if document.kind in kinds]
+        if kinds not in self._of:
+            self._of[kinds] = [
+                document
+                for document in self.documents
+                if document.kind in kinds and (document.kind in _OPERATED or is_built_in(document))
+            ]
+        return self._of[kinds]
 
     @cached_property
     def schemas(self) -> Schemas:
@@ -227,23 +263,30 @@ class Application:
         return fits and self.same_namespace(workload.document, selector.document)
 
     @cached_property
-    def has_all_pods(self) -> bool:
-        """Whether all pods seem to be made by objects that are here: there are workloads, and no custom resource that
-        may stand for some, as a database's does."""
-        custom = any(
+    def is_whole(self) -> bool:
+        """Whether no custom resource here may stand for further objects, as a database's stands for its pods and
+        Services."""
+        return not any(
             not is_built_in(document) and not makes_pods(document) and not is_shipped(document)
             for document in self.documents
         )
-        return bool(self.workloads) and not custom
+
+    @property
+    def has_all_pods(self) -> bool:
+        """Whether all pods seem to be made by objects that are here."""
+        return bool(self.workloads) and self.is_whole
 
     def services_of(self, workload: Workload) -> list[LocatedDocument]:
         """The Services that select the workload's pods."""
-        return [
-            service
-            for service in self.of("Service")
-            if service.root.at("spec", "selector").texts
-            and self._selects(service.root.at("spec", "selector"), workload, plain=True)
-        ]
+        known = self._services.get(id(workload.document))
+        if known is None:
+            known = self._services[id(workload.document)] = [
+                service
+                for service in self.of("Service")
+                if service.root.at("spec", "selector").texts
+                and self._selects(service.root.at("spec", "selector"), workload, plain=True)
+            ]
+        return known
 
     @cached_property
     def scalers(self) -> list[LocatedDocument]:
@@ -257,15 +300,21 @@ class Application:
 
     def scaled_workload(self, scaler: LocatedDocument) -> Workload | None:
         """The workload that an autoscaler scales; None if it is not among the objects."""
-        return next((workload for workload in self.workloads if self._scales(scaler, workload)), None)
+        named = self._workloads_by_name.get(self.scale_target(scaler), [])
+        return next((workload for workload in named if self.same_namespace(workload.document, scaler)), None)
 
     def scaler_of(self, workload: Workload) -> LocatedDocument | None:
         """The first autoscaler that scales a workload."""
-        return next((scaler for scaler in self.scalers if self._scales(scaler, workload)), None)
+        scalers = self._scalers_by_target.get((workload.document.kind, workload.document.name), [])
+        return next((scaler for scaler in scalers if self.same_namespace(workload.document, scaler)), None)
 
-    def _scales(self, scaler: LocatedDocument, workload: Workload) -> bool:
-        wanted, document = self.scale_target(scaler), workload.document
-        return wanted == (document.kind, document.name) and self.same_namespace(document, scaler)
+    @cached_property
+    def _scalers_by_target(self) -> dict[tuple[str, str], list[LocatedDocument]]:
+        return _grouped(self.scalers, self.scale_target)
+
+    @cached_property
+    def _workloads_by_name(self) -> dict[tuple[str, str], list[Workload]]:
+        return _grouped(self.workloads, lambda workload: (workload.document.kind, workload.document.name))
 
     def min_pods(self, workload: Workload) -> tuple[int, Place]:
         """The least number of pods that a workload has, and the field that sets it."""

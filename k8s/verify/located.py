@@ -51,8 +51,9 @@ class Place:
 
     @property
     def number(self) -> int | None:
-        """The value if it is a whole number, else None."""
-        return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
+        """The value if it is a whole number that Kubernetes can store, else None."""
+        whole = isinstance(self.value, int) and not isinstance(self.value, bool)
+        return self.value if whole and abs(self.value) < 2**63 else None
 
     @property
     def table(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -113,7 +114,7 @@ def _key(document: LocatedDocument) -> str:
 
 def _ordered(versions: Sequence[str]) -> list[str]:
     for version in versions:
-        if not version.removeprefix("1.").isdigit():
+        if not re.fullmatch(r"1\.[0-9]{1,3}", version):
             raise InputError(
                 f"`--kubernetes`: got `{version}`, allowed: {listed(SUPPORTED_VERSIONS)}", hint="--kubernetes 1.34"
             )

@@ -85,6 +85,15 @@ def test_progress_that_nobody_reads_does_not_end_the_work() -> None:
     assert done.stdout.endswith(b"done\n")
 
 
+@pytest.mark.parametrize("arguments", [["check"], ["--help"]])
+def test_a_verb_says_that_its_output_is_not_complete(arguments: list[str]) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "marina", *arguments]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    error = "error: not all of the output could be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, error)
+
+
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
 def test_a_closed_stream_changes_no_exit_code(closed: str, tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "marina", "inspect", str(tmp_path / "gone.mar")])

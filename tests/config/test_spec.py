@@ -86,6 +86,11 @@ ERRORS: list[Any] = [
     pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
                  "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file that cannot be imported"),
+    pytest.param({"model.handler": "./async.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
+                 "`model.handler`: got `./async.py:Mine`, allowed: a file name that Python can import",
+                 id="a handler file with the name of a keyword"),
+    pytest.param({"model.handler": "./mine.py:class"}, "spec.yaml:5: `model.handler`: got `./mine.py:class`, allowed: "
+                 "`image`, `tensor`, `text` or `./file.py:Class`", id="a handler with the name of a keyword"),
     pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say "
                  "what size its pictures have\n\nhint: add `image: {height: 224, width: 224}` under `model`",
                  id="images of unknown size"),
@@ -187,8 +192,14 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.model": {"url": "https://[store/a.mar"}}, "spec.yaml:7: `kubernetes.model.url`: got "
                  "`https://[store/a.mar`, allowed: an address with a host and a port from 1 to 65535", id="no host"),
     pytest.param({"scaling.prometheus": "prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got "
-                 "`prometheus:9090`, allowed: an address that begins with `http://` or `https://`",
+                 "`prometheus:9090`, allowed: an address that begins with `http://` or `https://`, without a password",
                  id="an address without its scheme"),
+    pytest.param({"scaling.prometheus": "http://me:key@prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got "
+                 "`http://…prometheus:9090`, allowed: an address that begins with `http://` or `https://`, without a "
+                 "password", id="an address with a password"),
+    pytest.param({"kubernetes.namespace": "kube-system"}, "spec.yaml:6: `kubernetes.namespace`: got `kube-system`, which "
+                 "others use, and the rendered Namespace makes it `restricted` for all its pods\n\nhint: "
+                 "create_namespace: false, or a namespace of its own", id="a namespace of the cluster"),
     pytest.param({"kubernetes.network": {"policy": False, "clients": ["shop"]}}, "spec.yaml:8: "
                  "`kubernetes.network.clients`: given, but `policy` is `false`, so it would have no effect\n\nhint: "
                  "delete `clients`",

@@ -59,6 +59,7 @@ def state(samples: int) -> dict[str, str]:
         f'container_memory_working_set_bytes{{{AT},container="{SERVER_CONTAINER}"}}': 500,
         f"kube_horizontalpodautoscaler_status_desired_replicas{{{HPA}}}": 2,
         f"kube_horizontalpodautoscaler_spec_max_replicas{{{HPA}}}": 10,
+        f"kube_horizontalpodautoscaler_spec_min_replicas{{{HPA}}}": 2,
         f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}': 0,
         f'inference_worker_cuda_bytes{{{PAGE},pid="7"}}': 1000,
         f'DCGM_FI_DEV_FB_USED{{{AT},gpu="0"}}': 10,

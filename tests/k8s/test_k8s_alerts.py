@@ -177,6 +177,9 @@ SCENARIOS = {
         {"10m": QUIET, "20m": {"AutoscalerAtMax"}},
         {f"kube_horizontalpodautoscaler_status_desired_replicas{{{HPA}}}": "10x80"},
     ),
+    "the autoscaler's maximum is its minimum": Scenario(
+        {"20m": QUIET}, {f"kube_horizontalpodautoscaler_spec_max_replicas{{{HPA}}}": "2x80"}
+    ),
     "the autoscaler gets no metrics": Scenario(
         {"5m": QUIET, "12m": {"AutoscalerBlind"}},
         {f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}': "1x80"},

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, IMAGE, planned
+from k8s_plans import EVIDENCE, IMAGE, planned, the_only
 from rule_scenarios import OTHER, PAGE, run_rule_test, traffic
 from specs import digits_spec, tales_spec
 
@@ -37,6 +37,25 @@ def test_every_panel_has_a_place_of_its_own(changes: dict[str, Any]) -> None:
         beside = place["x"] + place["w"] <= other["x"] or other["x"] + other["w"] <= place["x"]
         below = place["y"] + place["h"] <= other["y"] or other["y"] + other["h"] <= place["y"]
         assert beside or below, (place, other)
+
+
+def test_in_another_namespace_a_dashboard_has_another_file_title_and_identity() -> None:
+    seen = []
+    for namespace in ("staging", "production"):
+        plan = planned({"kubernetes.namespace": namespace})
+        ((file, text),) = the_only(plan, "ConfigMap", "digits-dashboard")["data"].items()
+        seen.append((file, json.loads(text)["title"], json.loads(text)["uid"]))
+    assert all(len(set(texts)) == 2 for texts in zip(*seen, strict=True))
+
+
+def test_a_rate_covers_several_scrapes_if_pods_are_read_less_often_than_grafana_assumes() -> None:
+    steps = {15: {None}, 60: {"60s"}}
+    for interval_s, expected in steps.items():
+        page = render_dashboard(digits_spec({"kubernetes.monitoring.scrape_interval_s": interval_s}))
+        targets = [target for panel in charts(page).values() for target in panel["targets"]]
+        rates = [target for target in targets if "$__rate_interval" in target["expr"]]
+        assert {target.get("interval") for target in rates if "container_" not in target["expr"]} == expected
+        assert {target.get("interval") for target in targets if "container_" in target["expr"]} == {None}
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

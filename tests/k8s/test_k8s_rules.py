@@ -61,8 +61,7 @@ def test_without_an_objective_no_rule_refers_to_it() -> None:
     assert budgets(digits_spec({"slo": None})) == []
 
 
-def test_with_a_fixed_number_of_pods_no_alert_fires_at_the_maximum() -> None:
-    assert "MarinaAutoscalerAtMax" not in rules(digits_spec({"scaling.min_replicas": 3, "scaling.max_replicas": 3}))
+def test_without_an_autoscaler_no_alert_is_about_one() -> None:
     assert not [name for name in rules(digits_spec({"scaling.autoscaler": "none"})) if "Autoscaler" in name]
 
 

@@ -131,6 +131,60 @@ kind: Ingress
 metadata: {name: a}
 spec: {defaultBackend: {service: {name: %s}}}
 ---"""
+CONFIGURED = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: adapter}
+data:
+  config.yaml: |
+    rules: [{seriesQuery: work_total, name: {as: work}, metricsQuery: "sum(rate(<<.Series>>[2m]))"}]
+    externalRules: [{seriesQuery: queue, name: {as: queue}, metricsQuery: "sum(<<.Series>>)"}]
+---"""
+CALICO = """
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: a}
+spec: {selector: app == 'a', types: [Egress], egress: [{action: Allow, protocol: UDP, destination: {ports: [53]}}]}
+---"""
+DENY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec: {podSelector: {}}
+---"""
+KNATIVE = """
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: a}
+spec: {template: {spec: {containers: [{image: i}]}}}
+---
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: a}
+spec: {predictor: {model: {modelFormat: {name: pytorch}}}}
+---"""
+OUTSIDE = """
+apiVersion: v1
+kind: Service
+metadata: {name: a}
+spec: {type: ExternalName, externalName: a.example.org}
+---"""
+ADMIN = "{name: admin, port: 81, targetPort: 80}"
+PERCENT = SCALER.replace("External, external", "Resource, resource").replace(
+    'metric: {name: "%s"}, target: {type: Value, value: 5}',
+    "name: cpu, target: {type: Utilization, averageUtilization: 5}",
+)
+LIMITS = """
+apiVersion: v1
+kind: LimitRange
+metadata: {name: a}
+spec: {limits: [{type: Container, defaultRequest: {cpu: 100m}}]}
+---"""
+SECRET = "\napiVersion: v1\nkind: Secret\nmetadata: {name: hook}\n---"
+PING = "{httpGet: {path: /ping, port: 80}}"
+PROXIED = f"""containers: [
+  {{name: t, image: "pytorch/torchserve:0.12.0", args: [serve, --disable-token-auth]}},
+  {{name: a, image: i, readinessProbe: {PING}, securityContext: {{readOnlyRootFilesystem: true}}"""
 FILLED = "\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, labels: {inject: 'true'}}\n---"
 LIVE = "{tcpSocket: {port: 80}}"
 CRD = """
@@ -188,11 +242,62 @@ def errors(folder: Path, *texts: str) -> list[str]:
             pytest.param((deployment(env=f"[{{name: {name}, value: '{value}'}}]"),), id=name)
             for name, value in (
                 ("ALLOW_EMPTY_PASSWORD", "yes"),
+                ("EOS_TOKEN", "</s>"),
+                ("OPENAI_API_KEY", "EMPTY"),
                 ("MAX_TOKEN_LENGTH", "512"),
                 ("TOKEN_URL", "https://login.example"),
                 ("SECRET_NAME", "models"),
                 ("DB_PASSWORD", "$(FROM_ELSEWHERE)"),
             )
+        ),
+        pytest.param((SECRET, SECRET), id="the same object twice"),
+        pytest.param((deployment(), SCALER % "lag_sum"), id="a gauge named sum"),
+        pytest.param((deployment().replace("spec: {containers", "spec: {hostNetwork: true, containers"), SERVICE, DENY),
+                     id="a policy for the node's network"),
+        pytest.param((deployment().replace("containers: [{name: a, image: i", PROXIED), SERVICE),
+                     id="a proxy of TorchServe"),
+        pytest.param((deployment(), SCALER % "queue", CONFIGURED), id="an external rule of a configured adapter"),
+        pytest.param((deployment(), SCALER % "queue", ADAPTER % ("false", "work")), id="a metric of another server"),
+        pytest.param((deployment(), SERVICE, CALICO), id="a policy of Calico for what leaves"),
+        pytest.param((deployment(), SERVICE, DENY, CALICO), id="a policy of Calico beside one that denies"),
+        pytest.param((KNATIVE, ROUTE % "a, port: {number: 80}"), id="a route to a Service of Knative"),
+        pytest.param(
+            (deployment("b"), SERVICE, KNATIVE, ROUTE % "b, port: {number: 80}", SCALER % "queue"),
+            id="what a custom resource stands for",
+        ),
+        pytest.param((SERVICE, ROUTE % "redirect, port: {name: use-annotation}"), id="an action of a load balancer"),
+        pytest.param((OUTSIDE, ROUTE % "a, port: {number: 443}"), id="a route to a host outside"),
+        pytest.param(
+            (deployment(), SERVICE.replace("name: a}", "name: b, labels: {app: a}}").replace("{port: 80}", ADMIN),
+             SERVICE.replace("name: a}", "name: a, labels: {app: a}}").replace("{port: 80}", "{name: web, port: 80}"),
+             (MONITOR % ("ServiceMonitor", "endpoints")).replace("interval", "port: web, interval")),
+            id="a monitor of one of two Services",
+        ),
+        pytest.param(
+            (deployment(), deployment("b").replace("containerPort: 80", "containerPort: 80, name: web"),
+             SERVICE.replace("80}", "80, targetPort: web}"),
+             (MONITOR % ("PodMonitor", "podMetricsEndpoints")).replace("interval", "port: web, interval")),
+            id="a port that only some of the pods have",
+        ),
+        pytest.param(
+            (deployment(), PERCENT, LIMITS), id="a request that the namespace gives by default"
+        ),
+        pytest.param(
+            (deployment().replace("labels: {app: a}", "labels: {app: a}, annotations: {prometheus.io/port: '15020'}"),),
+            id="an annotation for a port that is not declared",
+        ),
+        pytest.param(
+            (deployment(args="[--model, 'http://torchserve:8080/predictions/a']", readinessProbe=PING,
+                        securityContext="{readOnlyRootFilesystem: true}"), SERVICE),
+            id="a client of TorchServe",
+        ),
+        pytest.param(
+            (deployment(readinessProbe=PING).replace("80}]", "8080}, {containerPort: 8081}, {containerPort: 8082}]"),
+             SERVICE.replace("port: 80", "port: 8081")),
+            id="another server on 8080 to 8082",
+        ),
+        pytest.param(
+            (deployment(env="[{name: HOOK_SECRET, value: hook}]"), SECRET), id="the name of a Secret in a variable"
         ),
         pytest.param((deployment().replace("apps/v1", "v1").replace("Deployment", "ReplicationController")
                       .replace("{matchLabels: {app: a}}", "{app: a}"), BUDGET.replace("2", "0")), id="an old kind"),

@@ -254,6 +254,7 @@ def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.Cap
     [
         (["--kubernetes", "2.0"], "error: `--kubernetes`: got `2.0`, allowed: `1.30`"),
         (["--kubernetes", "1.99"], "error: `--kubernetes`: got `1.99`, allowed: "),
+        (["--kubernetes", "34"], "error: `--kubernetes`: got `34`, allowed: `1.30`"),
         (["--explain", "pdb-blocks"], "error: `--explain`: got `pdb-blocks`, did you mean `pdb-blocks-drain`?"),
         (
             ["--dir", ".", "--live", "http://x"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from k8s.verify.application import SCALABLE, Application, Workload, matches, startup_budget_s
@@ -18,10 +19,10 @@ def _share(node: Place, of: int, *, up: bool) -> int | None:
     """A number of pods, or a percentage of `of` pods, rounded as Kubernetes does."""
     if node.number is not None:
         return node.number
-    percent = node.text.removesuffix("%")
-    if not (node.text.endswith("%") and percent.isascii() and percent.isdigit()):
+    percent = re.fullmatch(r"([0-9]{1,9})%", node.text)
+    if percent is None:
         return None
-    exact = int(percent) * of / 100
+    exact = int(percent[1]) * of / 100
     return math.ceil(exact) if up else math.floor(exact)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from config.errors import listed
 from k8s.verify.application import Application, makes_pods
 from k8s.verify.located import LocatedDocument, is_adapter_settings
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 from k8s.verify.schemas import SchemaMistake, is_built_in, served
 
 TOPIC = Topic("Objects")
@@ -88,7 +88,9 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
         if earlier is not document and document.name:
             line = earlier.root.at("metadata", "name").line
             place = f"{earlier.file}:{line}" if line else earlier.file
-            yield Remark(document.root.at("metadata", "name"), f"defined twice, first in {place}")
+            # A second one that is the same, such as a Namespace that each part of a folder brings, does no harm.
+            level: Level | None = "warning" if document.data == earlier.data else None
+            yield Remark(document.root.at("metadata", "name"), f"defined twice, first in {place}", level=level)
 
 
 @TOPIC.rule(

@@ -9,6 +9,7 @@ from config.errors import listed
 from k8s.verify.application import METRICS_PORT, TORCHSERVE_PORTS, Application, Workload, matches
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.schemas import is_built_in
 
 TOPIC = Topic("Exposure")
 REDIS_PORT = 6379
@@ -119,16 +120,20 @@ def _open(application: Application, _: Scope) -> Iterator[Remark]:
     fix="an ingress rule with the port of the container",
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
+    # A policy of Cilium or Calico may open the port.
+    foreign = any(item.kind.endswith("NetworkPolicy") and not is_built_in(item) for item in application.documents)
     for workload in application.workloads:
         policies = _restricting(application, workload, "Ingress")
-        if not policies:
+        # No policy applies to pods in the node's network.
+        if not policies or workload.pod.at("hostNetwork").value is True:
             continue
         for port in _used_ports(application, workload):
             number = workload.port_number(port)
             if number is not None and not any(_opens(policy, workload, number) for policy in policies):
                 names = listed(policy.reference for policy in policies)
                 rule = f"ingress: [{{from: […], ports: [{{port: {number}}}]}}] in the NetworkPolicy"
-                yield Remark(port, f"leads to {number}, but no ingress rule of {names} opens it", rule)
+                text = f"leads to {number}, but no ingress rule of {names} opens it"
+                yield Remark(port, text, rule, "warning" if foreign else None)
 
 
 def _used_ports(application: Application, workload: Workload) -> Iterator[Place]:

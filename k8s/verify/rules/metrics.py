@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import yaml
-
-from config.errors import InputError, listed, nearest
+from config.errors import InputError, SpecError, listed, nearest
+from config.yaml_lines import read_documents
 from k8s.monitoring import CATALOGUE, Selector, adapter_rules, external_rules, find_series, misuses, selectors
 from k8s.verify.application import Application
 from k8s.verify.located import Place, is_adapter_settings, settings_rules
@@ -133,8 +132,8 @@ def _counter(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 def _certainty(name: str) -> Level | None:
-    """A gauge may have a name in `_count`, too, such as one for messages in a queue."""
-    return "warning" if name.endswith("_count") and find_series(name) is None else None
+    """A gauge may have a name in `_count` or `_sum`, too, such as one for the messages in queues."""
+    return "warning" if name.endswith(("_count", "_sum")) and find_series(name) is None else None
 
 
 @TOPIC.rule(
@@ -160,7 +159,9 @@ def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
             if kind in ("External", "Object", "Pods") and wrong:
                 near = nearest(name.text, made)
                 hint = near and f"name: {near}"
-                yield Remark(name, f"got `{name.text}`, the adapter makes {listed(made)}", hint)
+                # Another server, such as KEDA's or a cloud's, may serve the external metrics.
+                level: Level | None = "warning" if kind == "External" and not scope.plan else None
+                yield Remark(name, f"got `{name.text}`, the adapter makes {listed(made)}", hint, level)
 
 
 def _made(application: Application) -> list[tuple[str, str]]:
@@ -176,10 +177,11 @@ def _made(application: Application) -> list[tuple[str, str]]:
     for document in application.of("ConfigMap"):
         for text in document.root.at("data").texts.values():
             if "metricsQuery" in text:
-                with suppress(yaml.YAMLError):
-                    settings = yaml.safe_load(text)
-                    added = settings.get("rules") if isinstance(settings, dict) else None
-                    rules += added if isinstance(added, list) else []
+                with suppress(SpecError):
+                    for settings, _lines, _problems in read_documents(text, document.file):
+                        for name in ("rules", "externalRules"):
+                            added = settings.get(name) if isinstance(settings, dict) else None
+                            rules += added if isinstance(added, list) else []
     return [_name_and_query(rule) for rule in rules]
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from config.errors import listed, nearest
 from k8s.verify.application import Application, matches
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Monitors and alerts")
 
-_PART = re.compile(r"(\d+)(ms|s|m|h|d|w|y)")
+_PART = re.compile(r"(\d{1,9})(ms|s|m|h|d|w|y)")
 _DURATION = re.compile(rf"({_PART.pattern})+")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
@@ -75,16 +75,15 @@ def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str
 )
 def _monitor_port(application: Application, _: Scope) -> Iterator[Remark]:
     for monitor in application.of("PodMonitor", "ServiceMonitor"):
-        for names in _scraped(application, monitor):
-            for endpoint in _endpoints(monitor):
-                port = endpoint.at("port")
-                if port.text and port.text not in names:
-                    near = nearest(port.text, names)
-                    yield Remark(
-                        port,
-                        f"got `{port.text}`, port names there: {listed(names - {''}) or 'none'}",
-                        near and f"port: {near}",
-                    )
+        scraped = _scraped(application, monitor)
+        # Prometheus leaves out those that do not have the port, if others have it.
+        names = set().union(*scraped) - {""}
+        for endpoint in _endpoints(monitor) if scraped else []:
+            port = endpoint.at("port")
+            if port.text and port.text not in names:
+                near = nearest(port.text, names)
+                text = f"got `{port.text}`, port names there: {listed(names) or 'none'}"
+                yield Remark(port, text, near and f"port: {near}")
 
 
 @TOPIC.rule(
@@ -115,7 +114,9 @@ def _annotation(application: Application, _: Scope) -> Iterator[Remark]:
         port = workload.template.at("metadata", "annotations", "prometheus.io/port")
         numbers = {str(declared.at("containerPort").value) for declared in workload.ports()}
         if port.given and numbers and str(port.value) not in numbers:
-            yield Remark(port, f"got `{port.value}`, the pods declare {listed(numbers)}")
+            # A server may listen on a port that it does not declare; Marina's declares all.
+            level: Level | None = None if workload.made_by_marina else "warning"
+            yield Remark(port, f"got `{port.value}`, the pods declare {listed(numbers)}", level=level)
 
 
 @TOPIC.rule(
@@ -149,5 +150,5 @@ def _dashboard(application: Application, _: Scope) -> Iterator[Remark]:
                 if name.endswith(".json"):
                     try:
                         json.loads(data.at(name).text)
-                    except ValueError as err:
+                    except (RecursionError, ValueError) as err:
                         yield Remark(data.at(name), f"not JSON: {err}")

@@ -18,7 +18,7 @@ _HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 # The path of an address in a command: `curl -f http://localhost:8080/ping`.
 _ADDRESS = re.compile(r"(?:https?://[\w.-]+(?::\d+)?|\b[\w.-]+:\d+)(/[^\s'\"|;&)]*)")
-_SLEEP = re.compile(r"\bsleep\s+(\d+)")
+_SLEEP = re.compile(r"\bsleep\s+(\d{1,9})\b")
 # Paths whose answer depends on the model: of TorchServe and of the open inference protocol.
 _OF_MODEL = ("/describe", "/models", "/predictions", "/v1/models", "/v2/health/ready", "/v2/models")
 # By default, Kubernetes restarts a container that fails three probes, 10 s apart.
@@ -41,7 +41,7 @@ def _same(application: Application, _: Scope) -> Iterator[Remark]:
             # A liveness probe that waits longer gives a busy pod time to recover.
             if ready.given and live.given and asked[0] == asked[1] and _patience_s(live) <= _patience_s(ready):
                 # Other servers than those of models may answer such a question however busy they are.
-                level: Level | None = None if workload.has_torchserve else "warning"
+                level: Level | None = None if container in workload.torchserves else "warning"
                 yield Remark(live, "asks what `readinessProbe` asks", level=level)
 
 
@@ -75,7 +75,7 @@ def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
         for container in workload.long_lived:
             for place, path in _asked_paths(container.at("livenessProbe")):
                 # `/ready` of other servers has nothing to do with a model.
-                if _under(path, _OF_MODEL) or (workload.has_torchserve and _under(path, ("/ready",))):
+                if _under(path, _OF_MODEL) or (container in workload.torchserves and _under(path, ("/ready",))):
                     yield Remark(place, f"got `{path}`")
 
 
@@ -92,7 +92,7 @@ def _under(path: str, roots: tuple[str, ...]) -> bool:
 )
 def _ping(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.torchserves:
-        for container in workload.long_lived:
+        for container in workload.torchserves:
             for probe in ("startupProbe", "readinessProbe"):
                 for place, path in _asked_paths(container.at(probe)):
                     if _under(path, ("/ping", "/v2/health/ready", "/v2/health/live")):

@@ -52,7 +52,7 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
         there = sorted(f"{document.kind}/{document.name}" for document in application.of(*SCALABLE))
         if workload is None and (kind in SCALABLE or not kind):
             text = f"got `{kind}/{name}`, workloads here: {listed(there) or 'none'}"
-            yield Remark(reference, text, level=None if there else "warning")
+            yield Remark(reference, text, level=None if there and application.is_whole else "warning")
         elif workload is not None and reference.at("apiVersion").value not in (None, workload.document.api_version):
             version, wanted = reference.at("apiVersion"), workload.document.api_version
             yield Remark(
@@ -119,6 +119,13 @@ def _counts_elsewhere(scaler: LocatedDocument) -> bool:
     fix="resources: {requests: {cpu: …}} in every container of the pod",
 )
 def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
+    by_default = {
+        (limits.namespace, name)
+        for limits in application.of("LimitRange")
+        for container in limits.root.all("spec.limits[]")
+        if container.at("type").text == "Container"
+        for name in container.at("defaultRequest").table | container.at("default").table
+    }
     for scaler in application.scalers:
         workload, used = application.scaled_workload(scaler), list(_utilisations(scaler))
         for container in workload.long_lived if workload else []:
@@ -128,7 +135,9 @@ def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
                     continue
                 if not only_in and workload and workload.pod.at("resources", "requests", name).given:
                     continue
-                if not resources.at("requests", name).given and not resources.at("limits", name).given:
+                if not (resources.at("requests", name).given or resources.at("limits", name).given) and (
+                    (scaler.namespace, name) not in by_default
+                ):
                     yield Remark(resources.at("requests", name), f"missing, but {scaler.reference} scales by it")
 
 

@@ -16,8 +16,9 @@ _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_KEY(_ID)?|CREDENTIALS?|PASSWD|PASSWORD|PRIVATE_KEY|SECRET(_KEY)?|TOKEN)$",
     re.IGNORECASE,
 )
-# Values that are no secret: switches, numbers, paths, and references to other variables.
-_NO_SECRET = re.compile(r"|true|false|yes|no|on|off|\d+|/.*|\$\(.*\)", re.IGNORECASE)
+# Values that are no secret: switches, numbers, paths, references to other variables, what servers without a password
+# are given, and a language model's `</s>`.
+_NO_SECRET = re.compile(r"|true|false|yes|no|on|off|none|null|empty|\d+|/.*|\$\(.*\)|<.*>", re.IGNORECASE)
 _TEMPORARY = ("/tmp", "/var/tmp")
 
 
@@ -31,7 +32,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")
 )
 def _writable(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.torchserves:
-        for container in workload.containers:
+        for container in workload.torchserves:
             locked = container.at("securityContext", "readOnlyRootFilesystem").value is True
             writable = [
                 mount.at("mountPath").text
@@ -68,9 +69,11 @@ def _token(application: Application, _: Scope) -> Iterator[Remark]:
     fix="a Secret, mounted as a file",
 )
 def _secret(application: Application, _: Scope) -> Iterator[Remark]:
+    # A controller may be told the name of a Secret.
+    names = {secret.name for secret in application.of("Secret")}
     for variable in (item for container in application.containers for item in container.at("env").items()):
-        name = variable.at("name").text
-        if _SECRET_NAME.search(name) and not _NO_SECRET.fullmatch(variable.at("value").text):
+        name, value = variable.at("name").text, variable.at("value").text
+        if _SECRET_NAME.search(name) and not _NO_SECRET.fullmatch(value) and value not in names:
             yield Remark(variable.at("value"), f"the value of `{variable.at('name').text}` is written here")
 
 

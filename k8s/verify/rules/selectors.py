@@ -51,13 +51,16 @@ def _service_port(application: Application, _: Scope) -> Iterator[Remark]:
         selector = service.root.at("spec", "selector")
         if not selector.texts:
             continue
-        for workload in application.selected(selector, plain=True):
+        workloads = application.selected(selector, plain=True)
+        everywhere = {port.at("name").text for workload in workloads for port in workload.ports()}
+        for workload in workloads:
             declared = list(workload.ports())
             names = [port.at("name").text for port in declared if port.at("name").text]
             numbers = [port.at("containerPort").number for port in declared]
             for port in service.root.at("spec", "ports").items():
                 target = port.at("targetPort") if port.at("targetPort").given else port.at("port")
-                if target.text and target.text not in names:
+                # Kubernetes leaves out the pods that do not have a named port, if others have it.
+                if target.text and target.text not in everywhere:
                     near = nearest(target.text, names)
                     hint = f"targetPort: {near}" if near else None
                     yield Remark(target, f"got `{target.text}`, the pods declare {listed(names) or 'no port'}", hint)
@@ -92,11 +95,14 @@ def _backend(application: Application, route: LocatedDocument, name: Place, port
     if service is None:
         there = [document.name for document in application.of("Service")]
         text = f"got `{name.value}`, Services here: {listed(there) or 'none'}"
-        yield Remark(name, text, level=None if there else "warning")
+        # A load balancer of AWS takes an action from an annotation of the Ingress.
+        if port.text != "use-annotation":
+            yield Remark(name, text, level=None if there and application.is_whole else "warning")
         return
     ports = service.root.at("spec", "ports").items()
     known = [declared.at("name" if port.text else "port").value for declared in ports]
-    if port.value not in known:
+    # A Service for a name outside the cluster need not list ports.
+    if port.value not in known and service.root.at("spec", "type").text != "ExternalName":
         yield Remark(port, f"got `{port.value}`, the Service has {listed(known)}" if port.given else "missing")
 
 

@@ -181,18 +181,32 @@ def test_a_patch_may_be_a_file_in_the_specs_folder(tmp_path: Path) -> None:
         assert service["spec"]["type"] == "NodePort"
 
 
+@pytest.mark.parametrize(("name", "text"), [("on", "2024-01-01"), ("1", "12:30:45")])
+def test_a_file_of_a_patch_has_the_texts_that_are_written_there(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "patch.yaml").write_text(f"metadata: {{annotations: {{{name}: {text}}}}}", encoding="utf-8")
+    spec = load_spec(written(tmp_path, patch(kind="Service", file="patch.yaml")), files=False)
+    service = render_objects(make_plan(spec, tmp_path))["50-service.yaml"][0]
+    assert service["metadata"]["annotations"] == {name: text}
+
+
+def test_a_json_file_of_a_patch_may_have_tabs(tmp_path: Path) -> None:
+    (tmp_path / "patch.json").write_text('{\n\t"spec": {\n\t\t"type": "NodePort"\n\t}\n}', encoding="utf-8")
+    spec = load_spec(written(tmp_path, patch(kind="Service", file="patch.json")), files=False)
+    assert render_objects(make_plan(spec, tmp_path))["50-service.yaml"][0]["spec"]["type"] == "NodePort"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("metadata: {annotations: {on: x}}", "a key that is not text"),
-        ("metadata: {annotations: {1: x}}", "a key that is not text"),
-        ("[" * 3000, "maximum recursion depth"),
+        ("spec: {a: 1}\nspec: {b: 2}", "patch.yaml:2: `spec`: given twice, first on line 1"),
+        ("a: 1\n---\nb: 2", "`kubernetes.patches.0.file`: got 2 documents in "),
+        ("[" * 3000, "patch.yaml:1: not readable as YAML: nested too deep"),
     ],
 )
-def test_a_file_of_a_patch_that_is_no_json_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_a_file_of_a_patch_that_is_not_one_document_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "patch.yaml").write_text(text, encoding="utf-8")
     spec = load_spec(written(tmp_path, patch(kind="Service", file="patch.yaml")), files=False)
-    with pytest.raises(InputError, match=f"`kubernetes.patches.0.file`: .*{reason}"):
+    with pytest.raises(InputError, match=reason):
         render_objects(make_plan(spec, tmp_path))
 
 
@@ -230,6 +244,12 @@ FORBIDDEN: list[Any] = [
     (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself cannot be deleted or replaced"),
     (patch(kind="ConfigMap", merge={"data": {"spec.yaml": "x"}}), "`/data`: must stay"),
     (patch(kind="Deployment", operations=[{"op": "test", "path": "/spec/minReadySeconds", "value": 0}]), "the test failed"),
+    (patch(kind="PodMonitor", operations=[{"op": "replace", "path": "/spec", "value": 7}]), "`/spec`: got `7`, allowed: a "
+     "mapping"),
+    (patch(kind="Deployment", operations=[{"op": "remove", "path": f"/spec/template/spec/containers/{'9' * 5000}"}]),
+     "in a list of 1, allowed: 0 to 0"),
+    (patch(kind="Deployment", merge={"spec": {"template": {"spec": {"volumes": [{"name": ["a"]}]}}}}),
+     "`/spec/template/spec/volumes/0/name`: got `['a']`, allowed: the merge key"),
     (patch(kind="Deployment", file="nowhere.yaml"), "`kubernetes.patches.0.file`: no such file: `"),
     (patch(kind="Deployment", file="spec.yaml", merge={}), "allowed: exactly one of `file`, `merge`, `operations`"),
 ]  # fmt: skip

@@ -81,6 +81,7 @@ PLANS = [
         id="patches of what the values fill in",
     ),
     pytest.param({"kubernetes.patches": [server_resources(None)]}, {}, id="no resources"),
+    pytest.param({"kubernetes.patches": [server_resources("x")]}, {}, id="resources that are none"),
     pytest.param(
         {
             "kubernetes.patches": [
@@ -96,7 +97,30 @@ PLANS = [
         {},
         id="a patch that tests what a value fills in",
     ),
+    pytest.param(
+        {
+            "kubernetes.patches": [
+                {
+                    "kind": "Deployment",
+                    "merge": {"metadata": {"name": NAME, "namespace": "marina"}, "spec": {"paused": False}},
+                }
+            ]
+        },
+        {},
+        id="a patch that names the namespace of its object",
+    ),
 ]
+
+
+def test_a_patch_in_a_file_may_test_what_a_value_fills_in(tmp_path: Path) -> None:
+    operations = [
+        {"op": "test", "path": "/metadata/namespace", "value": "marina"},
+        {"op": "add", "path": "/spec/paused", "value": False},
+    ]
+    (tmp_path / "patch.json").write_text(json.dumps(operations), encoding="utf-8")
+    plan = planned({"kubernetes.patches": [{"kind": "Deployment", "file": str(tmp_path / "patch.json")}]})
+    (deployment,) = (item for item in installed(chart(plan, tmp_path)) if item["kind"] == "Deployment")
+    assert (deployment["metadata"]["namespace"], deployment["spec"]["paused"]) == ("marina", False)
 
 
 @pytest.mark.parametrize(("changes", "records"), PLANS)
@@ -106,6 +130,13 @@ def test_with_its_defaults_a_chart_gives_the_manifests(
     plan = planned(changes, **records)
     wanted = by_name([document for documents in render_objects(plan).values() for document in documents])
     assert by_name(installed(chart(plan, tmp_path))) == wanted
+
+
+def test_a_chart_without_a_namespace_takes_the_value_that_leaves_it_out(tmp_path: Path) -> None:
+    folder = chart(planned({"kubernetes.create_namespace": False}), tmp_path)
+    assert "Namespace" not in {document["kind"] for document in installed(folder, {"createNamespace": False})}
+    with pytest.raises(helm().HelmError, match="createNamespace"):
+        installed(folder, {"createNamespace": True})
 
 
 @pytest.mark.parametrize(("changes", "records"), PLANS)

@@ -141,7 +141,7 @@ def test_expressions_use_kserves_names_for_the_deployment_and_its_pods() -> None
     rules = json.dumps(files["monitoring/rules.yaml"])
     assert 'deployment=\\"digits-predictor\\"' in rules
     assert 'pod=~\\"digits-predictor-[' in rules
-    dashboard = files["monitoring/dashboard.yaml"][0]["data"]["digits.json"]
+    dashboard = files["monitoring/dashboard.yaml"][0]["data"]["marina.digits.json"]
     assert 'deployment=\\"$model-predictor\\"' in dashboard
     assert 'pod=~\\"$model-predictor-[' in dashboard
     for text in (rules, dashboard):
