@@ -158,6 +158,8 @@ def _of_pod(pod: Document, view: DeploymentView) -> Iterator[Cause]:
     if status.get("reason") == "Evicted":
         yield Cause("evicted", name, f"evicted: {status.get('message', '')}".rstrip(": "))
         return
+    if pod["metadata"].get("deletionTimestamp"):  # it ends because it is told to
+        return
     yield from list(_of_containers(pod, view)) or list(_of_waiting(pod, view)) or list(_of_probes(pod, view))
 
 
@@ -196,7 +198,7 @@ def _of_containers(pod: Document, view: DeploymentView) -> Iterator[Cause]:
             yield _not_pulled(name, container, waiting, view.about(pod))
         elif waiting.get("reason") in _CONFIG:
             text = f"container `{container['name']}` cannot start: {waiting.get('message', waiting['reason'])}"
-            yield Cause("config", name, text)
+            yield Cause("config", name, text, container.get("restartCount", 0) >= _CRASHES_ENOUGH)
         elif (ended := _ended(container)) and not container.get("ready"):
             yield from _crashed(name, container, ended, view.about(pod))
 
@@ -254,9 +256,10 @@ def _ended(container: Document) -> Document:
     """How the container's last run ended; empty if it still runs."""
     state, last = container.get("state") or {}, container.get("lastState") or {}
     ended: Document = state.get("terminated") or last.get("terminated") or {}
-    # A server that exits with 0 has failed too: it is restarted again and again.
-    crashing = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
-    return ended if ended.get("exitCode") or crashing else {}
+    # A server that exits with 0 has failed too: it is restarted again and again. Until then, a kubelet says that it
+    # waits, or how it ended.
+    down = "terminated" in state or (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+    return ended if ended.get("exitCode") or down else {}
 
 
 def _with_logs(cause: Cause, view: DeploymentView, logs: Logs | None) -> Cause:

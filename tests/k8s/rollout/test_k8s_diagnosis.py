@@ -152,6 +152,16 @@ ROWS: list[Any] = [
         ("quota", "no more pods are admitted: exceeded quota: q, used: 4, limited: 4", False),
     ),
     (
+        "a server that has ended with 0 and waits for its restart",
+        view(pod(containerStatuses=[container({"terminated": {"exitCode": 0}}, restarts=4)])),
+        ("crash", "container `server` ended with code 0, 4 restarts", True),
+    ),
+    (
+        "a command that does not exist",
+        view(pod(containerStatuses=[container(waiting("RunContainerError", 'exec: "/x": no such file'), restarts=3)])),
+        ("config", 'container `server` cannot start: exec: "/x": no such file', True),
+    ),
+    (
         "no node",
         view(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: taints"}])),
         ("unschedulable", "cannot be scheduled: 0/3 nodes: taints", False),
@@ -251,6 +261,12 @@ def test_the_log_of_an_init_container_that_crashed_is_shown() -> None:
     assert (cause.text, cause.lines) == ("container `loader` ended with code 1, 0 restarts", ("of loader",))
 
 
+def test_a_pod_that_ends_because_it_is_deleted_has_no_cause() -> None:
+    ended = pod(containerStatuses=[container({"terminated": {"exitCode": 0}})])
+    ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert find_causes(view(ended)) == []
+
+
 def test_pods_of_an_older_template_and_ready_pods_have_no_cause() -> None:
     old = pod("old", containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=9, last={"exitCode": 1})])
     old["metadata"]["ownerReferences"] = [{"uid": "old"}]
@@ -265,7 +281,7 @@ def test_pods_of_an_older_template_and_ready_pods_have_no_cause() -> None:
     "status",
     [
         {"conditions": [{"type": "PodReadyToStartContainers", "status": "True"}]},
-        {"initContainerStatuses": [container({"terminated": {"exitCode": 0}})]},
+        {"initContainerStatuses": [container({"terminated": {"exitCode": 0}}) | {"ready": True}]},
         {"containerStatuses": [container({"running": {}}) | {"ready": True}]},
     ],
     ids=["the kubelet says so", "an init container has run", "it runs"],
