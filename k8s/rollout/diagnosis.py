@@ -158,7 +158,7 @@ def _of_pod(pod: Document, view: DeploymentView) -> Iterator[Cause]:
     if status.get("reason") == "Evicted":
         yield Cause("evicted", name, f"evicted: {status.get('message', '')}".rstrip(": "))
         return
-    if pod["metadata"].get("deletionTimestamp"):  # it ends because it is told to
+    if pod["metadata"].get("deletionTimestamp"):  # it ends because somebody wants it to
         return
     yield from list(_of_containers(pod, view)) or list(_of_waiting(pod, view)) or list(_of_probes(pod, view))
 

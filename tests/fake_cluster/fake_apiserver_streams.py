@@ -102,11 +102,12 @@ class Streams:
         with self.store.lock:
             pod = self.store.get(kind, namespace, name)
         previous = request.query.get("previous") == "true"
-        container = pod["status"]["containerStatuses"][0]
-        if previous and not container["restartCount"]:
-            raise Refusal(400, "BadRequest", "previous terminated container not found")
-        if previous and "running" not in container["state"]:
-            return web.Response(text="unable to retrieve container logs for containerd://0000")
+        if previous:
+            container = pod["status"]["containerStatuses"][0]
+            if not container["restartCount"]:
+                raise Refusal(400, "BadRequest", "previous terminated container not found")
+            if "running" not in container["state"]:
+                return web.Response(text="unable to retrieve container logs for containerd://0000")
         lines = [f"line {number} of {'the run before' if previous else 'this run'}" for number in range(100)]
         if name in self._world.logs:
             lines = self._world.logs[name].splitlines()

@@ -89,14 +89,19 @@ def test_the_interval_of_a_calibration_holds_the_true_knee() -> None:
 
 
 @pytest.mark.slow
-def test_long_runs_narrow_the_interval_to_the_tolerance() -> None:
-    made, _ = trials(always(0.01), tolerance=0.06)
-    knee = made.find(60)
-    first = made.measure_knee(knee)
-    runs = len(made.runs)
-    made._options = made._options.model_copy(update={"tolerance": 0.03})
-    assert made.measure_knee(knee).width < first.width <= 0.06
-    assert len(made.runs) > runs + 1
+def test_long_runs_narrow_the_interval_towards_the_tolerance() -> None:
+    before, after = [], []
+    for seed in range(3):
+        made, _ = trials(always(0.01), seed=1000 * seed, tolerance=0.06)
+        knee = made.find(60)
+        before.append(made.measure_knee(knee).width)
+        runs = len(made.runs)
+        made._options = made._options.model_copy(update={"tolerance": 0.03})
+        after.append(made.measure_knee(knee).width)
+        assert len(made.runs) > runs + 1
+    # One of them may become wider: its last runs may show that slow answers come in clumps.
+    assert max(before) <= 0.06
+    assert sum(after) < 0.9 * sum(before)
 
 
 def test_a_calibration_measures_no_longer_than_it_may() -> None:

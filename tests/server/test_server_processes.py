@@ -50,6 +50,7 @@ def test_the_end_of_a_process_ends_the_wait(sleeping: subprocess.Popen[bytes]) -
 
 
 def test_a_terminal_that_is_closed_stops_once_however_often_it_says_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if the tests run under nohup
     signals = Signals()
     try:
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT):
@@ -58,6 +59,7 @@ def test_a_terminal_that_is_closed_stops_once_however_often_it_says_so() -> None
         assert signals.stops == [signal.SIGHUP, signal.SIGINT]
     finally:
         signals.close()
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_end_of_its_terminal_is_nothing_to_a_server_under_nohup() -> None:

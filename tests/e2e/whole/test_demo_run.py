@@ -39,12 +39,14 @@ class Demo:
         self.temporary = Path(tempfile.mkdtemp(prefix="demo-"))
         self.out = folder / "out"
         self._mark = uuid.uuid4().hex
-        # As `make demo` does.
-        command = [str(Path(sys.executable).with_name("marina")), "demo", *arguments, "--out", str(self.out)]
+        # As `make demo` does, also if the environment is activated in the shell of the tests.
+        programs = Path(sys.executable).parent
+        command = [str(programs / "marina"), "demo", *arguments, "--out", str(self.out)]
+        folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) != programs]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | {"TMPDIR": str(self.temporary), "DEMO_TEST": self._mark},
+            env=os.environ | {"TMPDIR": str(self.temporary), "DEMO_TEST": self._mark, "PATH": os.pathsep.join(folders)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
