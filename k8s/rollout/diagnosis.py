@@ -192,6 +192,8 @@ def _has_sandbox(pod: Document) -> bool:
 
 def _of_containers(pod: Document, view: DeploymentView) -> Iterator[Cause]:
     name = pod["metadata"]["name"]
+    # The pods of a Job end with 0 when they are done.
+    is_kept_up = (pod.get("spec") or {}).get("restartPolicy", "Always") == "Always"
     for container in _containers(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _PULL:
@@ -199,7 +201,7 @@ def _of_containers(pod: Document, view: DeploymentView) -> Iterator[Cause]:
         elif waiting.get("reason") in _CONFIG:
             text = f"container `{container['name']}` cannot start: {waiting.get('message', waiting['reason'])}"
             yield Cause("config", name, text, container.get("restartCount", 0) >= _CRASHES_ENOUGH)
-        elif (ended := _ended(container)) and not container.get("ready"):
+        elif (ended := _ended(container)) and not container.get("ready") and (ended.get("exitCode") or is_kept_up):
             yield from _crashed(name, container, ended, view.about(pod))
 
 

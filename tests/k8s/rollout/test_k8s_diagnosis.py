@@ -267,6 +267,12 @@ def test_a_pod_that_ends_because_it_is_deleted_has_no_cause() -> None:
     assert find_causes(view(ended)) == []
 
 
+def test_a_pod_of_a_job_that_is_done_has_no_cause() -> None:
+    done = pod(containerStatuses=[container({"terminated": {"exitCode": 0}})], phase="Succeeded")
+    assert describe_problem(done | {"spec": {"restartPolicy": "Never"}}, view()) == ""
+    assert describe_problem(done | {"spec": {"restartPolicy": "Always"}}, view()) != ""
+
+
 def test_pods_of_an_older_template_and_ready_pods_have_no_cause() -> None:
     old = pod("old", containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=9, last={"exitCode": 1})])
     old["metadata"]["ownerReferences"] = [{"uid": "old"}]
