@@ -58,6 +58,11 @@ class Port(Part):
     pad: float | None = None
     """The value that fills up a shorter request; default: `min`, or 0."""
 
+    @property
+    def sent_as(self) -> str:
+        """Its type in requests and answers: numpy has no bfloat16, so float32 stands in for it."""
+        return "float32" if self.dtype == "bfloat16" else self.dtype
+
 
 class Lengths(Part):
     """The sizes that a varying dimension is padded to, and the mask that tells the model which part is padding."""

@@ -60,8 +60,9 @@ def _with_steps(panels: list[dict[str, Any]], scrape_interval_s: int) -> list[di
     """The panels with the pods' own interval where Grafana would choose too short a window for a rate: without one, it
     assumes that of the data source, by default 15 s. The series of containers have the cluster's interval."""
     for target in (target for panel in panels for target in panel.get("targets", [])):
-        if scrape_interval_s > _GRAFANA_INTERVAL_S and "$__rate_interval" in target["expr"]:
-            target |= {} if "container_" in target["expr"] else {"interval": f"{scrape_interval_s}s"}
+        is_rate_of_pods = "$__rate_interval" in target["expr"] and "container_" not in target["expr"]
+        if scrape_interval_s > _GRAFANA_INTERVAL_S and is_rate_of_pods:
+            target["interval"] = f"{scrape_interval_s}s"
     return panels
 
 

@@ -27,12 +27,12 @@ _TORCHVISION = """
 import json, torch
 from archiver.torchvision_import import import_torchvision
 torchvision = import_torchvision()
+operators = True
 try:
     torchvision.ops.nms(torch.ones(1, 4), torch.ones(1), 0.5)
 except RuntimeError:
-    print(json.dumps({"version": torchvision.__version__, "operators": False}))
-else:
-    print(json.dumps({"version": torchvision.__version__, "operators": True}))
+    operators = False
+print(json.dumps({"version": torchvision.__version__, "operators": operators}))
 """
 _BUILDER = """
 from archiver.containers import find_builder

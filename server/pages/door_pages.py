@@ -12,8 +12,7 @@ from config.render import Ports
 from server.pages.pages import HTML
 
 _JSON = "application/json"
-# Workers take bfloat16 as float32, because numpy does not have it.
-DATATYPES = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "FP32"}
+DATATYPES = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
 DATATYPES |= {f"{kind}{bits}": f"{kind}{bits}".upper() for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 
 
@@ -72,7 +71,8 @@ def _inputs(record: Record) -> list[dict[str, Any]]:
 
 def _tensor(port: Port) -> dict[str, Any]:
     sides = [-1 if place == port.varies else side for place, side in enumerate(port.shape)]
-    return {"name": port.name, "datatype": DATATYPES.get(port.dtype, port.dtype.upper()), "shape": [-1, *sides]}
+    datatype = DATATYPES.get(port.sent_as, port.dtype.upper())
+    return {"name": port.name, "datatype": datatype, "shape": [-1, *sides]}
 
 
 def _page(value: dict[str, Any], unready: dict[str, Any] | None = None) -> dict[str, str]:

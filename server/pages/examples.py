@@ -40,7 +40,7 @@ def tensors_example(record: Record) -> list[dict[str, Any]] | None:
     return [
         {
             "name": port.name,
-            "datatype": DATATYPES[port.dtype],
+            "datatype": DATATYPES[port.sent_as],
             "shape": [1, *_shape(port)],
             "data": _fill(port, (math.prod(_shape(port)),)),
         }

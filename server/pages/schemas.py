@@ -13,8 +13,6 @@ _BITS = (8, 16, 32, 64)
 _WHOLE = {f"uint{bits}": (0, 2**bits - 1) for bits in _BITS}
 _WHOLE |= {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in _BITS}
 _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
-# Workers take it as float32, because numpy does not have it.
-_LARGEST["bfloat16"] = _LARGEST["float32"]
 
 
 def request_schema(record: Record) -> Schema:
@@ -110,7 +108,7 @@ def _array(port: Port) -> Schema:
     if port.dtype == "bool":
         return _nested(port.shape, {"type": "boolean"}, port.varies)
     whole = port.dtype in _WHOLE
-    low, high = _WHOLE[port.dtype] if whole else (-_LARGEST[port.dtype], _LARGEST[port.dtype])
+    low, high = _WHOLE[port.dtype] if whole else (-_LARGEST[port.sent_as], _LARGEST[port.sent_as])
     low = low if port.min is None else max(low, port.min)
     high = high if port.max is None else min(high, port.max)
     value = {"type": "integer" if whole else "number", "minimum": low, "maximum": high}

@@ -102,12 +102,11 @@ def _triton(record: Record, server: str) -> str | None:
     elif record.encoding is not None and record.encoding.task != "rerank":
         arrays, datatypes = {"text": 'np.array([b"Hello."], dtype=object)'}, {"text": "BYTES"}
     elif record.encoding is None and record.inputs:
-        types = {"bool": "bool", "bfloat16": "np.float32"}
+        types = {port.name: "bool" if port.dtype == "bool" else f"np.{port.sent_as}" for port in record.inputs}
         arrays = {
-            port.name: f"np.full({(1, *port.shape)}, {port.min or 0:g}, {types.get(port.dtype, f'np.{port.dtype}')})"
-            for port in record.inputs
+            port.name: f"np.full({(1, *port.shape)}, {port.min or 0:g}, {types[port.name]})" for port in record.inputs
         }
-        datatypes = {port.name: DATATYPES[port.dtype] for port in record.inputs}
+        datatypes = {port.name: DATATYPES[port.sent_as] for port in record.inputs}
     else:
         return None
     host, listed = server.removeprefix("http://"), ", ".join(f'"{name}": {array}' for name, array in arrays.items())

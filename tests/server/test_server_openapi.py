@@ -41,8 +41,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "tensor": {"handler": "tensor", "inputs": (X, KEEP), "outputs": (X,)},
     "types": {
         "handler": "tensor",
-        "inputs": tuple(Port(name=dtype, shape=(2,), dtype=dtype) for dtype in DATATYPES),
-        "outputs": tuple(Port(name=dtype, shape=(2,), dtype=dtype) for dtype in DATATYPES),
+        "inputs": tuple(Port(name=dtype, shape=(2,), dtype=dtype) for dtype in (*DATATYPES, "bfloat16")),
+        "outputs": tuple(Port(name=dtype, shape=(2,), dtype=dtype) for dtype in (*DATATYPES, "bfloat16")),
     },
     "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
     "image": {"handler": "image", "inputs": (PIXELS,), "outputs": TOP, "image": Image(height=8, width=8)},
