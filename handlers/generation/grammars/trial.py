@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import sys
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -21,7 +22,7 @@ _MAX_BYTES = 16 << 20
 _TOO_MUCH = f"it takes more than {LONGEST_S} s, or too much memory, to compile it"
 # How many tokens of an answer are tried.
 _STEPS = 24
-OPTIONS = {
+OPTIONS: Any = {
     # The white space between the parts of an answer; without a limit a model may write spaces up to `max_tokens`.
     "whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,12}",
     # Without `\\u`, by which a property could have the name of another one, and a text could be no Unicode.
