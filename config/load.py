@@ -182,13 +182,12 @@ def _parent(data: Any, location: Location) -> dict[Any, Any]:
 def _remove(data: dict[str, Any], location: Location) -> None:
     """Removes a wrong value, so that its default or a placeholder is validated instead."""
     parent: Any = data
-    for part in location[:-1]:
-        # For an item of a list, the whole list is removed: a shorter list is a value that nobody wrote.
-        if isinstance(parent, dict) and isinstance(parent.get(part), dict):
-            parent = parent[part]
-        else:
-            parent.pop(part, None)
-            return
+    for depth, part in enumerate(location[:-1]):
+        if not isinstance(parent.get(part), dict):
+            # For an item of a list, the whole list is removed: a shorter list is a value that nobody wrote.
+            location = location[: depth + 1]
+            break
+        parent = parent[part]
     parent.pop(location[-1], None)
     if location in _PLACEHOLDERS:
         parent[location[-1]] = _PLACEHOLDERS[location]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from keyword import iskeyword
 from os.path import exists, isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
 from pathlib import Path
@@ -74,31 +75,53 @@ def _files_need_an_own_handler(spec: Spec) -> Conflicts:
         yield "model.files", text, "rename one of them"
 
 
-@rule("model", "load", into=FILES)
-def _named_files_exist(spec: Spec) -> Conflicts:
+def _named_files(spec: Spec) -> dict[str, str | None]:
+    """The fields that may name one file, each with the file; None if it names none."""
     model = spec.model
-    named: dict[str, str | None] = {
+    return {
         "model.source": None if model.from_torchvision or model.folder else model.source.partition(":")[0],
         "model.handler": None if model.handler in HANDLERS else model.handler.partition(":")[0],
         "model.labels": None if model.labels == "imagenet" else model.labels,
         "load.replay": spec.load.replay,
         "load.sample": spec.load.sample,
+        "model.weights": model.weights if model.weights and model.weights.endswith(WEIGHT_SUFFIXES) else None,
     }
-    if model.weights and model.weights.endswith(WEIGHT_SUFFIXES):
-        named["model.weights"] = model.weights
-    for field, file in named.items():
-        if file and not isfile(spec.path(file)):
-            yield field, f"no such file: `{spec.path(file)}`", _hint_for_missing(spec, field, file)
+
+
+def _file_exists(field: str, spec: Spec) -> Conflicts:
+    if (file := _named_files(spec)[field]) and not isfile(spec.path(file)):
+        yield field, f"no such file: `{spec.path(file)}`", _hint_for_missing(spec, field, file)
+
+
+# A rule for each, so that an error in one field does not hide that the file of another is missing.
+for _field in ("model.source", "model.handler", "model.labels", "load.replay", "load.sample", "model.weights"):
+    rule(_field, into=FILES)(partial(_file_exists, _field))
+
+
+@rule("load.samples", into=FILES)
+def _samples_exist(spec: Spec) -> Conflicts:
     for file in spec.load.samples or {}:
         if not exists(spec.path(file)):
             yield f"load.samples.{file}", f"no such file or folder: `{spec.path(file)}`", None
-    for number, file in enumerate(model.files):
+
+
+@rule("model.files", into=FILES)
+def _files_exist(spec: Spec) -> Conflicts:
+    for number, file in enumerate(spec.model.files):
         if not isfile(spec.path(file)):
             yield f"model.files.{number}", f"no such file: `{spec.path(file)}`", None
-    if model.folder and not isdir(spec.path(model.folder)):
-        yield "model.source", f"no such folder: `{spec.path(model.folder)}`", None
-    if model.calibration and not isdir(spec.path(model.calibration)):
-        yield "model.calibration", f"no such folder: `{spec.path(model.calibration)}`", None
+
+
+@rule("model.source", into=FILES)
+def _folder_exists(spec: Spec) -> Conflicts:
+    if (folder := spec.model.folder) and not isdir(spec.path(folder)):
+        yield "model.source", f"no such folder: `{spec.path(folder)}`", None
+
+
+@rule("model.calibration", into=FILES)
+def _calibration_exists(spec: Spec) -> Conflicts:
+    if (folder := spec.model.calibration) and not isdir(spec.path(folder)):
+        yield "model.calibration", f"no such folder: `{spec.path(folder)}`", None
 
 
 @rule("model.source", into=FILES)

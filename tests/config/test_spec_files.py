@@ -42,6 +42,13 @@ def test_a_missing_sample_of_several_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_files_are_looked_for_although_other_fields_of_the_model_are_wrong(tmp_path: Path) -> None:
+    data = changed({"model.labels": 5, "model.weights": "w.pt", "model.calibration": "c", "load.sample": "a.jpg"})
+    error = error_of(data, tmp_path / "spec.yaml")
+    wrong = ["model.labels", "model.weights", "model.calibration", "load.sample"]
+    assert sorted(problem.field for problem in error.problems) == sorted(wrong)
+
+
 @pytest.mark.parametrize("field", ["model.labels", "model.calibration", "load.sample"])
 def test_a_path_that_is_too_long_is_a_missing_file(field: str, tmp_path: Path) -> None:
     error = error_of(changed({field: "a" * 300 + ".png"}), tmp_path / "spec.yaml")
