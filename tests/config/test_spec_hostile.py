@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from specs import MINIMAL, changed, make_spec
 
 from config.errors import InputError, SpecError
@@ -131,8 +132,6 @@ def test_addresses_and_paths_of_runbooks_stay_as_they_are(address: str) -> None:
 
 
 def misspelt(key: str, wrong: str) -> list[str]:
-    import yaml
-
     text = yaml.safe_dump(changed({"slo.p99_ms": 9, "serving.workers": 2}, MINIMAL), sort_keys=False)
     assert f"{key}:" in text
     return errors_of(text.replace(f"{key}:", f"{wrong}:"))
@@ -153,11 +152,17 @@ def test_errors_inside_of_a_misspelt_section_are_reported_too() -> None:
         "spec.yaml:2: `modle`: unknown field, did you mean `model`?",
         "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, `fp32`, `int4`, `int8`",
     ]
+    text = yaml.safe_dump(changed({"kubernetes.resorces": {"cpu": 0}}), sort_keys=False)
+    fields = [error.split("`")[1] for error in errors_of(text)]
+    assert fields == ["kubernetes.resorces", "kubernetes.resources.cpu"]
 
 
 def test_a_misspelt_key_beside_the_right_one_suggests_nothing() -> None:
     text = "name: a\nmodel: {source: 'torchvision:resnet18', weights: random}\nmodle: {sorce: 1}\n"
     assert errors_of(text) == ["spec.yaml:3: `modle`: unknown field, did you mean `model`?"]
+    text = yaml.safe_dump(changed({"kubernetes": {"resources": {"cpu": 0}, "resorces": {"gpu": "x"}}}), sort_keys=False)
+    fields = [error.split("`")[1] for error in errors_of(text)]
+    assert fields == ["kubernetes.resources.cpu", "kubernetes.resorces"]
 
 
 @pytest.mark.parametrize("key", ["models", "ensemble"])
