@@ -63,3 +63,9 @@ def test_a_controller_that_stops_during_a_rollout_ends_it_after_a_minute(follow:
     result = follow(view(replicas=1, generation=2, observed=2, available=0), unnoticed, unnoticed)
     assert (result.complete, result.seconds) == (False, 3 * LOOK_S)
     assert result.summary == "no controller noticed the change within 60 s: is one running?"
+
+
+def test_pods_of_the_revision_before_do_not_end_the_wait(follow: Callable[..., WaitResult]) -> None:
+    old = view(replicas=1, generation=2, observed=1, available=1)  # the status is that before the change
+    result = follow(old, view(replicas=1, generation=2, observed=2, available=1))
+    assert (result.complete, result.seconds) == (True, 2 * LOOK_S)
