@@ -88,6 +88,14 @@ def test_features_that_a_server_does_not_use_have_no_panel() -> None:
     assert shown == [set(), {"Kept answers"}, {"Kept answers", "Redis"}, {"Short prompts"}, {"Conversations"}]
 
 
+def test_the_times_of_streamed_text_have_a_median_a_p99_and_their_limit() -> None:
+    shown = charts(render_dashboard(tales_spec({"slo.ttft_p99_ms": 300, "slo.itl_p99_ms": 50})))
+    for title, limit_s in (("First text", 0.3), ("Between tokens", 0.05)):
+        quantiles = {query["legendFormat"]: query["expr"].partition(",")[0] for query in shown[title]["targets"]}
+        assert quantiles == {"p50": "histogram_quantile(0.5", "p99": "histogram_quantile(0.99"}
+        assert shown[title]["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"] == limit_s
+
+
 def test_thresholds_begin_without_a_value_and_rise() -> None:
     for title, panel in charts(render_dashboard(digits_spec())).items():
         first, *rest = [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]

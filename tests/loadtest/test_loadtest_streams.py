@@ -205,8 +205,13 @@ def test_several_processes_give_the_same_figures_as_one() -> None:
         pytest.param((100.0, 60.0), {"itl": "itl-over", "goodput": "goodput-low"}, id="long gaps"),
     ],
 )
-def test_a_missed_objective_fails_and_so_does_the_goodput(slow: tuple[float, float], failing: dict[str, str]) -> None:
+@pytest.mark.parametrize("sliced", [True, False], ids=["open loop", "closed loop"])
+def test_a_missed_objective_fails_and_so_does_the_goodput(
+    slow: tuple[float, float], failing: dict[str, str], sliced: bool
+) -> None:
     measured = recorded([slow if number % 4 == 0 else (100.0, 20.0) for number in range(2000)])
+    if not sliced:  # plain Locust keeps no slices
+        measured = measured.model_copy(update={"slices": ()})
     for name in ("ttft", "itl", "goodput"):
         expected = ("FAIL", [failing[name]]) if name in failing else ("PASS", [])
         assert status(measured, name) == expected
