@@ -24,13 +24,19 @@ def machine_key(device: torch.device, cpuinfo: Path = CPUINFO) -> dict[str, Any]
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         return {
-            "torch": torch.__version__,
+            "torch": _torch_version(),
             "device": "cuda",
             "capability": f"{major}.{minor}",
             "cuda": torch.version.cuda,
         }
     present = cpu_flags(cpuinfo)
-    return {"torch": torch.__version__, "device": "cpu", "isa": sorted(filter(ISA_FLAGS.fullmatch, present))}
+    return {"torch": _torch_version(), "device": "cpu", "isa": sorted(filter(ISA_FLAGS.fullmatch, present))}
+
+
+def _torch_version() -> str:
+    """torch's version, without the build after a plus: PyPI's has CUDA, that of an image for CPUs has none, and on a
+    CPU both run the same artifacts."""
+    return str(torch.__version__).partition("+")[0]
 
 
 def machine_mismatches(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CPUINFO) -> list[str]:

@@ -6,8 +6,7 @@ The worker checks again, with torch. This check takes milliseconds and fails wit
 
 from __future__ import annotations
 
-import importlib.util
-import re
+from importlib import metadata
 from pathlib import Path
 
 from config.errors import listed
@@ -24,22 +23,23 @@ def package_mismatches(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path
         points.append("it needs a GPU, and this machine has none")
     if record.compile != "aot" or record.on_mismatch == "jit":
         return points
-    installed = _torch_version()
-    if installed != key.torch:
-        points.append(f"torch {key.torch}, here {installed or 'none'}")
+    installed, needed = _torch_version(), _without_build(key.torch)
+    if installed != needed:
+        points.append(f"torch {needed}, here {installed or 'none'}")
     if key.device == "cpu" and (missing := set(key.isa) - _cpu_flags(cpuinfo)):
         points.append(f"this CPU lacks {listed(missing)}")
     return points
 
 
 def _torch_version() -> str | None:
-    """torch's version as in its own `version.py`: the metadata of PyPI's wheel lacks the `+cu130` that the key has."""
-    module_spec = importlib.util.find_spec("torch")
-    if module_spec is None or module_spec.origin is None:
+    try:
+        return _without_build(metadata.version("torch"))
+    except metadata.PackageNotFoundError:
         return None
-    text = (Path(module_spec.origin).parent / "version.py").read_text(encoding="utf-8")
-    version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
-    return version[1] if version else None
+
+
+def _without_build(version: str) -> str:
+    return version.partition("+")[0]
 
 
 def _cpu_flags(cpuinfo: Path) -> set[str]:

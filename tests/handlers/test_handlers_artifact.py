@@ -87,9 +87,15 @@ def test_package_of_another_torch_is_refused_with_the_remedy(compiled, monkeypat
         start(TensorHandler(), compiled)
     key = json.loads((compiled / "marina.json").read_text())["key"]
     assert str(caught.value) == (
-        f"the compiled model does not fit this machine: `torch`: packaged for `{key['torch']}`, here `2.99.0+cpu`: "
+        f"the compiled model does not fit this machine: `torch`: packaged for `{key['torch']}`, here `2.99.0`: "
         "package on a machine like this one, or set `model.on_mismatch: jit`"
     )
+
+
+def test_package_of_another_build_of_the_same_torch_is_loaded(compiled, monkeypatch):
+    version = torch.__version__.partition("+")[0]
+    monkeypatch.setattr(torch, "__version__", f"{version}+cu130")
+    assert ask(start(TensorHandler(), compiled), GOOD)[0].json() == DOUBLED
 
 
 def test_mismatch_that_is_allowed_compiles_here_and_says_so(package, caplog):
@@ -126,7 +132,7 @@ def test_rejected_cache_is_logged(tmp_path, monkeypatch, caplog):
 
 
 def test_cpu_that_lacks_flags_differs_and_one_with_more_does_not(tmp_path):
-    key = {"torch": torch.__version__, "device": "cpu", "isa": ["avx2", "amx_int8", "avx512f"]}
+    key = {"torch": torch.__version__.partition("+")[0], "device": "cpu", "isa": ["avx2", "amx_int8", "avx512f"]}
     assert machine_mismatches(key, CPU, cpuinfo(tmp_path / "old", "avx2")) == [
         "`isa`: this CPU lacks `amx_int8`, `avx512f`"
     ]
@@ -134,7 +140,7 @@ def test_cpu_that_lacks_flags_differs_and_one_with_more_does_not(tmp_path):
 
 
 def test_key_for_another_device_differs():
-    key = {"torch": torch.__version__, "device": "cuda", "capability": "9.0", "cuda": "13.0"}
+    key = {"torch": torch.__version__.partition("+")[0], "device": "cuda", "capability": "9.0", "cuda": "13.0"}
     assert machine_mismatches(key, CPU) == ["`device`: packaged for `cuda`, here `cpu`"]
 
 

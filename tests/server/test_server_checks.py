@@ -140,7 +140,7 @@ def test_machine_is_compared_with_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], package_mismatches: list[str]
 ) -> None:
     spec, mar = make_tiny(tmp_path)
-    key = MachineKey(torch="0.1", device="cpu", isa=("avx2", "avx_vnni", "amx_tile"))
+    key = MachineKey(torch="0.1+cu130", device="cpu", isa=("avx2", "avx_vnni", "amx_tile"))
     if device := changes.pop("device", None):
         key = key.model_copy(update={"device": device})
     record = check_package(spec, mar).model_copy(update={"compile": "aot", "key": key, **changes})
