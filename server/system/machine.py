@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from config.errors import listed
+from config.machine import cpu_flags
 from config.record import Record
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -27,7 +28,7 @@ def package_mismatches(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path
     installed = _torch_version()
     if installed != key.torch:
         points.append(f"torch {key.torch}, here {installed or 'none'}")
-    if key.device == "cpu" and (missing := set(key.isa) - _cpu_flags(cpuinfo)):
+    if key.device == "cpu" and (missing := set(key.isa) - cpu_flags(cpuinfo)):
         points.append(f"this CPU lacks {listed(missing)}")
     return points
 
@@ -40,11 +41,3 @@ def _torch_version() -> str | None:
     text = (Path(module_spec.origin).parent / "version.py").read_text(encoding="utf-8")
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     return version[1] if version else None
-
-
-def _cpu_flags(cpuinfo: Path) -> set[str]:
-    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
