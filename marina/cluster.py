@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
-from marina.arguments import BUILD, DEFAULT_SPEC, add_out_option, add_verb, print_json
+from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
 from marina.terminal import localised
 
 
@@ -79,7 +78,7 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s import check_evidence, diff_folder, make_plan, summary_text, write_format
+    from k8s import check_evidence, diff_folder, make_plan, suggested_command, summary_text, write_format
 
     # Manifests are made from the spec and the build folder; the model's sources need not be on this machine.
     spec = load_spec(options.spec, files=False)
@@ -92,10 +91,9 @@ def manifests(options: argparse.Namespace) -> int:
             print_json([difference.to_data() for difference in differing])
         elif differing:
             print("\n".join(difference.diff for difference in differing))
-            where = "" if options.out == BUILD else f" --out {quote(str(options.out))}"
-            command = localised(f"marina manifests {options.spec} --format {options.format}{where}", options.spec)
+            command = f"{suggested_command('manifests', spec, options.out)} --format {options.format}"
             count = "1 file differs" if len(differing) == 1 else f"{len(differing)} files differ"
-            print(f"{count}: {command}")
+            print(f"{count}: {localised(command, options.spec)}")
         else:
             print(f"{options.check}: the same as rendered from the spec")
         return 1 if differing else 0

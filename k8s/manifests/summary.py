@@ -26,9 +26,10 @@ def summary_text(written: WrittenFiles, spec: Spec, output_format: str) -> str:
 
 
 def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
+    out = written.folder.parents[1]
     steps = [
-        (_command("verify", written, spec), "checks them, without a cluster"),
-        (_command("deploy", written, spec), "applies them, proves that they serve, or rolls back"),
+        (suggested_command("verify", spec, out), "checks them, without a cluster"),
+        (suggested_command("deploy", spec, out), "applies them, proves that they serve, or rolls back"),
         (f"kubectl apply --server-side -f {quote(str(written.folder))}", "by hand; -k does the same"),
     ]
     folders = dict.fromkeys(str(Path(name).parent) for name in written.files if "/" in name)
@@ -44,9 +45,8 @@ def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     return steps
 
 
-def _command(verb: str, written: WrittenFiles, spec: Spec) -> str:
+def suggested_command(verb: str, spec: Spec, out: Path) -> str:
     """The verb with this spec, and with the folder of its files if that is not the default."""
-    out = written.folder.parents[1]
     return f"marina {verb} {quote(str(spec.file))}" + ("" if out == Path("build") else f" --out {quote(str(out))}")
 
 
