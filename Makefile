@@ -26,52 +26,52 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 check: setup  ## the completed spec, or every error in it            (SPEC=FILE)
-	$(BIN)/marina check $(SPEC)
+	$(BIN)/marina check '$(SPEC)'
 
 demo: setup  ## the whole way once: package, serve, load, verdict, manifests
-	$(BIN)/marina demo $(SPEC)
+	$(BIN)/marina demo '$(SPEC)'
 
 doctor: setup  ## what is missing here, for which verb, and what to type
 	$(BIN)/marina doctor
 
 init: setup  ## a folder to start from                             (NAME=mine SOURCE=torchvision:resnet18)
-	$(BIN)/marina init $(if $(SOURCE),--source $(SOURCE)) $(NAME)
+	$(BIN)/marina init $(if $(SOURCE),--source '$(SOURCE)') $(if $(NAME),'$(NAME)')
 
 package: setup  ## the model as a verified MAR under build/             (SPEC=FILE)
-	$(BIN)/marina package $(SPEC)
+	$(BIN)/marina package '$(SPEC)'
 
 serve: setup  ## a running server, until Ctrl-C                     (SPEC=FILE)
-	$(BIN)/marina serve $(SPEC)
+	$(BIN)/marina serve '$(SPEC)'
 
 loadtest: setup  ## PASS, FAIL or INVALID against the objective        (SPEC=FILE RATE=50)
-	$(BIN)/marina loadtest $(SPEC) $(if $(RATE),--rate $(RATE))
+	$(BIN)/marina loadtest '$(SPEC)' $(if $(RATE),--rate $(RATE))
 
 calibrate: setup  ## the highest rate that meets the objective         (SPEC=FILE)
-	$(BIN)/marina calibrate $(SPEC)
+	$(BIN)/marina calibrate '$(SPEC)'
 
 compare: setup  ## whether a package is worse than another one     (AGAINST=old.mar SPEC=FILE)
-	$(BIN)/marina compare $(SPEC) --against $(AGAINST)
+	$(BIN)/marina compare '$(SPEC)' $(if $(AGAINST),--against '$(AGAINST)')
 
 manifests: setup  ## Kubernetes manifests under build/                 (SPEC=FILE)
-	$(BIN)/marina manifests $(SPEC)
+	$(BIN)/marina manifests '$(SPEC)'
 
 simulate: setup  ## how the autoscaler follows traffic, without a cluster (SPEC=FILE ARGS='--step 2.2')
-	$(BIN)/marina simulate $(SPEC) $(ARGS)
+	$(BIN)/marina simulate '$(SPEC)' $(ARGS)
 
 verify: setup  ## whether manifests will work, without a cluster       (SPEC=FILE, or ARGS='--dir DIR')
-	$(BIN)/marina verify $(SPEC) $(ARGS)
+	$(BIN)/marina verify '$(SPEC)' $(ARGS)
 
 deploy: setup  ## into a cluster, until it serves             (SPEC=FILE CONTEXT=C)
-	$(BIN)/marina deploy $(SPEC) $(if $(CONTEXT),--context $(CONTEXT))
+	$(BIN)/marina deploy '$(SPEC)' $(if $(CONTEXT),--context '$(CONTEXT)')
 
 rollback: setup  ## back to the revision that ran before        (SPEC=FILE CONTEXT=C)
-	$(BIN)/marina rollback $(SPEC) $(if $(CONTEXT),--context $(CONTEXT))
+	$(BIN)/marina rollback '$(SPEC)' $(if $(CONTEXT),--context '$(CONTEXT)')
 
 image: setup  ## a container image of the package                  (SPEC=FILE ARGS=--push)
-	$(BIN)/marina image $(SPEC) $(ARGS)
+	$(BIN)/marina image '$(SPEC)' $(ARGS)
 
 image-cuda: setup  ## the CUDA image, the model mounted at run time       (SPEC=FILE)
-	$(BIN)/marina image $(SPEC) --target cuda --model-at-runtime $(ARGS)
+	$(BIN)/marina image '$(SPEC)' --target cuda --model-at-runtime $(ARGS)
 
 wheels: setup  ## what an image is installed from, for builds without an index (EXTRA=serve)
 	$(BIN)/python docker/install.py download $(or $(EXTRA),serve) build/wheels
@@ -146,7 +146,7 @@ bench-clients: setup  ## what the load test and guidellm measure of the same ser
 	$(BIN)/python tests/bench/text/bench_clients.py $(ARGS)
 
 check-vllm: setup  ## our program around a real vLLM               (VLLM_PYTHON=FILE, a Python that has it)
-	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/pytest --quiet -rs tests/handlers/generation/test_generation_vllm_real.py
+	VLLM_PYTHON='$(VLLM_PYTHON)' $(BIN)/pytest --quiet -rs tests/handlers/generation/test_generation_vllm_real.py
 
 bench-generator: setup  ## what the load generator can send, with wrk beside it
 	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py
@@ -154,7 +154,7 @@ bench-generator: setup  ## what the load generator can send, with wrk beside it
 smoke: setup  ## the wheel with its own dependencies alone starts
 	rm -rf build/smoke && $(PYTHON) -m venv build/smoke
 	build/smoke/bin/pip install --quiet --constraint constraints.txt .
-	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check ../$(SPEC) >/dev/null
+	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check '../$(SPEC)' >/dev/null
 	build/smoke/bin/marina check --fields | diff - build/smoke/share/doc/marina/01-spec.md
 	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q 'hint: ../bin/marina init mine' error
 	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
@@ -179,7 +179,7 @@ jar: setup  ## compile the door in front of TorchServe again (a JDK 17)
 	$(BIN)/python -m server.java.make_class_archive
 
 pictures: setup  ## the README's pictures, drawn or taken of real pages (SPEC=FILE)
-	$(BIN)/python docs/pictures/make.py $(SPEC) $(ARGS)
+	$(BIN)/python docs/pictures/make.py '$(SPEC)' $(ARGS)
 
 golden: setup  ## write the golden files and docs/01-spec.md again
 	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/test_k8s_golden.py tests/k8s/test_k8s_verify.py

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
-from marina.terminal import localised
+from marina.terminal import commands_text, localised, place_options
 
 
 def add_verbs(verbs: Any) -> None:
@@ -78,7 +79,7 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s import check_evidence, diff_folder, make_plan, suggested_command, summary_text, write_format
+    from k8s import check_evidence, diff_folder, make_plan, next_steps, summary_text, write_format
 
     # Manifests are made from the spec and the build folder; the model's sources need not be on this machine.
     spec = load_spec(options.spec, files=False)
@@ -91,9 +92,9 @@ def manifests(options: argparse.Namespace) -> int:
             print_json([difference.to_data() for difference in differing])
         elif differing:
             print("\n".join(difference.diff for difference in differing))
-            command = f"{suggested_command('manifests', spec, options.out)} --format {options.format}"
+            command = localised(f"marina manifests {options.spec} --format {options.format}", options)
             count = "1 file differs" if len(differing) == 1 else f"{len(differing)} files differ"
-            print(f"{count}: {localised(command, options.spec)}")
+            print(f"{count}: {command}")
         else:
             print(f"{options.check}: the same as rendered from the spec")
         return 1 if differing else 0
@@ -102,8 +103,9 @@ def manifests(options: argparse.Namespace) -> int:
         print_json(written.to_data())
         return 0
     for note in written.notes:
-        progress.say(f"note: {note.text}\n  {note.hint}")
-    print(summary_text(written, spec, options.format))
+        progress.say(localised(f"note: {note.text}\n  {note.hint}", options))
+    print(summary_text(written, options.format))
+    print(commands_text(next_steps(written, spec, options.format), options))
     return 0
 
 
@@ -147,7 +149,8 @@ def deploy(options: argparse.Namespace) -> int:
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
     cluster = k8s.connect(options.context, options.kubeconfig)
-    placement = k8s.Placement(cluster, spec.name, spec.kubernetes.namespace, str(options.spec))
+    typed = " ".join([quote(str(options.spec)), *place_options("deploy", options)])
+    placement = k8s.Placement(cluster, spec.name, spec.kubernetes.namespace, typed)
     how = k8s.RolloutOptions(
         timeout_s=options.timeout,
         force=options.force_conflicts,
@@ -198,8 +201,8 @@ def _placement(options: argparse.Namespace) -> Any:
     else:
         name, namespace = load_name(options.spec)
     namespace = options.namespace or namespace
-    typed += f" -n {namespace}" if options.namespace else ""
-    return k8s.Placement(k8s.connect(options.context, options.kubeconfig), name, namespace, typed)
+    words = [quote(typed), *([f"-n {namespace}"] if options.namespace else []), *place_options("status", options)]
+    return k8s.Placement(k8s.connect(options.context, options.kubeconfig), name, namespace, " ".join(words))
 
 
 def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:
@@ -212,7 +215,7 @@ def _print_record(options: argparse.Namespace, record: Any) -> int:
     if options.json:
         print_json(record.to_data())
     else:
-        print(record.to_text())
+        print(localised(record.to_text(), options))
     return int(record.exit_code)
 
 

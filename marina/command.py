@@ -6,7 +6,6 @@ import argparse
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
@@ -53,7 +52,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         if options.json:
             print_json(_error_record(err))
         else:
-            print(coloured(localised(f"error: {err}", _typed_spec(options)), sys.stderr), file=sys.stderr)
+            print(coloured(localised(f"error: {err}", options), sys.stderr), file=sys.stderr)
         return err.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -63,12 +62,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         traceback.print_exc()
         print("this is a defect of marina: please report it, with the lines above", file=sys.stderr)
         return DEFECT
-
-
-def _typed_spec(options: argparse.Namespace) -> Path | None:
-    """The spec that the user typed, if the verb takes one."""
-    spec = getattr(options, "spec", None)
-    return None if spec == DEFAULT_SPEC else spec
 
 
 def _run(options: argparse.Namespace) -> int:

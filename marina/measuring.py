@@ -71,7 +71,7 @@ def loadtest(options: argparse.Namespace) -> int:
         print(verdict_text(outcome))
         print(f"report {options.out / spec.name / 'verdict.html'}")
         if step := next_step(outcome, options.out / spec.name, _target_arguments(options)):
-            print(localised(f"hint: {step}", options.spec))
+            print(localised(f"hint: {step}", options))
     return INTERRUPTED if outcome.interrupted else outcome.verdict.exit_code
 
 

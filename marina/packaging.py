@@ -116,7 +116,7 @@ def package(options: argparse.Namespace) -> int:
         print(f"{options.out / spec.name / packaged.mar}  {packaged.bytes / 1e6:.1f} MB  sha256 {packaged.sha256}")
         print(f"agreement {packaged.record.agreement.text}")
         if options.quick:
-            command = localised(f"marina package {options.spec}", options.spec)
+            command = localised(f"marina package {options.spec}", options)
             print(f"for a first look only: not compiled, so slower; before you deploy, run `{command}`")
     return 0
 

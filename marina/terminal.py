@@ -9,8 +9,11 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
+
+from marina.arguments import BUILD, DEFAULT_SPEC
 
 _RED, _GREEN, _YELLOW, _CYAN = 31, 32, 33, 36
 _COLOURS = {
@@ -24,6 +27,10 @@ _COLOURS = {
     "DAMAGED": _RED,
     "CODE": _YELLOW,
 }
+_CLUSTER_VERBS = ("deploy", "rollback", "status", "delete")
+_FILE_VERBS = ("package", "serve", "loadtest", "calibrate", "compare", "image", "manifests", "simulate", "verify")
+# The options that say where things are, and the verbs that take each.
+PLACES = {"out": (*_FILE_VERBS, *_CLUSTER_VERBS), "context": _CLUSTER_VERBS, "kubeconfig": _CLUSTER_VERBS}
 _WORD = re.compile(rf"^({'|'.join(map(re.escape, sorted(_COLOURS, key=len, reverse=True)))})(?=\s|$)", re.MULTILINE)
 
 
@@ -82,20 +89,40 @@ def marina_command() -> str:
     return shlex.quote(short_path(program))
 
 
-def localised(text: str, spec: object = None) -> str:
-    """The text with its `marina` commands as they work here; those in a hint or at the beginning of a line are changed,
-    and `SPEC` becomes the spec that the user typed."""
+def localised(text: str, options: argparse.Namespace | None = None) -> str:
+    """The text with its `marina` commands as they work here; those in a hint or at the beginning of a line are changed.
+    With the options that the user typed, `SPEC` becomes the spec, and options that say where things are follow it."""
     return re.sub(
-        r"(?m)^((?:hint:)?\s*)marina (?=[a-z-])(.*)$",
-        lambda match: f"{match[1]}{marina_command()} {match[2] if spec is None else _with_spec(str(spec), match[2])}",
+        r"(?m)^(\s*(?:(?:hint|next):)?\s*)marina (?=[a-z-])(.*)$",
+        lambda match: f"{match[1]}{marina_command()} {match[2] if options is None else _as_typed(match[2], options)}",
         text,
     )
 
 
-def _with_spec(spec: str, words: str) -> str:
-    """The words of a command with the spec in place of `SPEC`, quoted for a shell."""
-    named = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
-    return re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), named)
+def _as_typed(words: str, options: argparse.Namespace) -> str:
+    """The words of a command with the spec and the places that the user typed, quoted for a shell."""
+    spec = str(getattr(options, "spec", DEFAULT_SPEC))
+    if spec != str(DEFAULT_SPEC):
+        words = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
+    words = re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), words)
+    command = re.match(rf"([a-z]+) (?:SPEC|{re.escape(shlex.quote(spec))})(?![^\s,;])", words)
+    if command is None:
+        return words
+    places = [place for place in place_options(command[1], options) if place.split()[0] not in words]
+    return " ".join([command[0], *places]) + words[command.end() :]
+
+
+def place_options(verb: str, options: argparse.Namespace) -> list[str]:
+    """The typed options that say where the files and the cluster of a verb are, quoted for a shell."""
+    given = {name: getattr(options, name, None) for name, verbs in PLACES.items() if verb in verbs}
+    return [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value not in (None, BUILD)]
+
+
+def commands_text(commands: Sequence[tuple[str, str]], options: argparse.Namespace | None = None) -> str:
+    """Commands to type next as a table, each with what it does."""
+    shown = [(localised(command, options), text) for command, text in commands]
+    width = min(72, max(len(command) for command, _ in shown))
+    return "\n".join(["next", *(f"  {command:<{width}}  # {text}" for command, text in shown)])
 
 
 def short_path(program: Path) -> str:

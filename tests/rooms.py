@@ -2,7 +2,6 @@
 
 import ast
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,19 +23,49 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def imports(file: Path) -> Iterator[Import]:
+@functools.cache
+def imports(root: Path, file: Path) -> list[Import]:
     """Every import of a file, wherever it stands; of a module imported whole, also what is used of it."""
-    tree = parsed(file)
-    whole = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            whole |= {alias.asname or alias.name for alias in node.names}
-            yield from (Import(alias.name, "", node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (Import(node.module, alias.name, node.lineno) for alias in node.names)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in whole:
-            yield Import(node.value.id, node.attr, node.lineno)
+    package = file.relative_to(root).parts[:-1]
+    statements, modules = list[Import](), dict[str, str]()  # and the names in this file that are modules
+    for node in ast.walk(parsed(file)):
+        match node:
+            case ast.Import(names):
+                for alias in names:
+                    statements.append(Import(alias.name, "", node.lineno))
+                    top = alias.name.partition(".")[0]
+                    modules[alias.asname or top] = alias.name if alias.asname else top
+            case ast.ImportFrom(name, names, level):
+                above = package[: len(package) + 1 - level] if level else ()
+                module = ".".join([*above, *([name] if name else [])])
+                for alias in names:
+                    statements.append(Import(module, alias.name, node.lineno))
+                    if _is_package(root, whole := f"{module}.{alias.name}"):
+                        modules[alias.asname or alias.name] = whole
+            case ast.Call(ast.Name("__import__" | "import_module"), [ast.Constant(str(name)), *_]):
+                statements.append(Import(name, "", node.lineno))
+            case ast.Call(ast.Attribute(_, "import_module"), [ast.Constant(str(name)), *_]):
+                statements.append(Import(name, "", node.lineno))
+    used = [node for node in ast.walk(parsed(file)) if isinstance(node, ast.Attribute)]
+    return statements + [
+        Import(module, node.attr, node.lineno)
+        for node in used
+        if (module := _module(root, node.value, modules)) and not _is_package(root, f"{module}.{node.attr}")
+    ]
+
+
+def _module(root: Path, node: ast.expr, modules: dict[str, str]) -> str:
+    """The module that an expression is, such as `house.cellar`; empty if it is none."""
+    if isinstance(node, ast.Name):
+        return modules.get(node.id, "")
+    if isinstance(node, ast.Attribute) and (parent := _module(root, node.value, modules)):
+        return whole if _is_package(root, whole := f"{parent}.{node.attr}") else ""
+    return ""
+
+
+@functools.cache
+def _is_package(root: Path, module: str) -> bool:
+    return root.joinpath(*module.split("."), "__init__.py").is_file()
 
 
 def face(folder: Path) -> set[str]:
@@ -57,7 +86,7 @@ def trespasses(root: Path, rooms: Rooms, packages: list[str], annexes: Rooms | N
         for package in packages
         for file in sorted((root / package).rglob("*.py"))
         if "examples" not in file.parts
-        for each in imports(file)
+        for each in imports(root, file)
         if (reason := _reason(root, rooms, annexes or {}, file.relative_to(root).parts, each))
     ]
 

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from rooms import Rooms, face, parsed, trespasses
+from rooms import Rooms, face, imports, parsed, trespasses
 
 ROOT = Path(__file__).parent.parent
 OURS = {"archiver", "config", "handlers", "k8s", "loadtest", "server"}
@@ -23,14 +23,7 @@ WITHOUT_TORCH = OURS - {"archiver", "handlers"}
 
 
 def imported(file: Path) -> set[str]:
-    packages = set()
-    for node in ast.walk(parsed(file)):
-        if isinstance(node, ast.Import):
-            packages |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{file}: relative import"
-            packages.add(node.module.partition(".")[0])
-    return packages
+    return {each.module.partition(".")[0] for each in imports(ROOT, file)}
 
 
 def modules(package: str) -> list[Path]:
@@ -150,6 +143,26 @@ IMPORTS = {
         "from house.cellar import rat",
         "house/attic/a.py:1: imports `rat`, which is not in the face of `house.cellar`",
     ),
+    "a name that is not in the face, by another name of the room": (
+        "house/attic/a.py",
+        "import house.cellar as below\nbelow.rat",
+        "house/attic/a.py:2: imports `rat`, which is not in the face of `house.cellar`",
+    ),
+    "a name that is not in the face, by its full name": (
+        "house/attic/a.py",
+        "import house.cellar\nhouse.cellar.rat(house.cellar.bottle)",
+        "house/attic/a.py:2: imports `rat`, which is not in the face of `house.cellar`",
+    ),
+    "against the order, with dots": (
+        "house/cellar/a.py",
+        "from ..attic import trunk",
+        "house/cellar/a.py:1: `cellar` imports `attic`, which comes after it",
+    ),
+    "against the order, when the program runs": (
+        "house/cellar/a.py",
+        "from importlib import import_module\nimport_module('house.attic')",
+        "house/cellar/a.py:2: `cellar` imports `attic`, which comes after it",
+    ),
     "past the face": (
         "house/attic/a.py",
         "from house.cellar.rack import bottle",
@@ -177,6 +190,11 @@ IMPORTS = {
         "market/a.py",
         "from market.hall.cupboard import mouse",
         "market/a.py:1: imports `market.hall.cupboard`, past the face of `market.hall`",
+    ),
+    "a name that is not in the face of an annex, by the annex": (
+        "market/a.py",
+        "from market import hall\nhall.mouse",
+        "market/a.py:2: imports `mouse`, which is not in the face of `market.hall`",
     ),
     "a name that is not in the face of an annex": (
         "street/a.py",

@@ -25,7 +25,7 @@ from handlers.generation.answers import AnswerWriter, VerbatimWriter
 from handlers.generation.engines import make_engine
 from handlers.generation.engines.network import vocabulary_size
 from handlers.generation.forwarding import ForwardedAnswer
-from handlers.generation.grammars import GrammarRefused, Grammars, with_bounded_spaces
+from handlers.generation.grammars import GrammarRefused, Grammars, with_options
 from handlers.generation.loop import EngineFailed, EngineLoop, Waitable, end_worker
 from handlers.generation.metrics import TextMetrics
 from handlers.generation.open_requests import (
@@ -227,7 +227,7 @@ class TextHandler:
         except GrammarRefused as err:
             text = f"`response_format`: this schema cannot be enforced: {err}"
             raise RequestRefused(text, param="response_format") from err
-        schema = with_bounded_spaces(request.parameters.schema or "{}")
+        schema = with_options(request.parameters.schema or "{}")
         sampling = replace(request.task.sampling, grammar=grammar, schema=schema)
         return self._submit(replace(request, task=replace(request.task, sampling=sampling)), waiting.recording)
 

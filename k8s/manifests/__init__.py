@@ -9,7 +9,7 @@ from k8s.manifests.notes import patch_notes
 from k8s.manifests.objects import ADDONS, Files, render_objects
 from k8s.manifests.plan import Plan, make_plan
 from k8s.manifests.pod import container_security, pod_security, pull_secrets
-from k8s.manifests.summary import suggested_command, summary_text
+from k8s.manifests.summary import next_steps, summary_text
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import (
     MANIFESTS_FOLDER,
@@ -43,6 +43,7 @@ __all__ = [
     "load_objects",
     "make_plan",
     "manifest_texts",
+    "next_steps",
     "override_evidence",
     "patch_notes",
     "plain",
@@ -51,7 +52,6 @@ __all__ = [
     "read_load_image",
     "render_objects",
     "replace_folder",
-    "suggested_command",
     "summary_text",
     "to_yaml",
     "write_manifests",

@@ -10,7 +10,7 @@ from k8s.manifests.objects import ADDONS
 from k8s.manifests.writing import WrittenFiles
 
 
-def summary_text(written: WrittenFiles, spec: Spec, output_format: str) -> str:
+def summary_text(written: WrittenFiles, output_format: str) -> str:
     """The summary for a person; `output_format` is the value of `--format`."""
     lines = [f"{written.folder}  {written.image}"]
     lines += [f"  {name:<29} {', '.join(objects)}" for name, objects in written.files.items()]
@@ -18,18 +18,20 @@ def summary_text(written: WrittenFiles, spec: Spec, output_format: str) -> str:
         widest = max(len(number.value) for number in written.derived)
         lines += ["derived"]
         lines += [f"  {number.name:<29} {number.value:<{widest}}  {number.reason}" for number in written.derived]
-        steps = _for_objects(written, spec)
-    else:
-        steps = _for_helm(written, spec) if output_format == "helm" else _for_kserve(written)
-    width = min(72, max(len(command) for command, _ in steps))
-    return "\n".join([*lines, "next", *(f"  {command:<{width}}  # {text}" for command, text in steps)])
+    return "\n".join(lines)
+
+
+def next_steps(written: WrittenFiles, spec: Spec, output_format: str) -> list[tuple[str, str]]:
+    """The commands to type next, each with what it does."""
+    if output_format in ("files", "single"):
+        return _for_objects(written, spec)
+    return _for_helm(written, spec) if output_format == "helm" else _for_kserve(written)
 
 
 def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
-    out = written.folder.parents[1]
     steps = [
-        (suggested_command("verify", spec, out), "checks them, without a cluster"),
-        (suggested_command("deploy", spec, out), "applies them, proves that they serve, or rolls back"),
+        (f"marina verify {spec.file}", "checks them, without a cluster"),
+        (f"marina deploy {spec.file}", "applies them, proves that they serve, or rolls back"),
         (f"kubectl apply --server-side -f {quote(str(written.folder))}", "by hand; -k does the same"),
     ]
     folders = dict.fromkeys(str(Path(name).parent) for name in written.files if "/" in name)
@@ -43,11 +45,6 @@ def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
         where = spec.kubernetes.monitoring.namespace
         steps.append((f"{install} -n {where} -f {quote(str(values))}", "once per cluster"))
     return steps
-
-
-def suggested_command(verb: str, spec: Spec, out: Path) -> str:
-    """The verb with this spec, and with the folder of its files if that is not the default."""
-    return f"marina {verb} {quote(str(spec.file))}" + ("" if out == Path("build") else f" --out {quote(str(out))}")
 
 
 def _for_helm(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 from config.errors import MarinaError, Refused, ToolMissing
 from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_json
 from marina.cleanup import cleanup_on_exit
-from marina.terminal import localised
+from marina.terminal import commands_text
 
 # A busy machine may need several runs for a verdict, but a demo should not take for ever.
 _WARMUP_S, _LONGEST_S = 3.0, 120.0
@@ -50,10 +50,8 @@ def demo(options: argparse.Namespace) -> int:
     if options.json:
         print_json(record | {"took_s": took_s})
     else:
-        print(f"\nreport {options.out / record['name'] / 'verdict.html'}, after {took_s:.0f} s\n\nnext")
-        commands = _next_commands(options.spec, options.out)
-        width = max(len(localised(command)) for command, _ in commands)
-        print("\n".join(f"  {localised(command):<{width}}  # {text}" for command, text in commands))
+        print(f"\nreport {options.out / record['name'] / 'verdict.html'}, after {took_s:.0f} s\n")
+        print(commands_text(_next_commands(options.spec, options.out)))
     return 0
 
 

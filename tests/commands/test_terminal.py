@@ -16,8 +16,9 @@ from tools import needs
 
 import marina
 from config.errors import MarinaError
+from marina.arguments import BUILD, DEFAULT_SPEC
 from marina.command import parser
-from marina.terminal import coloured, completion, localised
+from marina.terminal import PLACES, coloured, completion, localised
 
 
 class Terminal(io.StringIO):
@@ -189,7 +190,32 @@ def test_the_spec_of_a_command_is_the_one_that_was_typed_as_a_shell_reads_it(
     text: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest"])
-    assert localised(text, Path("my models/spec.yaml")) == shown
+    assert localised(text, argparse.Namespace(spec=Path("my models/spec.yaml"))) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hint: marina package SPEC", "hint: marina package SPEC --out 'a b'"),
+        ("hint: marina serve SPEC, or wait", "hint: marina serve SPEC --out 'a b', or wait"),
+        ("  next: marina status SPEC", "  next: marina status SPEC --out 'a b' --context production"),
+        ("hint: marina delete SPEC --context other", "hint: marina delete SPEC --out 'a b' --context other"),
+        ("hint: marina check SPEC", "hint: marina check SPEC"),
+        ("hint: marina verify --explain image-digest", "hint: marina verify --explain image-digest"),
+    ],
+)
+def test_a_command_names_the_folder_and_the_cluster_that_were_typed(
+    text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    typed = argparse.Namespace(spec=DEFAULT_SPEC, out=Path("a b"), context="production", kubeconfig=None)
+    assert localised(text, typed) == shown
+    assert localised(text, argparse.Namespace(spec=DEFAULT_SPEC, out=BUILD, context=None)) == text
+
+
+@pytest.mark.parametrize(("option", "verb"), [(option, verb) for option in PLACES for verb in PLACES[option]])
+def test_every_verb_takes_the_options_that_commands_name(option: str, verb: str) -> None:
+    assert vars(parser().parse_args([verb, "x", f"--{option}", "y"]))[option] in ("y", Path("y"))
 
 
 def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(

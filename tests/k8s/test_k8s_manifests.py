@@ -268,7 +268,13 @@ def test_the_verb_as_json_has_files_notes_and_derived_numbers(
 def test_the_docs_show_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)])
     out, err = capsys.readouterr()
-    printed = (out + err).replace(f"{tmp_path}/", "build/").replace(f"{ROOT}/", "").splitlines()
+    printed = (
+        (out + err)
+        .replace(f" --out {tmp_path}", "")
+        .replace(f"{tmp_path}/", "build/")
+        .replace(f"{ROOT}/", "")
+        .splitlines()
+    )
     page = (ROOT / "docs/07-manifests.md").read_text(encoding="utf-8")
     block = page.partition("$ marina manifests\n")[2].partition("```")[0]
     assert [line for line in block.splitlines() if line.strip() != "…" and line not in printed] == []

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from handlers.generation.grammars.trial import SPACE
+from handlers.generation.grammars.trial import OPTIONS
 from handlers.generation.refusals import RequestRefused, quote_choice, wrong_value
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -33,9 +33,9 @@ def read_schema(wanted: object) -> str | None:
     return '{"type":"object"}' if kind == "json_object" else _schema(wanted.get("json_schema"))
 
 
-def with_bounded_spaces(schema: str) -> str:
-    """The schema with the limit on spaces in it, for an engine that makes its own grammar with the same library."""
-    return orjson.dumps({"x-guidance": {"whitespace_pattern": SPACE}} | orjson.loads(schema)).decode()
+def with_options(schema: str) -> str:
+    """The schema with our options in it, for an engine that makes its own grammar with the same library."""
+    return orjson.dumps({"x-guidance": OPTIONS} | orjson.loads(schema)).decode()
 
 
 def _schema(given: object) -> str:
@@ -63,19 +63,29 @@ def _schema(given: object) -> str:
         ) from err
     if len(text) > _MAX_BYTES:
         raise RequestRefused(f"`{where}.schema`: got {len(text)} bytes, allowed: {_MAX_BYTES}", param=f"{where}.schema")
-    if _is_rounded(schema):
-        reason = "a number in `const` or `enum` is over 2**53, so it would be rounded"
+    if reason := _not_enforced(schema):
         raise RequestRefused(f"`{where}.schema`: {reason}", param=f"{where}.schema")
     return text.decode()
 
 
-def _is_rounded(part: object, *, is_value: bool = False) -> bool:
-    """Whether a part of a schema has a value to be written that is a number too large to be exact."""
-    if isinstance(part, Mapping):
-        return any(_is_rounded(value, is_value=is_value or name in ("const", "enum")) for name, value in part.items())
+def _not_enforced(part: object, *, is_value: bool = False) -> str:
+    """What the library would take without enforcing it, in any part of a schema; empty if there is nothing. `is_value`:
+    the part is a value to be written."""
+    if is_value and isinstance(part, int | float) and abs(part) > _LARGEST_EXACT:
+        return "a number in `const` or `enum` is over 2**53, so it would be rounded"
     if isinstance(part, list):
-        return any(_is_rounded(value, is_value=is_value) for value in part)
-    return is_value and isinstance(part, int | float) and abs(part) > _LARGEST_EXACT
+        return next(filter(None, (_not_enforced(item, is_value=is_value) for item in part)), "")
+    if not isinstance(part, Mapping):
+        return ""
+    if not is_value and _may_repeat_names(part):
+        return "`minProperties` asks for several properties without names, and an answer could repeat the same name"
+    inner = (_not_enforced(value, is_value=is_value or name in ("const", "enum")) for name, value in part.items())
+    return next(filter(None, inner), "")
+
+
+def _may_repeat_names(schema: Mapping[str, object]) -> bool:
+    least, required = schema.get("minProperties"), schema.get("required")
+    return isinstance(least, int) and least > 1 + (len(required) if isinstance(required, list) else 0)
 
 
 def _check_keys(given: Mapping[str, object], allowed: set[str], where: str) -> None:

@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import sys
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -21,8 +22,12 @@ _MAX_BYTES = 16 << 20
 _TOO_MUCH = f"it takes more than {LONGEST_S} s, or too much memory, to compile it"
 # How many tokens of an answer are tried.
 _STEPS = 24
-# The white space between the parts of an answer; without a limit a model may write spaces up to `max_tokens`.
-SPACE = r"[\x20\x0A\x0D\x09]{0,12}"
+OPTIONS: Any = {
+    # The white space between the parts of an answer; without a limit a model may write spaces up to `max_tokens`.
+    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,12}",
+    # Without `\\u`, by which a property could have the name of another one, and a text could be no Unicode.
+    "json_allowed_escapes": 'nrbtf\\"',
+}
 # Limits on the search for one token's successors, some milliseconds each, so that no step waits longer.
 _LIMITS = LLParserLimits(step_lexer_fuel=100_000, step_max_items=50_000, max_lexer_states=20_000)
 
@@ -39,7 +44,7 @@ def read_tokenizer(file: str, ends: list[int]) -> LLTokenizer:
 
 def compile_schema(tokenizer: LLTokenizer, schema: str) -> LLMatcher:
     """Raises ValueError with the reason if the schema cannot be enforced."""
-    grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": SPACE})
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides=OPTIONS)
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if reason := matcher.get_error() or " ".join(matcher.get_grammar_warnings()):
         raise ValueError(main_line(reason))

@@ -178,6 +178,7 @@ REFUSED: dict[str, object] = {
     "a long schema": form({"enum": ["x" * 70_000]}),
     "a number that is not exact as a float": form({"anyOf": [{"enum": [{"id": [2**53 + 1]}]}]}),
     "a number of more than 64 bits": form({"properties": {"id": {"const": 1e20}}}),
+    "properties that could all have one name": form({"items": {"required": ["a"], "minProperties": 3}}),
 }
 
 
@@ -195,6 +196,8 @@ def test_every_response_format_of_openai_becomes_a_schema() -> None:
     assert json.loads(read_schema(form(BOAT, strict=True, description="a boat")) or "") == BOAT
     bounds = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1, "enum": [2**53, -(2**53)]}
     assert json.loads(read_schema(form(bounds)) or "") == bounds
+    distinct = {"required": ["a"], "minProperties": 2, "const": {"minProperties": 9}}
+    assert json.loads(read_schema(form(distinct)) or "") == distinct
 
 
 NOT_ENFORCED: dict[str, Any] = {
@@ -243,6 +246,15 @@ def test_an_answer_matches_its_schema_whatever_the_scores(grammars: Grammars, sc
             tokens.append(sampler.choose(dice.normal(size=256).astype(np.float32))[0])
         assert sampler.is_over
         jsonschema.validate(json.loads(grammars._tokenizer.decode_str(tokens)), schema)
+
+
+def test_no_property_can_have_the_name_of_another_one_by_an_escape(grammars: Grammars) -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": {"const": 2}}
+    grammar = grammars.begin(grammars.compile(json.dumps(schema), lambda: None))
+    for letter in '{"\\':
+        assert grammar.allowed()[ord(letter) - ord("!")]
+        grammar.take(ord(letter) - ord("!"))
+    assert {chr(token + ord("!")) for token in np.flatnonzero(grammar.allowed())} == set('"\\bfnrt')
 
 
 def test_a_model_without_an_end_token_writes_every_token(grammars: Grammars) -> None:
