@@ -28,6 +28,7 @@ from config.errors import SourceError, listed, nearest
 from config.record import Lengths, Port
 from config.sections import Image, Tensor, Varying
 from config.spec import Spec
+from config.torchvision_models import model_error
 from handlers.networks import import_folders, import_source
 
 
@@ -60,25 +61,11 @@ def load_source(spec: Spec) -> Source:
 
 
 def _from_torchvision(spec: Spec, name: str) -> Source:
+    if wrong := model_error(name):
+        raise SourceError(f"{spec.file}: `model.source`: {wrong[0]}", hint=wrong[1])
     import_torchvision()
     from torchvision import models
 
-    names = models.list_models(module=models)
-    if name not in names and name in models.list_models():
-        built = f"torchvision.models.get_model('{name}', weights=None, weights_backbone=None)"
-        raise SourceError(
-            f"{spec.file}: `model.source`: torchvision's `{name}` does not classify pictures, so Marina "
-            "does not know how to read its input and write its answers",
-            hint=f"in model.py: `def build(): return {built}`, then `source: ./model.py:build`",
-        )
-    if name not in names:
-        close = nearest(name, names)
-        raise SourceError(
-            f"{spec.file}: `model.source`: torchvision has no model `{name}`",
-            hint=f"source: torchvision:{close}"
-            if close
-            else 'python -c "from torchvision import *; print(dir(models))"',
-        )
     choices = models.get_model_weights(name)
     weights = spec.model.weights or "random"
     chosen = choices.__members__.get(weights)

@@ -88,7 +88,11 @@ def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
     spec, broken = _validate(data, str(file), lines, problems)
     spec._file, spec._lines = file, lines
     for conflict in find_conflicts(spec, broken, files=files):
-        problems.append(_problem(str(file), lines, conflict.location, conflict.text, conflict.hint))
+        # The field may be a default that another one contradicts, in a section that is not in the file.
+        written = (field for field in conflict.read if field in lines)
+        place = conflict.location if conflict.location[:1] in lines else next(written, ())
+        line, field = line_of(lines, place), ".".join(map(str, conflict.location))
+        problems.append(Problem(str(file), line, field, conflict.text, conflict.hint))
     if problems:
         raise SpecError(problems)
     return spec

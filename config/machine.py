@@ -67,6 +67,12 @@ def memory_limit(groups: Path = _GROUPS) -> int | None:
     return int(text) if text.isdigit() and int(text) < _NO_LIMIT_BYTES else None
 
 
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """The feature flags of the first core, as Linux names them on x86 (`flags`) and on arm64 (`Features`)."""
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", kernel_text(cpuinfo), re.MULTILINE)
+    return set(flags[1].split()) if flags else set()
+
+
 def kernel_text(file: Path) -> str:
     """The text of a file in `/proc` or `/sys`; empty if it cannot be read."""
     try:

@@ -41,7 +41,7 @@ class Document(Part):
     model_config = ConfigDict(alias_generator=lambda name: name.rstrip("_"), populate_by_name=True)
 
     def to_data(self) -> dict[str, Any]:
-        """The record as JSON data, which `model_validate` reads back."""
+        """The record as JSON data."""
         return self.model_dump(mode="json", by_alias=True)
 
 

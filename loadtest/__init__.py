@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from loadtest.comparing import CompareOptions, Comparison, compare, compare_with_baseline, comparison_text
     from loadtest.judging import client_timeout_s, objective_of
     from loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
-    from loadtest.reporting import check_text
+    from loadtest.reporting import check_text, ms
     from loadtest.running import (
         RemoteServer,
         RunOptions,
@@ -70,6 +70,7 @@ __all__ = [
     "comparison_text",
     "evidence_text",
     "find_package",
+    "ms",
     "next_step",
     "objective_of",
     "packaged_request",

@@ -35,9 +35,10 @@ def add_verb(
     *examples: str,
     spec: bool = True,
     exit_codes: str = EXIT_CODES,
+    as_json: str = "the record",
 ) -> argparse.ArgumentParser:
     """Adds a verb, named after the function `run`, with the options --json and --quiet, and with examples in its help;
-    with `spec`, it takes a spec as an argument."""
+    with `spec`, it takes a spec as an argument. `as_json` is what --json prints."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         run.__name__,
         help=text,
@@ -48,7 +49,7 @@ def add_verb(
     if spec:
         shown = f"spec of the model (default: {DEFAULT_SPEC})"
         parser.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=DEFAULT_SPEC, help=shown)
-    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    parser.add_argument("--json", action="store_true", help=f"print {as_json} as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(run=run, parser=parser)
     return parser

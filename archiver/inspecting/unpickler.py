@@ -141,6 +141,9 @@ class _Machine:
         else:
             self._from_mark()
             self._need(1)
+        self._change_top()
+
+    def _change_top(self) -> None:
         if isinstance(self._stack[-1], Global):
             self.effects.calls.append(f"changes {self._stack[-1]}")
 
@@ -196,8 +199,7 @@ class _Machine:
         elif name == "BUILD":
             self._need(2)
             self._stack.pop()
-            if isinstance(self._stack[-1], Global):
-                self.effects.calls.append(f"changes {self._stack[-1]}")
+            self._change_top()
         elif name in _EXTENSIONS:
             self.effects.calls.append(BY_EXTENSION)
             self._stack.append(UNKNOWN)

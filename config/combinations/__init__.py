@@ -27,11 +27,12 @@ __all__ = ["Conflict", "find_conflicts", "find_warnings"]
 
 @dataclass(frozen=True)
 class Conflict:
-    """One broken rule: the location of the error, its text, and a hint."""
+    """One broken rule: the location of the error, its text, a hint, and the locations of all fields that it reads."""
 
     location: Location
     text: str
-    hint: str | None = None
+    hint: str | None
+    read: tuple[Location, ...]
 
 
 def find_conflicts(spec: Spec, broken: set[Location], *, files: bool) -> list[Conflict]:
@@ -44,9 +45,15 @@ def find_conflicts(spec: Spec, broken: set[Location], *, files: bool) -> list[Co
 
 def _broken_rules(rules: Table, spec: Spec, broken: set[Location]) -> list[Conflict]:
     applied = [
-        rule for fields, rule in rules if not any(_overlap(field, location) for field in fields for location in broken)
+        (tuple(tuple(field.split(".")) for field in fields), rule)
+        for fields, rule in rules
+        if not any(_overlap(field, location) for field in fields for location in broken)
     ]
-    return [Conflict(tuple(field.split(".")), text, hint) for rule in applied for field, text, hint in rule(spec)]
+    return [
+        Conflict(tuple(field.split(".")), text, hint, read)
+        for read, rule in applied
+        for field, text, hint in rule(spec)
+    ]
 
 
 def _overlap(field: str, location: Location) -> bool:

@@ -11,7 +11,7 @@ from config.combinations.rule import FILES, FORMS, Conflicts, rule
 from config.errors import listed, nearest
 from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
-from config.torchvision_models import unknown_model_error
+from config.torchvision_models import model_error
 
 HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
@@ -126,8 +126,8 @@ def _calibration_exists(spec: Spec) -> Conflicts:
 
 @rule("model.source", into=FILES)
 def _torchvision_has_the_model(spec: Spec) -> Conflicts:
-    if spec.model.from_torchvision and (unknown := unknown_model_error(spec.model.source.removeprefix("torchvision:"))):
-        yield "model.source", *unknown
+    if spec.model.from_torchvision and (wrong := model_error(spec.model.source.removeprefix("torchvision:"))):
+        yield "model.source", *wrong
 
 
 def _hint_for_missing(spec: Spec, field: str, file: str) -> str:

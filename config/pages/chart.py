@@ -103,7 +103,7 @@ class Chart:
         for value, text in reversed(self.x.ticks):
             width = _LETTER * len(text)
             left = self.x_of(value) - width * {"start": 0, "middle": 0.5, "end": 1}[self.anchor(value)]
-            if left + width < next_left:
+            if left + width + _LETTER <= next_left:
                 shown, next_left = [(value, text), *shown], left
         return shown
 

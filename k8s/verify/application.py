@@ -69,6 +69,12 @@ def _holds(term: Place, labels: dict[str, str]) -> bool:
     }.get(term.at("operator").text, False)
 
 
+def target_ports(service: LocatedDocument) -> list[Place]:
+    """The fields in which a Service names the ports of its pods."""
+    ports = service.root.at("spec", "ports").items()
+    return [port.at("targetPort") if port.at("targetPort").given else port.at("port") for port in ports]
+
+
 def makes_pods(document: LocatedDocument) -> bool:
     """Whether a custom resource has a pod template in the same place as a Deployment, as Argo's Rollout does."""
     containers = document.root.at("spec", "template", "spec", "containers").items()
@@ -84,6 +90,13 @@ def startup_budget_s(container: Place) -> int | None:
         return None
     period, failures = probe.at("periodSeconds").number or 10, probe.at("failureThreshold").number or 3
     return (probe.at("initialDelaySeconds").number or 0) + period * failures
+
+
+def least_pods(scaler: LocatedDocument) -> tuple[int, Place]:
+    """The least number of pods that an autoscaler leaves, and the field that sets it. By default, KEDA scales to 0."""
+    name, default = ("minReplicaCount", 0) if scaler.kind == "ScaledObject" else ("minReplicas", 1)
+    field = scaler.root.at("spec", name)
+    return (default if field.number is None else field.number), field
 
 
 def _runs_torchserve(container: Place) -> bool:
@@ -318,14 +331,10 @@ class Application:
 
     def min_pods(self, workload: Workload) -> tuple[int, Place]:
         """The least number of pods that a workload has, and the field that sets it."""
-        scaler = self.scaler_of(workload)
-        if scaler is None:
-            field = workload.document.root.at("spec", "replicas")
-        else:
-            field = scaler.root.at("spec", "minReplicas" if scaler.kind != "ScaledObject" else "minReplicaCount")
-        # By default, KEDA scales to 0, everything else to 1.
-        default = 0 if scaler is not None and scaler.kind == "ScaledObject" else 1
-        return (default if field.number is None else field.number), field
+        if scaler := self.scaler_of(workload):
+            return least_pods(scaler)
+        replicas = workload.document.root.at("spec", "replicas")
+        return (1 if replicas.number is None else replicas.number), replicas
 
     def may_have_several(self, workload: Workload) -> bool:
         """Whether a workload can have more than one pod."""

@@ -57,7 +57,7 @@ def verify(
     progress = progress or Progress(quiet=True)
     violations: list[Violation] = []
     for version in scope.versions:
-        # Validation takes most of the time, so each version is a step of its own; the `schema` rule reads the cache.
+        # Validation takes most of the time, so each version is a step of its own; the `schema` rule then finds it done.
         with progress.step(f"Kubernetes {version}"):
             for document in application.documents:
                 application.schemas.mistakes(document, version)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -53,8 +53,6 @@ class Schemas:
 
     def __init__(self, documents: Iterable[LocatedDocument] = ()) -> None:
         self._custom = _shipped() | {key: schema for document in documents for key, schema in _defined(document)}
-        # By identity of the document, which the caller keeps alive.
-        self._cached: dict[tuple[int, str], list[SchemaMistake]] = {}
 
     def knows(self, document: LocatedDocument, version: str) -> bool:
         """Whether there is a schema for an object's kind in Kubernetes `version`."""
@@ -62,11 +60,8 @@ class Schemas:
 
     def mistakes(self, document: LocatedDocument, version: str) -> list[SchemaMistake]:
         """Every mistake in an object by the schemas of Kubernetes `version`; empty if it does not know the kind."""
-        key = (id(document), version)
-        if key not in self._cached:
-            custom = self._custom.get((document.kind, document.api_version))
-            self._cached[key] = _mistakes(_ByText(document.data), _ByText(custom), version)
-        return self._cached[key]
+        custom = self._custom.get((document.kind, document.api_version))
+        return _mistakes(_ByText(document.data), _ByText(custom), version)
 
     def custom_kinds(self) -> list[str]:
         """The kinds of custom resources that have a schema."""
@@ -86,7 +81,7 @@ class _ByText:
         return hash(self._text)
 
 
-@lru_cache(maxsize=4096)
+@cache
 def _mistakes(data: _ByText, custom: _ByText, version: str) -> list[SchemaMistake]:
     """The mistakes in an object, computed once for all that are equal: overlays repeat most of their objects."""
     validator = _validator_of(LocatedDocument(data.value, ""), custom.value, version)

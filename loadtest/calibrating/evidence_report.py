@@ -72,7 +72,7 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         LegendEntry("ink-one", "p50"),
         LegendEntry("ink-two", "p99"),
         LegendEntry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
-        LegendEntry("ink-soft dotted", "knee"),
+        *([LegendEntry("ink-soft dotted", "knee")] if evidence.knee else []),
     ]
     return Drawing(chart, "One dot per run, filled if the objective was missed; requests/s", legend)
 

@@ -72,17 +72,19 @@ class RateTrials:
             measured.append(self._run(rate, looks_s))
             verdict = judge(measured, self._objective)
             so_far_s = sum(run.asked_s for run in measured)
-            self._say(rate, verdict)
             early = decided_early(verdict, measured, self._objective)
             if early or not _may_decide_later(verdict) or so_far_s >= most_s:
                 return self._record(rate, measured, verdict, early)
+            self._say(rate, verdict)
             looks_s = min(so_far_s, most_s - so_far_s)
 
     def _record(
         self, rate: float, runs: list[Measurement], verdict: Verdict, early: VerdictStatus | None = None
     ) -> VerdictStatus:
         status = early or best_guess(verdict)
-        self.runs.append((pool(runs), verdict.model_copy(update={"status": status})))
+        judged = verdict.model_copy(update={"status": status})
+        self.runs.append((pool(runs), judged))
+        self._say(rate, judged)
         expected = {*GENERATOR_REASONS, UNDECIDED, TOO_FEW}
         # If the run itself is not trusted, its missed limits are not a problem of their own.
         others = [reason for reason in verdict.reasons or verdict.every_reason() if reason.id not in expected]
@@ -113,9 +115,7 @@ class RateTrials:
     def _long_run(self, rate: float, length_s: float) -> VerdictStatus:
         """Whether a rate is held, judged by a single run."""
         measured = [self._run(rate, length_s)]
-        verdict = judge(measured, self._objective)
-        self._say(rate, verdict)
-        return self._record(rate, measured, verdict)
+        return self._record(rate, measured, judge(measured, self._objective))
 
     def _exceeds_time(self, seconds: float) -> bool:
         """Whether that is more than `--max-duration` leaves."""

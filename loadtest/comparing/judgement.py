@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
 from loadtest.comparing.ratios import Ratio, ratio
 from loadtest.comparing.swaps import by_chance, late_line, more_late
-from loadtest.judging import P99_SHARE, UNDECIDED, Objective, Reason, VerdictStatus, worst_status
+from loadtest.judging import P99_SHARE, UNDECIDED, Objective, Reason, VerdictStatus, with_status, worst_status
 from loadtest.measuring import figure, merge_histograms, percent
 
 FEWEST_ROUNDS = 12
@@ -87,7 +87,7 @@ def judge_rounds(
     ]
     if against and against[0].id != _NO_ANSWERS:
         # The answers do not depend on whether the machine was disturbed.
-        figures = [value if value.figure == "answers" else _with(value, "INVALID") for value in figures]
+        figures = [value if value.figure == "answers" else with_status(value, "INVALID") for value in figures]
     statuses: list[VerdictStatus] = [value.status for value in figures] + (["INVALID"] if against else [])
     if ended:
         against, statuses = [ended[0], *against], [*statuses, ended[1]]
@@ -170,10 +170,12 @@ def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, u
     if fails:
         difference = f"{name} is {_share(quotient.value)} {'lower' if limit < 1 else 'higher'}"
         text = f"{difference}, certainly more than the allowed {_share(limit)}"
-        return _with(made, "FAIL", f"{name}-worse", text)
+        return with_status(made, "FAIL", f"{name}-worse", text)
     if not passes:
         text = f"the limit of {limit:.3g} lies inside the interval of {name}, {quotient.low:.3g} to {quotient.high:.3g}"
-        return _with(made, "INVALID", UNDECIDED, f"{text}: {_more(quotient, limit, len(old.rounds))} would decide")
+        return with_status(
+            made, "INVALID", UNDECIDED, f"{text}: {_more(quotient, limit, len(old.rounds))} would decide"
+        )
     return made
 
 
@@ -193,7 +195,7 @@ def _with_stalls(made: Figure, rounds: Sequence[Round], wrong: float) -> Figure:
         f"gave over {figure(line_ms)} ms, in {faster} rounds fewer"
     )
     if chance < wrong:
-        return _with(made, "FAIL", "stalls", f"{text}: certainly more than allowed")
+        return with_status(made, "FAIL", "stalls", f"{text}: certainly more than allowed")
     reason = Reason(id=UNDECIDED, text=f"{text}: {_CHANCE}")
     return made.model_copy(update={"status": "INVALID", "reasons": (*made.reasons, reason)})
 
@@ -219,8 +221,8 @@ def _errors(rounds: Sequence[Round], objective: Objective, wrong: float) -> list
         return [made]
     text = f"the new server fails {percent(after)} of the requests, the old one {percent(before)}"
     if by_chance([turns.new.failed - turns.old.failed for turns in rounds]) >= wrong:
-        return [_with(made, "INVALID", UNDECIDED, f"{text}: {_CHANCE}")]
-    return [_with(made, "FAIL", "errors-worse", f"{text}: more than the allowed {percent(limit)} on top")]
+        return [with_status(made, "INVALID", UNDECIDED, f"{text}: {_CHANCE}")]
+    return [with_status(made, "FAIL", "errors-worse", f"{text}: more than the allowed {percent(limit)} on top")]
 
 
 def _failed(turns: Sequence[Turn]) -> float:
@@ -237,12 +239,7 @@ def _answers(answers: AnswerCounts | None, agreement: float) -> list[Figure]:
         return [made]
     named = ", ".join(answers.differing)
     text = f"{answers.inputs - answers.same} of {answers.inputs} inputs are answered differently: {named}"
-    return [_with(made, "FAIL", "answers-differ", f"{text}; at least {percent(agreement)} must be the same")]
-
-
-def _with(made: Figure, status: VerdictStatus, reason: str = "", text: str = "") -> Figure:
-    reasons = (Reason(id=reason, text=text),) if reason else ()
-    return made.model_copy(update={"status": status, "reasons": reasons})
+    return [with_status(made, "FAIL", "answers-differ", f"{text}; at least {percent(agreement)} must be the same")]
 
 
 def ratios_text(figures: Sequence[Figure]) -> str:

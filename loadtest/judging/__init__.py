@@ -7,6 +7,7 @@ from loadtest.judging.certainty import (
     missed_clumps,
     samples_needed,
     slow_clumps,
+    with_status,
 )
 from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
@@ -92,5 +93,6 @@ __all__ = [
     "slow_clumps",
     "stream_figures",
     "with_costs",
+    "with_status",
     "worst_status",
 ]

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
+from config.record import Part
 from loadtest.judging import interval
 from loadtest.judging.interval import Counts
 from loadtest.judging.verdict import UNDECIDED, Check, Reason, VerdictStatus, interval_text, value_text
@@ -20,6 +22,7 @@ _WIDE_SHARE = 0.95
 # The tail of a queue falls at least exponentially: if no latency is over half a limit, fewer than 1 % exceed it.
 NONE_OVER_SHARE = 0.5
 _MOST_STATED = 1_000_000
+Judged = TypeVar("Judged", bound=Part)
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,8 @@ def _more(requests: float) -> str:
     return f"about {float(f'{max(requests, 100):.2g}'):,.0f} more requests"
 
 
-def with_status(check: Check, status: VerdictStatus, reason: str = "", text: str = "") -> Check:
-    """A copy of the check with this status, and with a reason for it if one is given."""
+def with_status(check: Judged, status: VerdictStatus, reason: str = "", text: str = "") -> Judged:
+    """A copy of the check, or of a compared figure, with this status, and with a reason for it if one is given."""
     reasons = (Reason(id=reason, text=text),) if reason else ()
     return check.model_copy(update={"status": status, "reasons": reasons})
 

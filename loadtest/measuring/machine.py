@@ -14,10 +14,11 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from config.machine import cpu_limit, kernel_text, memory_limit, visible_cores
+from config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, visible_cores
 from config.record import Part
 
 MB = 1_000_000
+# The instruction sets by which compilers and oneDNN choose code.
 _ISA = re.compile(r"avx\w*|amx_\w+|fma|f16c|bmi[12]|vaes|vpclmulqdq|gfni|asimd\w*|sve\w*|bf16|i8mm")
 
 
@@ -72,14 +73,8 @@ def this_machine(root: Path = Path("/")) -> Machine:
         memory_limit_bytes=memory_limit(groups),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        isa=_isa(cpuinfo),
+        isa=tuple(sorted(filter(_ISA.fullmatch, cpu_flags(root / "proc/cpuinfo")))),
     )
-
-
-def _isa(cpuinfo: str) -> tuple[str, ...]:
-    """The instruction sets by which compilers and oneDNN choose code, read from the first core."""
-    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return tuple(sorted(filter(_ISA.fullmatch, flags[1].split()))) if flags else ()
 
 
 def peak_memory(pid: int, proc: Path = Path("/proc")) -> PeakMemory:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from loadtest.measuring import GeneratorHealth, Second
+from loadtest.reporting.text import ms
 from loadtest.scheduling import Schedule
 
 
@@ -38,12 +39,8 @@ def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats:
     phase = "warm-up" if second <= schedule.warmup_s else f"{left:3.0f} s left"
     errors = ", ".join(f"{count} {name}" for name, count in ended.errors.items()) or "none"
     cpu, lag = max(beat.cpu for beat in beats), max(beat.loop_lag_ms for beat in beats)
+    p50, p99 = (ms(ended.response.percentile(share)) for share in (0.5, 0.99))
     return (
-        f"  {label}  {phase}  {ended.answered:,}/s  p50 {_ms(ended, 0.5)}  p99 {_ms(ended, 0.99)}  errors {errors}  "
+        f"  {label}  {phase}  {ended.answered:,}/s  p50 {p50}  p99 {p99}  errors {errors}  "
         f"generator {cpu:.0%} cpu, {lag:.0f} ms late"
     )
-
-
-def _ms(ended: Second, share: float) -> str:
-    value = ended.response.percentile(share)
-    return "-" if value is None else f"{value:.3g} ms"

@@ -116,7 +116,7 @@ class _Demo:
             self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> None:
-        from loadtest import RunOptions, TargetOptions, run_load_test
+        from loadtest import RunOptions, TargetOptions, ms, run_load_test
 
         rate = (spec.slo.throughput_rps if spec.slo else None) or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
@@ -128,8 +128,8 @@ class _Demo:
         self._say(_load_text(outcome, rate))
         if pieces := outcome.together.pieces:
             self._say(
-                f"answers come token by token: the first text after {_ms(pieces.ttft.p50)}, each further token "
-                f"after {_ms(pieces.tpot.p50)} (medians), {pieces.tokens_per_s:.0f} tokens/s"
+                f"answers come token by token: the first text after {ms(pieces.ttft.p50)}, each further token "
+                f"after {ms(pieces.tpot.p50)} (medians), {pieces.tokens_per_s:.0f} tokens/s"
             )
         self._stage = "verdict"
         self._record["verdict"] = outcome.verdict.model_dump(mode="json")
@@ -233,12 +233,14 @@ def _ask(url: str, name: str, out: Path) -> str:
 
 def _load_text(outcome: Any, rate: float) -> str:
     """What was sent and how it was answered, in all runs together: a verdict may have needed more than one."""
+    from loadtest import ms
+
     measured, count = outcome.together, len(outcome.runs)
     failed = sum(measured.measurement.errors.values())
     return (
         f"{measured.measurement.sent:,} requests at {rate:g}/s{f' in {count} runs' if count > 1 else ''}, open loop: "
-        f"{failed} {'error' if failed == 1 else 'errors'}, p50 {_ms(measured.response.p50)}, "
-        f"p99 {_ms(measured.response.p99)}"
+        f"{failed} {'error' if failed == 1 else 'errors'}, p50 {ms(measured.response.p50)}, "
+        f"p99 {ms(measured.response.p99)}"
     )
 
 
@@ -252,10 +254,6 @@ def _headroom(verdict: Any) -> str:
             left = f", {1 - check.measured / check.limit:.0%} to spare"
         parts.append(check_text(check) + left)
     return "; ".join(parts)
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g} ms"
 
 
 def _next_commands(spec: Path, out: Path) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -174,14 +173,11 @@ def _compiler() -> list[ProbeResult]:
 def _machine() -> list[ProbeResult]:
     from loadtest import this_machine
 
-    flags = re.search(
-        r"^(?:flags|Features)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
-    )
     known = {"AVX2": "avx2", "AVX-512": "avx512f", "VNNI": "avx512_vnni", "bf16": "avx512_bf16", "AMX": "amx_tile"}
-    present = set(flags[1].split()) if flags else set()
-    has = [name for name, flag in known.items() if flag in present]
-    text = f"{this_machine()}; {', '.join(has) or 'no AVX2'}"
-    if "VNNI" not in has and sys.platform == "linux" and "avx2" in present:
+    machine = this_machine()
+    has = [name for name, flag in known.items() if flag in machine.isa]
+    text = f"{machine}; {', '.join(has) or 'no AVX2'}"
+    if "VNNI" not in has and "AVX2" in has:
         return [ProbeResult("cpu", "note", text, "nothing, but int8 and bf16 gain little without VNNI")]
     return [ProbeResult("cpu", "ok", text)]
 

@@ -7,6 +7,7 @@ import html
 import json
 from typing import Any
 
+from config.pages import base_style
 from config.record import Port, Record
 from config.render import Ports
 from server.pages.pages import HTML
@@ -96,7 +97,8 @@ def start_page(record: Record, *, docs: bool, ports: Ports, pages: str) -> str:
     metadata = f'<a href="/v2/models/{name}">metadata</a> ' if pages else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><link rel="icon" href="data:,">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{base_style()}</style><main>'
         f"<h1>{name} {html.escape(record.version)}</h1>{try_it}{port_note}<ul>{rows}</ul>"
         f'<p>{metadata}<a href="{pages}/ready">ready</a> <a href="{pages}/metrics">metrics</a> '
-        f'<a href="{pages}/package">package</a></p></html>\n'
+        f'<a href="{pages}/package">package</a></p></main></html>\n'
     )

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from config.errors import listed
+from config.machine import cpu_flags
 from config.record import Record
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -26,7 +27,7 @@ def package_mismatches(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path
     installed, needed = _torch_version(), _without_build(key.torch)
     if installed != needed:
         points.append(f"torch {needed}, here {installed or 'none'}")
-    if key.device == "cpu" and (missing := set(key.isa) - _cpu_flags(cpuinfo)):
+    if key.device == "cpu" and (missing := set(key.isa) - cpu_flags(cpuinfo)):
         points.append(f"this CPU lacks {listed(missing)}")
     return points
 
@@ -40,11 +41,3 @@ def _torch_version() -> str | None:
 
 def _without_build(version: str) -> str:
     return version.partition("+")[0]
-
-
-def _cpu_flags(cpuinfo: Path) -> set[str]:
-    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()

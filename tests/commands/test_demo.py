@@ -113,6 +113,6 @@ def test_it_goes_on_only_after_a_pass(status: str, code: int, hinted: bool) -> N
 
 
 def test_a_demo_tells_what_was_sent_in_all_its_runs() -> None:
-    assert _load_text(PASSED, 200) == "2,000 requests at 200/s, open loop: 0 errors, p50 23 ms, p99 26 ms"
+    assert _load_text(PASSED, 200) == "2,000 requests at 200/s, open loop: 0 errors, p50 23.02 ms, p99 26 ms"
     text = _load_text(REPEATED, 200)
-    assert text == "6,000 requests at 200/s in 3 runs, open loop: 200 errors, p50 33.3 ms, p99 66 ms"
+    assert text == "6,000 requests at 200/s in 3 runs, open loop: 200 errors, p50 33.26 ms, p99 66 ms"

@@ -147,7 +147,7 @@ ERRORS: list[Any] = [
     pytest.param({"serving.workers": 2, "serving.threads": 2}, "spec.yaml:6: `serving.workers`: got 2 workers × 2 "
                  'threads = 4, but `kubernetes.resources.cpu` is 2\n\nhint: use fewer, or `cpu: "4"`',
                  id="more threads than cores"),
-    pytest.param({"serving.device": "cuda"}, "spec.yaml:1: `kubernetes.resources.gpu`: got 0, but `serving.device` is "
+    pytest.param({"serving.device": "cuda"}, "spec.yaml:6: `kubernetes.resources.gpu`: got 0, but `serving.device` is "
                  "`cuda`\n\nhint: gpu: 1", id="cuda without a GPU"),
     pytest.param({"kubernetes.resources.gpu": 1}, "spec.yaml:7: `kubernetes.resources.gpu`: got 1, but "
                  "`serving.device` "
@@ -159,6 +159,9 @@ ERRORS: list[Any] = [
     pytest.param({"serving.java_heap_mb": 1500, "kubernetes.resources.memory": "2Gi"},
                  "spec.yaml:6: `serving.java_heap_mb`: got 1500, but "
                  "`kubernetes.resources.memory` is 2Gi, and at least half of it must be left for the workers", id="Java takes it all"),
+    pytest.param({"kubernetes.resources.memory": "800Mi"},
+                 "spec.yaml:6: `serving.java_heap_mb`: got 512, but `kubernetes.resources.memory` is 800Mi, and at least half of it "
+                 "must be left for the workers", id="a default that what is written contradicts"),
     pytest.param({"serving.max_request_mb": 120, "kubernetes.resources.memory": "2Gi"},
                  "spec.yaml:9: `kubernetes.resources.memory`: the largest allowed batches take 1760 MB on 2 workers, "
                  "on top of Java and models\n\nhint: less `max_request_mb` or `max_batch`, or `memory: auto`",

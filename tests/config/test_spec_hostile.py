@@ -1,5 +1,6 @@
 """Specs that would exhaust the memory or the stack, or attack the readers of alerts, and misspelt keys."""
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from specs import MINIMAL, changed, make_spec
 
 from config.errors import InputError, SpecError
 from config.load import load_spec, parse_spec
-from config.torchvision_models import TORCHVISION_MODELS
+from config.torchvision_models import OTHERS, TORCHVISION_MODELS, WITH_BACKBONES
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 12)
@@ -183,10 +184,29 @@ def test_an_unknown_torchvision_model_is_named_with_the_nearest_one() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("r3d_18", "torchvision's `r3d_18` does not classify pictures"),
+        ("fasterrcnn_resnet50_fpn", "get_model('fasterrcnn_resnet50_fpn', weights=None, weights_backbone=None)`"),
+        ("quantized_resnet18", "hint: source: torchvision:resnet18 with `precision: int8`"),
+    ],
+)
+def test_a_torchvision_model_that_is_no_classifier_is_not_called_unknown(name: str, expected: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_spec({"model.source": f"torchvision:{name}"}, files=True)
+    assert expected in str(caught.value)
+
+
 def test_the_names_of_torchvision_models_are_those_of_the_installed_version() -> None:
     from archiver.torchvision_import import import_torchvision
 
     import_torchvision()
     from torchvision import models
 
+    others = [name for name in models.list_models() if not name.startswith("quantized_")]
     assert sorted(TORCHVISION_MODELS) == models.list_models(module=models)
+    assert sorted(TORCHVISION_MODELS | OTHERS | WITH_BACKBONES) == others
+    for name in OTHERS | WITH_BACKBONES:
+        builder = models.get_model_builder(name)
+        assert ("weights_backbone" in inspect.signature(builder).parameters) == (name in WITH_BACKBONES)

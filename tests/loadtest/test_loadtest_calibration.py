@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
 from queues import Dice, Queue, Seconds, SimulatedSession, always, two_workers
 
+from config.progress import Progress
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.options import CalibrateOptions
 from loadtest.calibrating.trials import OutOfTime, RateTrials
@@ -32,6 +34,15 @@ def test_a_clear_rate_takes_one_short_run_and_a_rate_near_the_knee_several(
     made, session = trials(always(0.01))
     assert made.judge_rate(rate) == status
     assert len(session.schedules) == looks
+
+
+@pytest.mark.parametrize(("rate", "statuses"), [(20, ["PASS"]), (60, ["INVALID", "INVALID", "INVALID", "PASS"])])
+def test_the_line_of_a_run_says_what_the_search_takes_it_for(rate: float, statuses: list[str]) -> None:
+    made, session = trials(always(0.01))
+    session.progress = Progress(stream=(said := io.StringIO()))
+    made.judge_rate(rate)
+    assert [line.split(" requests/s ")[1].split()[0] for line in said.getvalue().splitlines()] == statuses
+    assert made.runs[-1][1].status == statuses[-1]
 
 
 def test_a_slow_server_that_clearly_fails_is_not_measured_for_a_thousand_answers() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from k8s.manifests import CONFIG_ANNOTATION, CONFIG_FILE, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, config_sha256
 from k8s.verify.application import Application
+from k8s.verify.located import Place
 from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Evidence")
@@ -23,8 +24,7 @@ def _package(application: Application, scope: Scope) -> Iterator[Remark]:
     for workload in application.made_by_marina if package else []:
         node = workload.template.at("metadata", "annotations", PACKAGE_ANNOTATION)
         if package and node.value != package.sha256:
-            got = f"got `{str(node.value)[:12]}…`" if node.given else "missing"
-            yield Remark(node, f"{got}, but `{package.sha256[:12]}…` was built")
+            yield Remark(node, f"{_got(node)}, but `{package.sha256[:12]}…` was built")
 
 
 @TOPIC.rule(
@@ -42,9 +42,8 @@ def _evidence(application: Application, scope: Scope) -> Iterator[Remark]:
     for document in [*(workload.document for workload in application.made_by_marina), *ours]:
         node = document.root.at("metadata", "annotations", EVIDENCE_ANNOTATION)
         if node.value != measured:
-            got = f"got `{str(node.value)[:12]}…`" if node.given else "missing"
             latest = f"the latest evidence is `{measured[:12]}…`" if measured else "nothing was measured"
-            yield Remark(node, f"{got}, but {latest}")
+            yield Remark(node, f"{_got(node)}, but {latest}")
 
 
 @TOPIC.rule(
@@ -61,5 +60,8 @@ def _config(application: Application, scope: Scope) -> Iterator[Remark]:
     for workload in application.made_by_marina:
         node, wanted = workload.template.at("metadata", "annotations", CONFIG_ANNOTATION), config_sha256(scope.plan)
         if node.value != wanted:
-            got = f"got `{str(node.value)[:12]}…`" if node.given else "missing"
-            yield Remark(node, f"{got}, the spec's is `{wanted[:12]}…`; mounted as `{CONFIG_FILE}`")
+            yield Remark(node, f"{_got(node)}, the spec's is `{wanted[:12]}…`; mounted as `{CONFIG_FILE}`")
+
+
+def _got(hash_: Place) -> str:
+    return f"got `{str(hash_.value)[:12]}…`" if hash_.given else "missing"

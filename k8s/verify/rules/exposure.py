@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from config.errors import listed
-from k8s.verify.application import METRICS_PORT, TORCHSERVE_PORTS, Application, Workload, matches
+from k8s.verify.application import METRICS_PORT, TORCHSERVE_PORTS, Application, Workload, matches, target_ports
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
 from k8s.verify.schemas import is_built_in
@@ -28,8 +28,7 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
     for service in application.of("Service"):
         selector = service.root.at("spec", "selector")
         workloads = application.selected(selector, plain=True) if selector.texts else []
-        for port in service.root.at("spec", "ports").items():
-            target = port.at("targetPort") if port.at("targetPort").given else port.at("port")
+        for target in target_ports(service):
             numbers = {workload.port_number(target) for workload in workloads if workload.has_torchserve}
             for number in sorted(numbers & TORCHSERVE_PORTS.keys(), key=str):
                 yield Remark(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
@@ -139,8 +138,7 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
 def _used_ports(application: Application, workload: Workload) -> Iterator[Place]:
     """The ports of a workload's pods that a Service or PodMonitor names."""
     for service in application.services_of(workload):
-        for port in service.root.at("spec", "ports").items():
-            yield port.at("targetPort") if port.at("targetPort").given else port.at("port")
+        yield from target_ports(service)
     for monitor in application.of("PodMonitor"):
         if matches(monitor.root.at("spec", "selector"), workload.labels):
             yield from monitor.root.all("spec.podMetricsEndpoints[].port")

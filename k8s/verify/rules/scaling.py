@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import SCALABLE, Application
+from k8s.verify.application import SCALABLE, Application, least_pods
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
 
@@ -88,15 +88,10 @@ def _twice(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _bounds(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
-        by_keda = scaler.kind == "ScaledObject"
-        name = "minReplicaCount" if by_keda else "minReplicas"
-        low = scaler.root.at("spec", name)
-        # KEDA's default is 0.
-        least = low.number if low.number is not None else 0 if by_keda else 1
-        workload = application.scaled_workload(scaler)
-        served = not by_keda or (workload is not None and application.services_of(workload))
+        (least, low), workload = least_pods(scaler), application.scaled_workload(scaler)
+        served = scaler.kind != "ScaledObject" or (workload is not None and application.services_of(workload))
         if least == 0 and served and not _counts_elsewhere(scaler):
-            yield Remark(low, "got 0" if low.given else "missing, so it is 0", f"{name}: 1")
+            yield Remark(low, "got 0" if low.given else "missing, so it is 0", f"{low.path[-1]}: 1")
 
 
 def _counts_elsewhere(scaler: LocatedDocument) -> bool:

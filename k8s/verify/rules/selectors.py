@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.errors import listed, nearest
-from k8s.verify.application import Application, matches
+from k8s.verify.application import Application, matches, target_ports
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
 
@@ -57,8 +57,7 @@ def _service_port(application: Application, _: Scope) -> Iterator[Remark]:
             declared = list(workload.ports())
             names = [port.at("name").text for port in declared if port.at("name").text]
             numbers = [port.at("containerPort").number for port in declared]
-            for port in service.root.at("spec", "ports").items():
-                target = port.at("targetPort") if port.at("targetPort").given else port.at("port")
+            for target in target_ports(service):
                 # Kubernetes leaves out the pods that do not have a named port, if others have it.
                 if target.text and target.text not in everywhere:
                     near = nearest(target.text, names)
