@@ -1,5 +1,6 @@
 """Errors, broken connections and missing permissions of an API server, and changes by others at the same time."""
 
+import itertools
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, put_surro
 from specs import ROOT
 
 from config.errors import ClusterError, InputError
-from k8s.cluster import Mirror, Ref, connect
+from k8s.cluster import Cluster, Document, Mirror, Ref, connect
 from k8s.cluster.transport import Transport
 from k8s.rollout.hold import Hold
 from k8s.rollout.rollback import load_state
@@ -325,6 +327,47 @@ def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_conti
     assert cluster.status().exit_code == 1
     assert cluster.rollback().revision == 1
     assert cluster.image == "good:1"
+
+
+@contextmanager
+def ctrl_c_after_write(number: int) -> Iterator[None]:
+    """Ctrl-C right after the state was written for the first, second or third time."""
+    replace, writes = Cluster.replace, itertools.count(1)
+
+    def interrupted(connected: Cluster, written: Document) -> Document:
+        stored = replace(connected, written)
+        if next(writes) == number:
+            raise KeyboardInterrupt
+        return stored
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.mark.parametrize(
+    ("write", "phase", "current", "before"),
+    [(1, "interrupted", 1, 1), (2, "interrupted", 1, 1), (3, "deployed", 2, 1)],
+)
+def test_ctrl_c_ends_the_hold_at_once_also_while_the_state_is_written(
+    cluster: Rig, write: int, phase: str, current: int, before: int
+) -> None:
+    cluster.deploy(*documents("good:1"))
+    with ctrl_c_after_write(write):
+        cluster.deploy(*documents("good:2"))
+    assert (cluster.state.phase, cluster.state.current, cluster.state.holder) == (phase, current, "")
+    assert cluster.rollback().revision == before
+
+
+def test_an_interrupted_rollback_names_the_revision_to_which_it_continues(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    with ctrl_c_after_write(2):
+        cluster.rollback()
+    told = "marina rollback spec.yaml --to 1 continues, marina rollback spec.yaml goes back to revision 2"
+    assert cluster.record["next"] == told
+    assert cluster.rollback(to=1).revision == 1
 
 
 def test_the_hold_of_a_killed_deploy_ends_after_a_minute(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
