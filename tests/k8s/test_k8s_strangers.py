@@ -140,12 +140,6 @@ data:
     rules: [{seriesQuery: work_total, name: {as: work}, metricsQuery: "sum(rate(<<.Series>>[2m]))"}]
     externalRules: [{seriesQuery: queue, name: {as: queue}, metricsQuery: "sum(<<.Series>>)"}]
 ---"""
-RULES = """
-apiVersion: monitoring.coreos.com/v1
-kind: PrometheusRule
-metadata: {name: a}
-spec: {groups: [{name: a, rules: [{record: "a:b", expr: "%s"}]}]}
----"""
 CALICO = """
 apiVersion: projectcalico.org/v3
 kind: NetworkPolicy
@@ -280,17 +274,6 @@ def errors(folder: Path, *texts: str) -> list[str]:
              .replace("selector", "namespaceSelector: {matchNames: [b]}, selector")),
             id="a monitor of another namespace",
         ),
-        pytest.param((deployment(), RULES % "x > 1_000_000 and y{a='1_0'} > 0"), id="grouped digits"),
-        *(
-            pytest.param((deployment(), RULES % expression), id=expression)
-            for expression in (
-                "rate(x[1h + 5m])",
-                "rate(x[step()])",
-                "x offset -(5m)",
-                "rate(x[5m] anchored)",
-                "holt_winters(x[5m], 0.5, 0.5)",
-            )
-        ),
         pytest.param((OUTSIDE, ROUTE % "a, port: {number: 443}"), id="a route to a host outside"),
         pytest.param(
             (deployment(), SERVICE.replace("name: a}", "name: b, labels: {app: a}}").replace("{port: 80}", ADMIN),
@@ -347,18 +330,6 @@ def test_a_secret_at_the_end_of_a_name_is_found_and_a_wrong_reference_beside_a_r
         "scaler-target",
         "secret-in-env",
     }
-
-
-@pytest.mark.parametrize("expression", ["rates(x[5m])", "sum(x", "rate(x[5m) + rate(y[5m])", "x > 1_000 and", "x[-5m]"])
-def test_an_expression_that_no_prometheus_reads_is_an_error(tmp_path: Path, expression: str) -> None:
-    (error,) = errors(tmp_path, RULES % expression)
-    assert error.startswith("expression-invalid")
-
-
-def test_an_operators_group_may_end_like_kubernetes_own(tmp_path: Path) -> None:
-    scaler = "apiVersion: autoscaling.k8s.io/v1\nkind: VerticalPodAutoscaler\nmetadata: {name: a}\n"
-    (error,) = errors(tmp_path, scaler)
-    assert error.startswith("kind-unknown: ")
 
 
 def test_objects_of_no_namespace_are_not_missing_theirs(tmp_path: Path) -> None:
