@@ -73,6 +73,13 @@ def test_lasting_errors_end_the_deploy_and_the_revision_before_is_restored(clust
     assert record.back.result == "rolled back"
 
 
+def test_old_revisions_that_cannot_be_listed_do_not_make_a_deploy_fail_that_serves(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.fake.faults.append(Fault("GET", "configmaps[?]labelSelector", 403, reason="Forbidden"))
+    assert cluster.deploy(*documents("good:2")).result == "deployed"
+    assert "note: revisions that are not kept stay until the next deploy" in cluster.said.getvalue()
+
+
 def test_a_refusal_of_the_schema_is_not_retried_and_nothing_is_changed(cluster: Rig, pauses: list[float]) -> None:
     wanted = (*documents(), document("ConfigMap", "odd", spel="1"))
     cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
