@@ -63,7 +63,7 @@ def missing_room(cluster: Cluster, pod: Document) -> str:
     for node in nodes:
         offer = (node.get("status") or {}).get("allocatable") or {}
         named = node["metadata"]["name"]
-        free = {name: quantity(str(offer[name])) - used[named][name] for name in wanted if name in offer}
+        free = {name: number_of(offer, name) - used[named][name] for name in wanted if name in offer}
         short = [name for name in wanted if free.get(name, 0.0 if "/" in name else wanted[name]) < wanted[name]]
         if not short:
             return ""
@@ -78,9 +78,17 @@ def _requests(pod: Document) -> dict[str, float]:
     sidecars = [part for part in pod.get("initContainers") or [] if part.get("restartPolicy") == "Always"]
     for container in [*pod["containers"], *sidecars]:
         resources = container.get("resources") or {}
-        for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
-            total[name] += quantity(str(amount))
+        amounts = (resources.get("limits") or {}) | (resources.get("requests") or {})
+        for name in amounts:
+            total[name] += number_of(amounts, name)
     return total
+
+
+def number_of(amounts: Mapping[str, str], name: str) -> float:
+    """The amount of a resource; 0 if there is none, or it is no quantity."""
+    with suppress(ValueError):
+        return quantity(str(amounts.get(name, "0")))
+    return 0.0
 
 
 def _shown(name: str, number: float) -> str:

@@ -69,6 +69,7 @@ def test_a_note_says_before_any_change_that_no_node_has_room_for_one_more_pod(cl
         offer = {"allocatable": {"cpu": cpu, "memory": memory}}
         cluster.fake.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": offer})
     put_pod(cluster, "big", cpu="6500m")
+    put_pod(cluster, "big", "Pending", cpu="a lot")
     put_pod(cluster, "small", "Succeeded", cpu="4")
     assert not any("room" in note for note in cluster.deploy(*wanting(), dry_run=True).site["notes"])
     put_pod(cluster, "small", cpu="1", memory="7Gi")
