@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from config.errors import ClusterError
-from config.quantity import quantity
 from k8s.cluster.cluster import Cluster
-from k8s.cluster.nodes import meets_expression, schedulable_nodes
+from k8s.cluster.nodes import meets_expression, number_of, schedulable_nodes
 from k8s.cluster.reference import Document
 
 _GIB = 2**30
@@ -29,14 +28,14 @@ def describe_capacity(cluster: Cluster) -> str:
     total: dict[str, float] = defaultdict(float)
     for offer in offers:
         for name in offer:
-            total[name] += _number(offer, name)
-    largest = max(offers, key=lambda offer: _number(offer, "cpu"))
+            total[name] += number_of(offer, name)
+    largest = max(offers, key=lambda offer: number_of(offer, "cpu"))
     gpus = [f"{total[name]:g} {name}" for name in sorted(total) if "gpu" in name or name.startswith("nvidia.com/")]
     parts = [f"{total['cpu']:g} cpu", f"{total['memory'] / _GIB:.0f} GiB", *(gpus or ["no GPU"])]
     text = (
         f"{len(offers)} node{'s' if len(offers) > 1 else ''} offer{'' if len(offers) > 1 else 's'} {', '.join(parts)}"
     )
-    return f"{text}; the largest has {_number(largest, 'cpu'):g} cpu, {_number(largest, 'memory') / _GIB:.0f} GiB"
+    return f"{text}; the largest has {number_of(largest, 'cpu'):g} cpu, {number_of(largest, 'memory') / _GIB:.0f} GiB"
 
 
 def namespace_limits(cluster: Cluster, namespace: str) -> list[str]:
@@ -119,12 +118,6 @@ def _items(cluster: Cluster, version: str, kind: str, namespace: str, *, fields:
         items: list[Document] = cluster.list(version, kind, namespace, fields=fields)["items"]
         return items
     return []
-
-
-def _number(amounts: dict[str, str], name: str) -> float:
-    with suppress(ValueError):
-        return quantity(str(amounts.get(name, "0")))
-    return 0.0
 
 
 def _pairs(amounts: dict[str, str]) -> str:

@@ -33,19 +33,21 @@ class _Settings(client.Configuration):
 def connect(context: str | None = None, kubeconfig: Path | None = None) -> Cluster:
     """Connects to the cluster of a kubeconfig's context; inside a pod without a kubeconfig, to the pod's cluster."""
     settings = _Settings()
-    places = [str(kubeconfig)] if kubeconfig else KUBE_CONFIG_DEFAULT_LOCATION.split(os.pathsep)
+    listed_files = str(kubeconfig) if kubeconfig else KUBE_CONFIG_DEFAULT_LOCATION
+    places = listed_files.split(os.pathsep)
     if not any(Path(place).expanduser().exists() for place in places if place):
         return _from_inside(settings, context, kubeconfig, places)
     with _errors_as_input():
-        contexts, active = _CONFIG.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
-    names = [entry["name"] for entry in contexts]
-    if context is not None and context not in names:
-        raise InputError(f"`--context`: got `{context}`, allowed: {listed(names)}")
-    name = context or active["name"]
+        files = _CONFIG.kube_config.KubeConfigMerger(listed_files)
+        names = [entry["name"] for entry in files.config.value["contexts"]]
+        # Like kubectl, and unlike the client library, the first of several files that names one.
+        current = [file["current-context"] for file in files.config_files.values() if file.get("current-context")]
+    name = context or next(iter(current), "")
+    if name not in names:
+        got = "`--context`" if context else "the kubeconfig's `current-context`"
+        raise InputError(f"{got}: got `{name}`, allowed: {listed(names) or 'none'}", hint="--context NAME")
     with _errors_as_input():
-        _CONFIG.load_kube_config(
-            str(kubeconfig) if kubeconfig else None, context, client_configuration=settings, persist_config=False
-        )
+        _CONFIG.load_kube_config(listed_files, name, client_configuration=settings, persist_config=False)
         cluster = Cluster(Transport(settings, name))
     if not settings.verify_ssl:
         print(

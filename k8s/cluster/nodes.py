@@ -3,13 +3,20 @@ them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from config.errors import ClusterError
+from config.quantity import quantity
 from k8s.cluster.cluster import Cluster
 from k8s.cluster.reference import Document
+
+# A larger cluster has too many pods to list them all, and adds nodes by itself.
+_MOST_NODES = 100
+# How many nodes without room are named.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,58 @@ def fitting_nodes(cluster: Cluster, pod: Document) -> NodeFit | None:
         tuple(name for name, missing in lacking.items() if not missing),
         {name: missing for name, missing in lacking.items() if missing},
     )
+
+
+def missing_room(cluster: Cluster, pod: Document) -> str:
+    """That no node has room for one more pod of this `spec`, with the room that each would need; empty if one has room,
+    or if nodes or pods cannot be listed. Taints are not looked at."""
+    fit, wanted = fitting_nodes(cluster, pod), _requests(pod)
+    nodes = [node for node in schedulable_nodes(cluster) if fit is None or node["metadata"]["name"] in fit.nodes]
+    running: list[Document] = []
+    if 0 < len(nodes) <= _MOST_NODES:
+        with suppress(ClusterError):
+            running = cluster.list("v1", "Pod", "", fields="status.phase!=Succeeded,status.phase!=Failed")["items"]
+    if not running:
+        return ""
+    used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for other in running:
+        for name, number in _requests(other["spec"]).items():
+            used[other["spec"].get("nodeName", "")][name] += number
+    texts = []
+    for node in nodes:
+        offer = (node.get("status") or {}).get("allocatable") or {}
+        named = node["metadata"]["name"]
+        free = {name: number_of(offer, name) - used[named][name] for name in wanted if name in offer}
+        short = [name for name in wanted if free.get(name, 0.0 if "/" in name else wanted[name]) < wanted[name]]
+        if not short:
+            return ""
+        texts.append(f"`{named}` lacks {', '.join(short)}")
+    asked = ", ".join(f"{name} {_shown(name, number)}" for name, number in wanted.items())
+    return f"no node has room for one more pod, which requests {asked}: {'; '.join(texts[:_SHOWN])}"
+
+
+def _requests(pod: Document) -> dict[str, float]:
+    """What the scheduler counts for a pod of this `spec`, without what only init containers need."""
+    total: dict[str, float] = defaultdict(float)
+    sidecars = [part for part in pod.get("initContainers") or [] if part.get("restartPolicy") == "Always"]
+    for container in [*pod["containers"], *sidecars]:
+        resources = container.get("resources") or {}
+        amounts = (resources.get("limits") or {}) | (resources.get("requests") or {})
+        for name in amounts:
+            total[name] += number_of(amounts, name)
+    return total
+
+
+def number_of(amounts: Mapping[str, str], name: str) -> float:
+    """The amount of a resource; 0 if there is none, or it is no quantity."""
+    with suppress(ValueError):
+        return quantity(str(amounts.get(name, "0")))
+    return 0.0
+
+
+def _shown(name: str, number: float) -> str:
+    """A number of a resource, as people write it."""
+    return f"{number / 2**30:.3g}Gi" if name in ("memory", "ephemeral-storage") else f"{number:g}"
 
 
 def schedulable_nodes(cluster: Cluster) -> list[Document]:

@@ -113,8 +113,10 @@ def _check_fixed(before: Manifest, after: Any, server: str) -> None:
             new = {key: value for key, value in new.items() if key in old}
         if new != old:
             raise PatchError(path, f"must stay as rendered: other objects find the {before['kind']} by it")
-    if isinstance(before.get("spec"), dict) and not isinstance(_at(after, "/spec"), dict):
-        raise PatchError("/spec", f"got `{_at(after, '/spec')}`, allowed: a mapping of fields")
+    for path in ("/metadata/annotations", "/metadata/labels", "/spec"):
+        new = _at(after, path)
+        if not isinstance(new, dict) and (new is not None or (path == "/spec" and "spec" in before)):
+            raise PatchError(path, f"got `{new}`, allowed: a mapping of fields")
     if before["kind"] == "Deployment":
         path = "/spec/template/spec/containers"
         containers = _at(after, path)

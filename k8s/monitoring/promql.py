@@ -26,6 +26,8 @@ from config.errors import InputError
 # What an expression is nested by, apart from texts and label matchers.
 _TEXT, _MATCHERS = re.compile(r"""\"(\\.|[^"\\])*"|'(\\.|[^'\\])*'|`[^`]*`"""), re.compile(r"\{[^{}]*\}")
 _NESTS = re.compile(r"[(+*/^%<>=-]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
+# Text, or a number. Its digits may be grouped, as in 1_000; the parser does not know that.
+_GROUPED = re.compile(rf"{_TEXT.pattern}|(?<![\w:.])\d[\d_]*")
 # Far more than anybody writes; the parser crashes at some thousands.
 _DEEPEST = 500
 
@@ -72,12 +74,16 @@ def selectors(expression: str) -> list[Selector]:
     if len(_NESTS.findall(_MATCHERS.sub("", _TEXT.sub("", expression)))) > _DEEPEST:
         return []
     try:
-        tree = parse(expression)
+        tree = parse(_GROUPED.sub(_without_groups, expression))
     except ValueError as err:
         raise InputError(f"`{expression}`: not PromQL: {err}") from err
     seen: list[Selector] = []
     _walk(tree, _Context(), seen)
     return seen
+
+
+def _without_groups(match: re.Match[str]) -> str:
+    return match[0].replace("_", "") if match[0][0].isdigit() else match[0]
 
 
 def _walk(node: Any, context: _Context, seen: list[Selector]) -> None:

@@ -32,6 +32,9 @@ _HELPERS = """\
 {{- if mod $mi 1024 }}{{ $mi }}Mi{{ else }}{{ div $mi 1024 }}Gi{{ end }}
 {{- end }}
 {{- define "check" }}
+{{- if eq (toString .Values.enabled) "false" }}
+{{- fail "enabled: only a chart that includes this one can leave it out" }}
+{{- end }}
 {{- $low := int .Values.replicas.min }}
 {{- $high := int (default $low .Values.replicas.max) }}
 {{- if gt $low $high }}

@@ -89,8 +89,9 @@ class Values:
             "type": "object",
             "additionalProperties": False,
             "required": list(self.defaults),
-            # Helm adds `global` by itself to the values of a chart inside another chart.
-            "properties": properties | {"global": {"type": "object"}},
+            # What a chart inside another one gets too: Helm's `global`, and the usual name of the condition on which
+            # the outer chart includes it.
+            "properties": properties | {"enabled": {"type": "boolean"}, "global": {"type": "object"}},
         }
 
     def insert_placeholders(self, document: dict[str, Any]) -> None:

@@ -46,17 +46,17 @@ def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]
             container["name"] = _CONTAINER
     # KServe sends clients to the first port of the first container.
     inside["containers"].sort(key=lambda container: container["name"] != _CONTAINER)
-    for container in [*(inside.get("initContainers") or []), *inside["containers"]]:
-        if any(variable["name"] == _REFUSED_VARIABLE for variable in container.get("env") or []):
-            text = f"{plan.spec.file}: `{_REFUSED_VARIABLE}` of container `{container['name']}`: KServe refuses it"
+    for container in _tables(inside, "initContainers") + inside["containers"]:
+        if any(variable.get("name") == _REFUSED_VARIABLE for variable in _tables(container, "env")):
+            text = f"{plan.spec.file}: `{_REFUSED_VARIABLE}` of container `{container.get('name')}`: KServe refuses it"
             raise InputError(text, hint="install those modules into the image, or choose another `--format`")
     mode = _MODE | ({} if plan.autoscaled else {"serving.kserve.io/autoscalerClass": "none"})
     metadata = deployment["metadata"]
-    labels = metadata.get("labels", {}) | (_HAS_ROUTE if plan.spec.kubernetes.route else {})
+    labels = (metadata.get("labels") or {}) | (_HAS_ROUTE if plan.spec.kubernetes.route else {})
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
-        "metadata": metadata | {"annotations": metadata.get("annotations", {}) | mode, "labels": labels},
+        "metadata": metadata | {"annotations": (metadata.get("annotations") or {}) | mode, "labels": labels},
         "spec": {
             "predictor": {
                 "minReplicas": scaling.min_replicas,
@@ -74,20 +74,16 @@ def _renamed(plan: Plan, documents: list[dict[str, Any]]) -> list[dict[str, Any]
     """The objects with their references changed to the Deployment, pods, Service and container that KServe makes."""
     predictor = f"{plan.name}-predictor"
     for document in documents:
-        spec = document.get("spec", {})
-        target = spec.get("scaleTargetRef")
-        if target:
+        for target in _tables(document, "spec", "scaleTargetRef"):
             target["name"] = predictor
-        for metric in spec.get("metrics", []) if target else []:
-            if "containerResource" in metric:
-                metric["containerResource"]["container"] = _CONTAINER
-        for trigger in spec.get("triggers", []) if target else []:
-            if "containerName" in trigger["metadata"]:
-                trigger["metadata"]["containerName"] = _CONTAINER
-        for rule in spec.get("rules", []) if document["kind"] == "HTTPRoute" else []:
-            for backend in rule.get("backendRefs", []):
-                if backend["name"] == plan.name:
-                    backend |= {"name": predictor, "port": _PORT}
+        for metric in _tables(document, "spec", "metrics", "containerResource"):
+            metric["container"] = _CONTAINER
+        for trigger in _tables(document, "spec", "triggers", "metadata"):
+            if "containerName" in trigger:
+                trigger["containerName"] = _CONTAINER
+        for backend in _tables(document, "spec", "rules", "backendRefs"):
+            if backend.get("name") == plan.name:
+                backend |= {"name": predictor, "port": _PORT}
     text = json.dumps(documents)
     # In expressions, and with one more level of quoting on the dashboard, where the model is a variable.
     for model in (plan.name, "$model"):
@@ -98,3 +94,9 @@ def _renamed(plan: Plan, documents: list[dict[str, Any]]) -> list[dict[str, Any]
         text = text.replace(f"container={quote}{SERVER_CONTAINER}{quote}", f"container={quote}{_CONTAINER}{quote}")
     renamed: list[dict[str, Any]] = json.loads(text)
     return renamed
+
+
+def _tables(value: Any, *path: str) -> list[dict[str, Any]]:
+    """The mappings at a path, in each item of the lists on the way. What a patch made something else is left out."""
+    tables = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
+    return [inner for table in tables for inner in _tables(table.get(path[0]), *path[1:])] if path else tables

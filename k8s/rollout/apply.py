@@ -93,6 +93,9 @@ def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool 
             changes.append(ObjectChange(ref, "create"))
             continue
         try:
+            if ending := _ending(cluster.get(ref)):
+                refused.append((ref, f"{ending}; what is applied now would go with it"))
+                continue
             changes.append(_dry_run(cluster, document, force=force))
         except ApiError as err:
             if not force and err.conflicts and not _left_by_autoscaler(err.conflicts, autoscaled):
@@ -141,11 +144,19 @@ def prune_objects(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> 
         if document and owned_fields(document) is None:
             progress.say(f"  {ref}: not deleted: marina no longer manages it")
         elif document and cluster.delete(ref, uid=document["metadata"]["uid"]):
-            progress.say(f"  {ref}: deleted")
+            progress.say(f"  {ref}: {_ending(cluster.get(ref)) or 'deleted'}")
             deleted.append(str(ref))
         else:
             progress.say(f"  {ref}: already gone")
     return tuple(deleted)
+
+
+def _ending(document: Document | None) -> str:
+    """What an object waits for that somebody deleted; empty for any other, and for one that is gone."""
+    metadata = (document or {}).get("metadata", {})
+    if not metadata.get("deletionTimestamp"):
+        return ""
+    return f"is being deleted, and waits for {', '.join(metadata.get('finalizers') or ['its end'])}"
 
 
 def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChange:

@@ -16,6 +16,7 @@ from k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
 from k8s.rollout.placement import Placement, RolloutOptions
 from k8s.rollout.preflight import (
     DROPPABLE_METRICS,
+    Preflight,
     look_up_namespace,
     namespace_is_fixed,
     run_preflight,
@@ -56,6 +57,8 @@ def _check_cluster(
     placement: Placement, release: Release, options: RolloutOptions, record: RolloutRecord, progress: Progress
 ) -> list[Document]:
     """The documents as this cluster can accept them. Raises ClusterError with everything that is missing."""
+    # The checks of the cluster rely on the documents, in which a patch may have given a field another type.
+    Preflight("", "", blockers=release.blockers).check(options.accepted)
     site = run_preflight(placement.cluster, release.documents, placement.namespace)
     site = replace(site, blockers=(*release.blockers, *site.blockers), notes=(*release.notes, *site.notes))
     record.site = site.to_data()

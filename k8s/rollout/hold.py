@@ -37,6 +37,15 @@ class Hold:
             self.state = self._store.save(replace(self.state, **changes))
             return self.state
 
+    def end(self, holder: str, **changes: Any) -> None:
+        """Writes why the hold ends, if the release is still held by `holder`. The newest state is read first, because a
+        write that was interrupted may have reached the cluster."""
+        with suppress(MarinaError):
+            stored = self._store.load()
+            if stored and stored.holder == holder:
+                self.state = stored
+                self.save(**changes, holder="")
+
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
         """Renews the hold until the context ends: a wait for pods may take longer than the hold lasts."""
@@ -60,24 +69,24 @@ class Hold:
 @contextmanager
 def held(placement: Placement, state: State, record: RolloutRecord, progress: Progress) -> Iterator[Hold]:
     """Takes the hold on a release. After Ctrl-C, SIGTERM or an error, writes that into the state and the record."""
-    store = placement.store
-    hold = Hold(store, store.hold(state, _holder()))
+    store, holder = placement.store, _holder()
+    hold = Hold(store, state)
     with _sigterm_as_interrupt():
         try:
+            hold.state = store.hold(state, holder)
             with hold.kept_alive():
                 yield hold
         except KeyboardInterrupt:
             record.error = f"interrupted at {now()}"
-            record.next = f"marina {record.verb} {placement.typed} continues"
+            target = f" --to {record.revision}" if record.verb == "rollback" else ""
+            record.next = f"marina {record.verb} {placement.typed}{target} continues"
             if current := hold.state.current:
                 record.next += f", marina rollback {placement.typed} goes back to revision {current}"
-            with suppress(MarinaError):
-                hold.save(phase="interrupted", message=f"{record.verb} was {record.error}", holder="")
+            hold.end(holder, phase="interrupted", message=f"{record.verb} was {record.error}")
             progress.say(f"the cluster keeps what was applied; {record.next}")
             raise
         except MarinaError as err:
-            with suppress(MarinaError):
-                hold.save(phase="failed", message=f"{record.verb} failed: {err.message}", holder="")
+            hold.end(holder, phase="failed", message=f"{record.verb} failed: {err.message}")
             raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from config.errors import ClusterError
 from config.progress import Progress
 from k8s.cluster import Document, Ref
 from k8s.rollout.apply import prune_objects
@@ -47,7 +48,10 @@ def mark_deployed(
     hold.save(
         phase="deployed", current=number, trying=0, good=good, undone=kept, objects=objects, message=message, holder=""
     )
-    store.delete_revisions(keep=good)
+    try:
+        store.delete_revisions(keep=good)
+    except ClusterError as err:
+        progress.say(f"note: revisions that are not kept stay until the next deploy: {err.message}")
     return pruned
 
 

@@ -17,6 +17,7 @@ from k8s.cluster import (
     describe_capacity,
     fitting_nodes,
     grant_commands,
+    missing_room,
     namespace_limits,
     unselected_monitors,
 )
@@ -163,12 +164,13 @@ def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list
     for document in documents:
         if document["kind"] != "Deployment":
             continue
+        room = list(filter(None, [missing_room(cluster, document["spec"]["template"]["spec"])]))
         candidates = fitting_nodes(cluster, document["spec"]["template"]["spec"])
         if candidates is None:
-            continue
+            return room, []
         texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(candidates.others.items())]
         if candidates.nodes:
-            return [f"no pod can run on node {text}" for text in texts[:_MOST_NODES]], []
+            return [f"no pod can run on node {text}" for text in texts[:_MOST_NODES]] + room, []
         text = f"no node matches the pods' selectors: {'; '.join(texts[:_MOST_NODES])}"
         hint = (
             "label the nodes (Node Feature Discovery labels their cpus), or change `model.cpu_target`, "

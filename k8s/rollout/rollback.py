@@ -32,6 +32,7 @@ def rollback(
         revision = _chosen(placement, state, to)
         dry_run_all(placement.cluster, _permitted(placement, revision), force=options.force).check()
         record.previous = record.running = state.current
+        record.revision = revision.number
         left = tuple(number for number in state.good if revision.number < number <= state.current)
         with held(placement, state, record, progress) as hold:
             restore(placement, hold, revision, options, record, progress, left=left)

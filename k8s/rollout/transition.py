@@ -69,7 +69,8 @@ def wait_and_infer(
     if not waited.complete:
         return Transition(waited=waited, error=waited.summary)
     if not waited.pods:
-        return Transition(waited=waited, error=f"{deployment} is scaled to 0, so nothing serves")
+        scale = f"kubectl -n {deployment.namespace} scale deployment {deployment.name} --replicas 1"
+        return Transition(waited=waited, error=f"{deployment} is scaled to 0, so nothing serves: `{scale}`")
     if request is None:
         progress.say("note: no sample is available, so no inference is sent")
         return Transition(waited=waited)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ from config.yaml_lines import Location, read_documents
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
 # Files for kustomize and Helm, which hold no objects.
-_NOT_APPLIED = {"kustomization.yaml", "kustomization.yml", "Chart.yaml", "values.yaml"}
+_KUSTOMIZATIONS = {"Kustomization", "kustomization.yaml", "kustomization.yml"}
+_NOT_APPLIED = _KUSTOMIZATIONS | {"Chart.yaml", "values.yaml"}
+# Where a kustomization names objects; elsewhere it names patches, settings, and contents of ConfigMaps.
+_WHOLE = ("bases", "components", "crds", "resources")
 _HINT = "`kubectl kustomize DIR > all.yaml` or `helm template CHART > all.yaml` writes a file of objects"
 
 
@@ -141,12 +146,14 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     if not folder.is_dir():
         fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
         raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
+    parts = kustomize_parts(folder)
     files = sorted(
         file
         for file in folder.rglob("*")
         if file.suffix.lower() in _SUFFIXES
         and file.is_file()
         and file.name not in _NOT_APPLIED
+        and normpath(file) not in parts
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
     )
     documents: list[LocatedDocument] = []
@@ -161,6 +168,29 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     if not documents:
         raise InputError(f"{folder}: no objects in it, allowed: files that end in .json, .yaml or .yml", hint=_HINT)
     return documents
+
+
+def kustomize_parts(folder: Path) -> set[str]:
+    """The files below a folder that kustomizations name for another purpose than as objects, such as patches."""
+    parts: set[str] = set()
+    for file in folder.rglob("*"):
+        if file.name in _KUSTOMIZATIONS and file.is_file():
+            with suppress(SpecError, OSError, UnicodeDecodeError):
+                for settings, _lines, _problems in read_documents(file.read_text(encoding="utf-8-sig"), str(file)):
+                    table = settings if isinstance(settings, dict) else {}
+                    names = _texts([value for key, value in table.items() if key not in _WHOLE])
+                    # Contents of a ConfigMap may be named as `KEY=FILE`.
+                    paths = (normpath(file.parent / name.rpartition("=")[2]) for name in names)
+                    parts.update(path for path in paths if Path(path).suffix.lower() in _SUFFIXES)
+    return parts
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, however deep."""
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(inner)
 
 
 def read_object_file(file: Path) -> list[LocatedDocument]:

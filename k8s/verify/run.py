@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from config.spec import Spec
 from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_evidence, make_plan, render_objects
 from k8s.verify.check import all_rules, verify
 from k8s.verify.live import check_live
-from k8s.verify.located import LocatedDocument, locate_rendered, read_objects
+from k8s.verify.located import LocatedDocument, kustomize_parts, locate_rendered, read_objects
 from k8s.verify.rule import Rule, Scope, Violation
 
 
@@ -49,7 +50,7 @@ class Verification:
     def to_text(self) -> str:
         """A paragraph per finding, and a last line with the counts."""
         lines = [f"{finding.level}: {finding} ({finding.rule})\n  hint: {finding.hint}" for finding in self.findings]
-        checked = f"{self.objects} objects of {self.origin}, Kubernetes {self.versions[0]}"
+        checked = f"{_counted(self.objects, 'object')} of {self.origin}, Kubernetes {self.versions[0]}"
         checked += f"–{self.versions[-1]}" if len(self.versions) > 1 else ""
         counts = f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
         return printable("\n".join([*lines, f"{checked}, {len(all_rules())} rules: {counts}"]))
@@ -88,7 +89,10 @@ def verify_spec(
 def verify_folder(folder: Path, versions: Sequence[str] = (), progress: Progress | None = None) -> Verification:
     """Checks the objects in a folder, whoever wrote them."""
     scope = Scope(tuple(_ordered(versions)) or SUPPORTED_VERSIONS)
-    return _verified(str(folder), read_objects(folder), scope, [], progress)
+    documents, parts = read_objects(folder), sum(map(isfile, kustomize_parts(folder)))
+    note = f"{_counted(parts, 'file')} not read that kustomizations name as patches or contents: "
+    note += f"check what `kubectl kustomize` prints of {folder}"
+    return _verified(str(folder), documents, scope, [note] if parts else [], progress)
 
 
 def explain_rule(name: str) -> Rule:

@@ -25,8 +25,12 @@ from config.errors import InputError, ToolMissing, listed, nearest
 from config.yaml_lines import Location
 from k8s.verify.located import LocatedDocument
 
-# API groups of Kubernetes itself, also past ones; those of operators have longer names.
-_BUILT_IN = re.compile(r"[a-z]*|((rbac|flowcontrol|internal)\.)?[a-z]+\.k8s\.io")
+# API groups of Kubernetes itself, also past ones. An operator's has a dot, and may end in `.k8s.io`, too.
+_BUILT_IN = re.compile(
+    r"[a-z]*|(admissionregistration|apiextensions|apiregistration|auditregistration"
+    r"|authentication|authorization|certificates|coordination|discovery|events|(flowcontrol|internal)\.apiserver"
+    r"|imagepolicy|networking|node|rbac\.authorization|resource|scheduling|settings|storage|storagemigration)\.k8s\.io"
+)
 _TYPES = {
     "array": "a list",
     "boolean": "`true` or `false`",

@@ -97,6 +97,9 @@ class Objects:
         if wanted and wanted != before["metadata"]["uid"]:
             text = f"the UID in the precondition ({wanted}) does not match the UID in record"
             raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {kind.plural} "{name}": {text}')
+        if before["metadata"].get("finalizers"):
+            before["metadata"].setdefault("deletionTimestamp", now())
+            return 200, self.store.put(kind, before)
         self.store.remove(key(kind, namespace, name))
         return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 

@@ -128,8 +128,8 @@ def selected(document: Document, query: Any) -> bool:
     for pair in filter(None, query.get("fieldSelector", "").split(",")):
         name, _, value = pair.partition("=")
         got: Any = document
-        for part in name.split("."):
+        for part in name.removesuffix("!").split("."):
             got = (got or {}).get(part)
-        if got != value:
+        if (got == value) == name.endswith("!"):
             return False
     return True

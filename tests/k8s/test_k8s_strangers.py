@@ -266,6 +266,14 @@ def errors(folder: Path, *texts: str) -> list[str]:
             id="what a custom resource stands for",
         ),
         pytest.param((SERVICE, ROUTE % "redirect, port: {name: use-annotation}"), id="an action of a load balancer"),
+        pytest.param(
+            (deployment(), SERVICE, ROUTE % "a, port: {name: use-annotation}"), id="an action beside a Service"
+        ),
+        pytest.param(
+            (deployment(), (MONITOR % ("PodMonitor", "podMetricsEndpoints")).replace("interval", "port: web, interval")
+             .replace("selector", "namespaceSelector: {matchNames: [b]}, selector")),
+            id="a monitor of another namespace",
+        ),
         pytest.param((OUTSIDE, ROUTE % "a, port: {number: 443}"), id="a route to a host outside"),
         pytest.param(
             (deployment(), SERVICE.replace("name: a}", "name: b, labels: {app: a}}").replace("{port: 80}", ADMIN),

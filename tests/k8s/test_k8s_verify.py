@@ -90,3 +90,32 @@ def test_a_finding_names_the_versions_it_applies_to() -> None:
     (finding,) = _found(objects, Scope(SUPPORTED_VERSIONS, plan))
     assert (finding.rule, finding.field) == ("schema", "spec.template.spec.volumes[2].image")
     assert finding.text == "unknown field in Kubernetes 1.30"
+
+
+@pytest.mark.parametrize(
+    ("expression", "level"),
+    [
+        ("x > 1_000_000 and y{a='1_0'} > 0", None),
+        ("rate(x[1h + 5m])", "warning"),
+        ("rate(x[step()])", "warning"),
+        ("x offset -(5m)", "warning"),
+        ("rate(x[5m] anchored)", "warning"),
+        ("holt_winters(x[5m], 0.5, 0.5)", "warning"),
+        ("rates(x[5m])", "error"),
+        ("sum(x", "error"),
+        ("rate(x[5m) + rate(y[5m])", "error"),
+        ("x > 1_000 and", "error"),
+        ("x[-5m]", "error"),
+    ],
+)
+def test_an_expression_is_wrong_if_no_prometheus_reads_it(expression: str, level: str | None) -> None:
+    rule = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": "a"}}
+    rule |= {"spec": {"groups": [{"name": "a", "rules": [{"record": "a:b", "expr": expression}]}]}}
+    levels = [finding.level for finding in verify(locate_rendered({"a.yaml": [rule]}), Scope(("1.36",)))]
+    assert levels == ([level] if level else [])
+
+
+def test_an_operators_group_may_end_like_kubernetes_own() -> None:
+    scaler = {"apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler", "metadata": {"name": "a"}}
+    findings = verify(locate_rendered({"a.yaml": [scaler]}), Scope(("1.36",)))
+    assert [finding.rule for finding in findings] == ["kind-unknown"]

@@ -102,6 +102,24 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
     ]
 
 
+def test_patches_and_contents_that_a_kustomization_names_are_no_objects(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        a_yaml=OBJECT,
+        patch_yaml="apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n",
+        steps_yaml="[{op: remove, path: /data}]",
+        settings_yaml="colour: red\n",
+        Kustomization="resources: [a.yaml]\npatches: [{path: patch.yaml}, {path: ./steps.yaml, target: {kind: A}}]\n"
+        "configMapGenerator: [{name: b, files: [settings.yaml, key=settings.yaml]}]\n",
+    )
+    verified = verify_folder(tmp_path)
+    assert (verified.objects, verified.errors) == (1, 0)
+    assert verified.notes == [
+        "3 files not read that kustomizations name as patches or contents: "
+        f"check what `kubectl kustomize` prints of {tmp_path}"
+    ]
+
+
 def test_merged_yaml_values_are_read_with_their_lines(tmp_path: Path) -> None:
     text = f"{OBJECT}data: &first {{b: '1', d: 2021-01-01, e: =}}\nbinaryData:\n  <<: *first\n  b: '2'\n"
     (document,) = read_objects(written(tmp_path, a_yaml=text))

@@ -71,7 +71,7 @@ def _blocks_scaled(application: Application, _: Scope) -> Iterator[Remark]:
         if any(map(application.scaler_of, workloads)) and kept is not None and 0 < least <= kept:
             fields = [application.min_pods(workload) for workload in workloads]
             minima = (f"`{field.field}` of {field.document.reference} is {number}" for number, field in fields)
-            text = f"keeps {kept} pods, and {', '.join(minima)}"
+            text = f"keeps {kept} of {least} pods, and {', '.join(minima)}"
             yield Remark(_amount_field(budget), f"{text}, so none can be evicted")
 
 

@@ -21,6 +21,12 @@ TOPIC = Topic("Metrics")
 _COUNTER = re.compile(r"[\w:]*(_total|_count|_sum|_bucket)|ts_(inference|queue)_latency_microseconds|Requests[245]XX")
 _RATED = re.compile(r"\b(increase|irate|rate)\b")
 _PER_TIME = {"changes", "delta", "deriv", "idelta", "increase", "irate", "rate", "resets"}
+# What only some Prometheus servers read, and our parser does not: computed durations and extended ranges need a feature
+# flag, `holt_winters` a version before 3.
+_ONLY_SOME = re.compile(
+    r"\[[^][{}]*[\w)]\s*[-+*/%^(][^][{}]*\]|\boffset\s*-?\s*\(|\]\s*(anchored|smoothed)\b|\bholt_winters\b",
+    re.IGNORECASE,
+)
 # The metric's name in an adapter rule's `seriesQuery`: `name{…}` or `{__name__=~"^name"}`.
 _SERIES = re.compile(r"(?<!__)\b(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
 _OURS = ("inference_", "marina_", "ts_")
@@ -66,7 +72,11 @@ def _expression(application: Application, _: Scope) -> Iterator[Remark]:
         try:
             selectors(text)
         except InputError as err:
-            yield Remark(node, str(err).splitlines()[0])
+            if _ONLY_SOME.search(text):
+                remark = f"`{text}`: only some versions of Prometheus read it, or only with a feature flag"
+                yield Remark(node, remark, "`promtool check rules FILE`, in the version of your Prometheus", "warning")
+            else:
+                yield Remark(node, str(err).splitlines()[0])
 
 
 @TOPIC.rule(

@@ -83,7 +83,8 @@ def _monitor_port(application: Application, _: Scope) -> Iterator[Remark]:
             if port.text and port.text not in names:
                 near = nearest(port.text, names)
                 text = f"got `{port.text}`, port names there: {listed(names) or 'none'}"
-                yield Remark(port, text, near and f"port: {near}")
+                # Those that it selects in other namespaces need not be here.
+                yield Remark(port, text, near and f"port: {near}", "warning" if _is_elsewhere(monitor) else None)
 
 
 @TOPIC.rule(

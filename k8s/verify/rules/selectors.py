@@ -90,19 +90,23 @@ def _route(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 def _backend(application: Application, route: LocatedDocument, name: Place, port: Place) -> Iterator[Remark]:
+    # A load balancer of AWS takes an action from an annotation of the Ingress.
+    if port.text == "use-annotation":
+        return
     service = application.find("Service", name.text, route)
     if service is None:
-        there = [document.name for document in application.of("Service")]
-        text = f"got `{name.value}`, Services here: {listed(there) or 'none'}"
-        # A load balancer of AWS takes an action from an annotation of the Ingress.
-        if port.text != "use-annotation":
-            yield Remark(name, text, level=None if there and application.is_whole else "warning")
+        names = [document.name for document in application.of("Service")]
+        text = f"got `{name.value}`, Services here: {listed(names) or 'none'}"
+        yield Remark(name, text, level=None if names and application.is_whole else "warning")
         return
     ports = service.root.at("spec", "ports").items()
     known = [declared.at("name" if port.text else "port").value for declared in ports]
     # A Service for a name outside the cluster need not list ports.
     if port.value not in known and service.root.at("spec", "type").text != "ExternalName":
-        yield Remark(port, f"got `{port.value}`, the Service has {listed(known)}" if port.given else "missing")
+        yield Remark(
+            port,
+            f"got `{port.value}`, the Service has {listed(filter(None, known)) or 'none'}" if port.given else "missing",
+        )
 
 
 @TOPIC.rule(

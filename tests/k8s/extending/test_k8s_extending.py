@@ -246,6 +246,8 @@ FORBIDDEN: list[Any] = [
     (patch(kind="Deployment", operations=[{"op": "test", "path": "/spec/minReadySeconds", "value": 0}]), "the test failed"),
     (patch(kind="PodMonitor", operations=[{"op": "replace", "path": "/spec", "value": 7}]), "`/spec`: got `7`, allowed: a "
      "mapping"),
+    (patch(kind="Service", operations=[{"op": "replace", "path": "/metadata/labels", "value": ["a"]}]),
+     "`/metadata/labels`: got `['a']`, allowed: a mapping"),
     (patch(kind="Deployment", operations=[{"op": "remove", "path": f"/spec/template/spec/containers/{'9' * 5000}"}]),
      "in a list of 1, allowed: 0 to 0"),
     (patch(kind="Deployment", merge={"spec": {"template": {"spec": {"volumes": [{"name": ["a"]}]}}}}),

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -211,6 +212,7 @@ REFUSED: list[Any] = [
     ({"replicas": {"min": 3, "max": 2}}, "replicas.min: got 3, but replicas.max is 2"),
     ({"measured": {"kneeRps": 5000}}, "measured"),
     ({"cpu": 8}, "cpu"),
+    ({"enabled": False}, "enabled"),
     ({"namespace": "Shop"}, "namespace"),
     ({"hosts": ["a b"]}, "hosts"),
 ]
@@ -223,6 +225,20 @@ def test_a_value_that_the_measurement_does_not_cover_is_refused(
     with pytest.raises(helm().HelmError) as caught:
         installed(folder, values)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(("enabled", "rendered"), [(True, True), (False, False)])
+def test_a_chart_inside_another_one_is_included_by_a_condition(
+    enabled: bool, rendered: bool, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "charts/digits")
+    dependency = {"name": "digits", "version": "1.0.0", "condition": "digits.enabled"}
+    outer = {"apiVersion": "v2", "name": "shop", "version": "1.0.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(outer), encoding="utf-8")
+    values = {"digits": {"enabled": enabled, "namespace": "shop"}, "global": {"zone": "a"}}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    kinds = {document["kind"] for document in installed(tmp_path)}
+    assert ("Deployment" in kinds) is rendered
 
 
 def test_the_measured_peak_itself_is_allowed(folder: Path) -> None:

@@ -151,6 +151,26 @@ def test_expressions_use_kserves_names_for_the_deployment_and_its_pods() -> None
     assert 'horizontalpodautoscaler=~\\"digits|keda-hpa-digits\\"' in rules
 
 
+ILL_TYPED: list[tuple[str, str, object]] = [
+    ("ScaledObject", "/spec/triggers", [[]]),
+    ("ScaledObject", "/spec/triggers/0/metadata", None),
+    ("ScaledObject", "/spec/scaleTargetRef", "digits"),
+    ("HTTPRoute", "/spec/rules", {"a": None}),
+    ("HTTPRoute", "/spec/rules/0/backendRefs", [1]),
+    ("Deployment", "/spec/template/spec/initContainers", 7),
+    ("Deployment", "/spec/template/spec/containers/0/env", ["A"]),
+    ("Deployment", "/metadata/labels", None),
+    ("Deployment", "/metadata/annotations", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), ILL_TYPED, ids=str)
+def test_a_patch_may_write_anything_where_names_are_changed(kind: str, path: str, value: object) -> None:
+    patch = {"kind": kind, "operations": [{"op": "add", "path": path, "value": value}]}
+    keda = {"scaling.autoscaler": "keda", "kubernetes.route": {"gateway": "edge/public", "hostnames": []}}
+    assert kserve_files(planned({**keda, "kubernetes.patches": [patch]}, **RECORDS))
+
+
 def test_a_container_that_a_patch_adds_comes_after_the_serving_one() -> None:
     sidecar = {"name": "proxy", "image": "r.local/proxy:1", "ports": [{"containerPort": 15001}]}
     change = {"spec": {"template": {"spec": {"containers": [sidecar]}}}}

@@ -1,5 +1,6 @@
 """Kubeconfigs of every form, and what answers at their address."""
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -49,7 +50,6 @@ def written(folder: Path, *, user: object = None, cluster: object = None, curren
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"current": "gone"}, "Expected object with name gone in "),
         ({"user": {"exec": PLUGIN}}, "No such file or directory: 'no-such-plugin'"),
         ({"user": {"exec": PLUGIN | {"command": "false"}}}, "exec: process returned 1"),
         ({"user": {"tokenFile": "/none"}}, "No such file or directory: '/none'"),
@@ -62,6 +62,26 @@ def test_a_kubeconfig_that_cannot_be_used_says_why(tmp_path: Path, parts: dict[s
     with pytest.raises(InputError, match="the kubeconfig cannot be used: ") as error:
         connect(None, written(tmp_path, **parts))
     assert said in error.value.message
+
+
+def test_a_current_context_that_does_not_exist_is_named_and_another_one_can_be_used(tmp_path: Path) -> None:
+    for current in ("gone", ""):
+        file = written(tmp_path, current=current)
+        with pytest.raises(InputError, match=f"the kubeconfig's `current-context`: got `{current}`, allowed: `c`"):
+            connect(None, file)
+        assert connect("c", file).context == "c"
+
+
+def test_of_several_kubeconfigs_the_first_chooses_the_context_as_with_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = written(tmp_path).rename(tmp_path / "first")
+    text = first.read_text(encoding="utf-8")
+    (tmp_path / "second").write_text(text.replace(": c\n", ": d\n").replace(": k\n", ": l\n"), encoding="utf-8")
+    places = os.pathsep.join(map(str, (tmp_path / "none", first, tmp_path / "second")))
+    monkeypatch.setattr("k8s.cluster.kubeconfig.KUBE_CONFIG_DEFAULT_LOCATION", places)
+    assert connect().context == "c"
+    assert connect("d").context == "d"
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "- 1\n", "words", "a: \x00"])
@@ -92,7 +112,7 @@ def test_inside_a_pod_a_broken_kubeconfig_never_leads_to_the_pods_own_cluster(
         if place == "none":
             assert connect().context == "in-cluster"
         else:
-            with pytest.raises(InputError, match="Expected object with name gone"):
+            with pytest.raises(InputError, match="`current-context`: got `gone`"):
                 connect()
 
 

@@ -227,11 +227,25 @@ def test_a_revision_that_cannot_be_read_is_named_and_can_be_deleted(cluster: Rig
         assert error.value.hint == "kubectl -n sea delete configmap marina.shells.r1"
 
 
+def test_an_object_whose_finalizers_never_end_is_not_called_deleted_and_nothing_is_applied_to_it(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    kept = cluster.fake.get("Service", NAME, SPACE)
+    assert kept
+    kept["metadata"]["finalizers"] = ["example.org/cleanup"]
+    cluster.fake.put(kept, "balancer")
+    cluster.delete()
+    ending = "Service shells: is being deleted, and waits for example.org/cleanup"
+    assert ending in cluster.said.getvalue()
+    with pytest.raises(Refused, match=f"{ending}; what is applied now would go with it"):
+        cluster.deploy(*documents("good:2"))
+    assert cluster.fake.names("Deployment", SPACE) == []
+
+
 def test_a_deployment_that_is_scaled_to_nothing_is_called_so(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.fake.scale(SPACE, NAME, 0, "kubectl")
     assert cluster.deploy(*documents("good:2"), go_back=False).error == (
-        "Deployment shells is scaled to 0, so nothing serves"
+        "Deployment shells is scaled to 0, so nothing serves: `kubectl -n sea scale deployment shells --replicas 1`"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from k8s_rig import Rig, deployment, documents, rig
 
 from config.errors import ClusterError
-from k8s.cluster import fitting_nodes
+from k8s.cluster import fitting_nodes, missing_room
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -54,6 +54,33 @@ def test_pods_that_fit_no_node_are_not_deployed_unless_accepted(cluster: Rig) ->
     assert f"nodes: no node matches the pods' selectors: `old`, which lacks {AVX2}=true" in str(error.value)
     assert "`--accept nodes` deploys anyway" in str(error.value.hint)
     assert cluster.deploy(*wanted, accepted=["nodes"]).result == "deployed"
+
+
+def put_pod(cluster: Rig, node: str, phase: str = "Running", **requests: str) -> None:
+    container = {"name": "a", "image": "a", "resources": {"requests": requests}}
+    metadata, spec = {"name": f"on-{node}-{phase.lower()}", "namespace": "default"}, {"containers": [container]}
+    status = {"phase": phase}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec | {"nodeName": node}}
+    cluster.fake.put(pod | {"status": status})
+
+
+def test_a_note_says_before_any_change_that_no_node_has_room_for_one_more_pod(cluster: Rig) -> None:
+    for name, cpu, memory in (("big", "8", "16Gi"), ("small", "4000m", "8Gi")):
+        offer = {"allocatable": {"cpu": cpu, "memory": memory}}
+        cluster.fake.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": offer})
+    put_pod(cluster, "big", cpu="6500m")
+    put_pod(cluster, "big", "Pending", cpu="a lot")
+    put_pod(cluster, "small", "Succeeded", cpu="4")
+    assert not any("room" in note for note in cluster.deploy(*wanting(), dry_run=True).site["notes"])
+    put_pod(cluster, "small", cpu="1", memory="7Gi")
+    full = "no node has room for one more pod, which requests cpu 2, memory 2Gi: `big` lacks cpu; `small` lacks memory"
+    assert full in cluster.deploy(*wanting(), dry_run=True).site["notes"]
+    limits = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}
+    gpus = wanting(containers=[{"name": "server", "image": f"a@sha256:{'0' * 64}", "resources": {"limits": limits}}])
+    (note,) = (note for note in cluster.deploy(*gpus, dry_run=True).site["notes"] if "room" in note)
+    assert note.endswith("`big` lacks nvidia.com/gpu; `small` lacks nvidia.com/gpu")
+    cluster.fake.denied = {("list", "pods")}
+    assert missing_room(cluster.placement.cluster, wanting()[-1]["spec"]["template"]["spec"]) == ""
 
 
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:

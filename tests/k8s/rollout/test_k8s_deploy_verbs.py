@@ -216,6 +216,15 @@ def test_errors_of_verify_are_reported_before_any_change(cluster: Rig) -> None:
     assert not [request for request in cluster.fake.requests if request[0] == "PATCH"]
 
 
+def test_a_field_to_which_a_patch_gave_another_type_is_reported_by_deploy_too(cluster: Rig) -> None:
+    plan = planned(evidence=EVIDENCE, image=IMAGE)
+    files = render_objects(plan)
+    files["40-deployment.yaml"][0]["spec"]["template"]["spec"]["affinity"] = "x"
+    wanted = [document for written in files.values() for document in written]
+    with pytest.raises(ClusterError, match=r"spec\.affinity`: got `\"x\"`, allowed: a mapping"):
+        cluster.deploy(*wanted, blockers=verify_blockers(files, plan))
+
+
 def test_an_image_without_a_digest_is_refused_unless_accepted(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,115 @@
+"""Deploys and rollbacks that end by Ctrl-C, SIGTERM or a kill, and how the next one goes on."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from k8s_rig import Rig, documents, rig
+from specs import ROOT
+
+from k8s.cluster import Cluster, Document
+from k8s.rollout.hold import Hold
+from k8s.rollout.rollback import load_state
+
+# Each test starts a fake cluster and sends it dozens of requests.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_continues(
+    cluster: Rig, tmp_path: Path, which: signal.Signals
+) -> None:
+    cluster.deploy(*documents("good:1"))
+    code = (
+        "import sys; from pathlib import Path; from config.progress import Progress\n"
+        "from k8s.cluster import connect\n"
+        "from k8s.rollout import Placement, Release, RolloutOptions, deploy\n"
+        "from k8s_rig import documents\n"
+        "release = Release(documents('unready:2'), None)\n"
+        "placement = Placement(connect(None, Path(sys.argv[1])), 'shells', 'sea', 'spec.yaml')\n"
+        "try:\n deploy(placement, release, RolloutOptions(), Progress(), Path(sys.argv[2]))\n"
+        "except KeyboardInterrupt:\n sys.exit(130)\n"
+    )
+    record = tmp_path / "interrupted.json"
+    folders = [ROOT / name for name in ("", "tests", "tests/k8s", "tests/fake_cluster")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    command = [sys.executable, "-c", code, str(cluster.fake.kubeconfig), str(record)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    for line in process.stderr:
+        if "Readiness probe failed" in line:
+            break
+    process.send_signal(which)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "marina deploy spec.yaml continues, marina rollback spec.yaml goes back to revision 1" in said
+    state = cluster.state
+    assert (state.phase, state.trying, state.current, state.holder) == ("interrupted", 2, 1, "")
+    assert '"result": "interrupted"' in record.read_text()
+    assert cluster.status().exit_code == 1
+    assert cluster.rollback().revision == 1
+    assert cluster.image == "good:1"
+
+
+@contextmanager
+def ctrl_c_after_write(number: int) -> Iterator[None]:
+    """Ctrl-C right after the state was written for the first, second or third time."""
+    replace, writes = Cluster.replace, itertools.count(1)
+
+    def interrupted(connected: Cluster, written: Document) -> Document:
+        stored = replace(connected, written)
+        if next(writes) == number:
+            raise KeyboardInterrupt
+        return stored
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Cluster, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.mark.parametrize(
+    ("write", "phase", "current", "before"),
+    [(1, "interrupted", 1, 1), (2, "interrupted", 1, 1), (3, "deployed", 2, 1)],
+)
+def test_ctrl_c_ends_the_hold_at_once_also_while_the_state_is_written(
+    cluster: Rig, write: int, phase: str, current: int, before: int
+) -> None:
+    cluster.deploy(*documents("good:1"))
+    with ctrl_c_after_write(write):
+        cluster.deploy(*documents("good:2"))
+    assert (cluster.state.phase, cluster.state.current, cluster.state.holder) == (phase, current, "")
+    assert cluster.rollback().revision == before
+
+
+def test_an_interrupted_rollback_names_the_revision_to_which_it_continues(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    with ctrl_c_after_write(2):
+        cluster.rollback()
+    told = "marina rollback spec.yaml --to 1 continues, marina rollback spec.yaml goes back to revision 2"
+    assert cluster.record["next"] == told
+    assert cluster.rollback(to=1).revision == 1
+
+
+def test_the_hold_of_a_killed_deploy_ends_after_a_minute(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.deploy(*documents("good:1"))
+    monkeypatch.setattr("k8s.rollout.history.HOLD_S", -1)
+    store = cluster.placement.store
+    hold = Hold(store, store.hold(load_state(cluster.placement), "killed"))
+    hold.save(phase="deploying", trying=2, last=2)
+    monkeypatch.undo()
+    assert "revision 2 interrupted; the last one that became ready is 1" in cluster.status().to_text()
+    assert cluster.deploy(*documents("good:2")).revision == 3
