@@ -110,6 +110,8 @@ def test_an_answer_without_a_body_is_followed_by_the_next(server: Running) -> No
         ("PUT", PATH, 200, None),
         ("OPTIONS", PATH, 200, None),
         ("GET", f"{PATH}?body={{}}", 405, "POST, PUT, OPTIONS"),
+        ("DELETE", PATH, 405, "POST, PUT, OPTIONS"),
+        ("post", PATH, 405, "POST, PUT, OPTIONS"),
         ("HEAD", "/invocations", 405, "POST, PUT, OPTIONS"),
         ("PATCH", "/v1/models/tiny:explain", 405, "POST, PUT, OPTIONS"),
         ("GET", "/v2/models/tiny/infer", 405, "POST"),
