@@ -72,7 +72,7 @@ def _answering() -> Iterator[None]:
     try:
         yield
     except Exception as err:
-        # Not only the library's own errors: at what is no Redis it fails with a ValueError, a TypeError, a RecursionError.
+        # Not only the library's own errors: from what is no Redis it may get a ValueError or a RecursionError.
         raise RedisUnreachable(type(err).__name__) from err
 
 
