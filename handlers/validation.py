@@ -18,6 +18,7 @@ AnswerError              the model's or the server's fault, for this request alo
 
 import base64
 import math
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -187,7 +188,9 @@ def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
 
 
 def _fault(body: bytes | bytearray, position: int) -> str:
-    """What is wrong with a body that is not JSON. In another encoding than UTF-8, the parser names no place."""
+    """What is wrong with a body that is not JSON. The parser does not say if it is not in plain UTF-8."""
+    if body.startswith(BOM_UTF8):
+        return "a byte order mark before it"
     try:
         body.decode()
     except UnicodeDecodeError as err:

@@ -146,6 +146,7 @@ STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
         (CHAT, {"messages": [{"role": "user"}]}, f"`messages[0].content`: got nothing, allowed: {CONTENT}"),
         (COMPLETIONS, b"{", "the body is not valid JSON: an error at character 1"),
         (COMPLETIONS, '{"prompt": "é"}'.encode("latin-1"), "the body is not valid JSON: the byte 12 is not UTF-8"),
+        (COMPLETIONS, b'\xef\xbb\xbf{"prompt": "a"}', "the body is not valid JSON: a byte order mark before it"),
         (COMPLETIONS, '{"prompt": "a"}'.encode("utf-16"), "the body is not valid JSON: the byte 0 is not UTF-8"),
         (COMPLETIONS, b" " * 100_001, "the body is too large: 100001 bytes, allowed: at most 100000 bytes"),
         (COMPLETIONS, {"prompt": [1] * 25_000}, "the JSON holds too many values: 25001, allowed: at most 22048"),
