@@ -314,6 +314,10 @@ final class Door extends ChannelDuplexHandler {
         // Between TorchServe and its worker.
         answer.headers().remove("ts_stream_next");
         current.status = answer.status().code();
+        if (answer.headers().get(HttpHeaderNames.CONTENT_TYPE, "").startsWith("text/event-stream")) {
+            // nginx would hold events back until they fill a buffer.
+            answer.headers().set("x-accel-buffering", "no");
+        }
         if (current.isOld && HttpUtil.isTransferEncodingChunked(answer)) {
             // HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
             HttpUtil.setTransferEncodingChunked(answer, false);

@@ -55,6 +55,8 @@ def wanted(tokens: int, prompt: str = "Once upon a time") -> dict[str, object]:
 def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
     seen = asyncio.run(streams(server.ports.inference, PATH, [wanted(64)] * 32))
     assert all(each.ended and each.status == 200 for each in seen)
+    # Or else nginx collects events until they fill a buffer.
+    assert all(b"x-accel-buffering: no" in each.body for each in seen)
     # What TorchServe says to itself.
     assert not any(b"ts_stream_next" in each.body for each in seen)
     eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
