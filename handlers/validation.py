@@ -18,6 +18,7 @@ AnswerError              the model's or the server's fault, for this request alo
 
 import base64
 import math
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -175,7 +176,7 @@ def check_pixels(height: int, width: int, *, max_pixels: int, max_ratio: int) ->
 def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
     """Parses JSON. orjson refuses NaN, bad UTF-8 and more than 1024 levels without recursing into them. The number of
     values is limited, because a large body of tiny values would take up to forty times its size in memory."""
-    if len(body) > _SMALL_JSON:
+    if len(body) > min(_SMALL_JSON, max_values):
         values = body.count(b",") + body.count(b"[") + body.count(b"{")
         if values > max_values:
             raise TooLarge("the JSON holds too many values", field="body", got=values, allowed=f"at most {max_values}")
@@ -183,8 +184,18 @@ def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
     try:
         return orjson.loads(body)
     except ValueError as err:
-        position = getattr(err, "pos", 0)
-        raise Malformed("the body is not valid JSON", field="body", got=f"an error at character {position}") from err
+        raise Malformed("the body is not valid JSON", field="body", got=_fault(body, getattr(err, "pos", 0))) from err
+
+
+def _fault(body: bytes | bytearray, position: int) -> str:
+    """What is wrong with a body that is not JSON. The parser does not say if it is not in plain UTF-8."""
+    if body.startswith(BOM_UTF8):
+        return "a byte order mark before it"
+    try:
+        body.decode()
+    except UnicodeDecodeError as err:
+        return f"the byte {err.start} is not UTF-8"
+    return f"an error at character {position}"
 
 
 def decode_base64(text: str, field: str) -> bytes:

@@ -8,7 +8,8 @@ one."""
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from handlers.caching.backoff import Backoff
@@ -26,7 +27,7 @@ _MAX_WAITING_BYTES = 16_000_000
 
 
 class RedisUnreachable(Exception):
-    """Redis did not answer, or answered with an error."""
+    """Redis did not answer, or with an error or what is no answer to the question."""
 
 
 def redis_client(url: str, auth: str | None) -> Any:
@@ -49,25 +50,30 @@ class RedisStore:
     """The two Redis commands that the cache needs; `auth` is the password."""
 
     def __init__(self, url: str, auth: str | None) -> None:
-        import redis
-
-        self._errors = (redis.RedisError, OSError)
         self._client = redis_client(url, auth)
 
     def get(self, names: Sequence[str]) -> list[bytes | None]:
-        try:
-            return list(self._client.mget(names))
-        except self._errors as err:
-            raise RedisUnreachable(type(err).__name__) from err
+        with _answering():
+            values = self._client.mget(names)
+        is_list = isinstance(values, list) and len(values) == len(names)
+        if not is_list or not all(value is None or isinstance(value, bytes) for value in values):
+            raise RedisUnreachable("its answer has another form")
+        return list(values)
 
     def put(self, values: Mapping[str, bytes], ttl_s: float) -> None:
-        try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                for name, value in values.items():
-                    pipeline.set(name, value, px=max(1, round(ttl_s * 1000)))
-                pipeline.execute()
-        except self._errors as err:
-            raise RedisUnreachable(type(err).__name__) from err
+        with _answering(), self._client.pipeline(transaction=False) as pipeline:
+            for name, value in values.items():
+                pipeline.set(name, value, px=max(1, round(ttl_s * 1000)))
+            pipeline.execute()
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except Exception as err:
+        # Not only the library's own errors: from what is no Redis it may get a ValueError or a RecursionError.
+        raise RedisUnreachable(type(err).__name__) from err
 
 
 class _Question:

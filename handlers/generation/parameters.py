@@ -186,11 +186,14 @@ def read_messages(messages: object) -> list[dict[str, str]]:
 def _conversation(messages: object, tokenizer: ModelTokenizer, limit: int) -> list[int]:
     if tokenizer.template is None:
         raise RequestRefused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
-    read = read_messages(messages)
+    # Or else a message could end its turn and begin another one, as the system's.
+    read = [message | {"content": tokenizer.divide_special(message["content"])} for message in read_messages(messages)]
     try:
         return tokenizer.encode(tokenizer.template.render(read), special=False, limit=limit)
     except TemplateRefused as err:
-        raise RequestRefused(str(err)[:300], param="messages") from err
+        # The template may repeat a divided text.
+        text = str(err).encode(errors="ignore").decode()
+        raise RequestRefused(text[:300], param="messages") from err
 
 
 def _message(message: object, where: str) -> dict[str, str]:

@@ -22,8 +22,10 @@ from jinja2.visitor import NodeTransformer
 _MAX_SOURCE = 100_000
 # The longest prompt made of messages, in characters.
 _MAX_TEXT = 4_000_000
-# How many lines of Python a template may run for one conversation, with those of the functions that it calls.
-_MAX_LINES = 1_000_000
+# How many lines of Python a template may run for one conversation, and functions it may call.
+_MAX_STEPS = 1_000_000
+# The name under which jinja compiles a template without a file.
+_FILE = "<template>"
 # How much processor time it may take, in seconds, because a single line can do much.
 _MAX_S = 1.0
 _DEVELOPER = "developer"
@@ -78,21 +80,24 @@ class ChatTemplate:
 
 
 class _Budget:
-    """Counts the lines that run and the time that they take, and ends a template that takes too much."""
+    """Counts the lines of a template that run and the functions that they call, with the time that all of it takes, and
+    ends a template that takes too much."""
 
     def __init__(self) -> None:
-        self._lines = 0
+        self._steps = 0
         self._until = time.thread_time() + _MAX_S
 
     def trace(self, frame: Any, event: str, argument: Any) -> Any:
-        if frame.f_code is _bounded.__code__:
-            # Its lines are not the template's: it looks at every part of a list.
-            return None
+        """Is called for each call of a function. To follow the lines of jinja's own, too, would take twice as long."""
+        self._count(frame, "line", argument)
+        return self._count if frame.f_code.co_filename == _FILE else None
+
+    def _count(self, frame: Any, event: str, argument: Any) -> Any:
         if event == "line":
-            self._lines += 1
-            if self._lines > _MAX_LINES or time.thread_time() > self._until:
+            self._steps += 1
+            if self._steps > _MAX_STEPS or time.thread_time() > self._until:
                 raise TemplateRefused("the chat template takes too long for these messages")
-        return self.trace
+        return self._count
 
 
 class _Generation(Extension):

@@ -25,7 +25,10 @@ _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
 ROUTED_HEADER = "X-Marina-Routed"
 CONVERSATION_HEADER = "X-Conversation"
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_MAX_VALUES = 2_000_000
+# What a body may have beside its prompt, and what the prompt may have for each of its tokens: values of JSON, also the
+# commas of a text, and bytes for each character. All that is more would be read in vain, and every stream would wait.
+_OTHER_BYTES, _OTHER_VALUES = 1_000_000, 20_000
+_BYTES_PER_CHARACTER, _VALUES_PER_TOKEN = 6, 4
 # Content types that are read as JSON: also none at all, and plain bytes, which some clients send by default.
 _TYPES = ("", "application/json", "application/octet-stream")
 
@@ -59,6 +62,8 @@ class RequestReader:
     def __init__(self, tokenizer: ModelTokenizer, limits: Limits, max_bytes: int, priority_header: str) -> None:
         self._tokenizer, self._limits, self._max_bytes = tokenizer, limits, max_bytes
         self._priority_header = priority_header
+        self._body_bytes = _OTHER_BYTES + _BYTES_PER_CHARACTER * tokenizer.longest * limits.context
+        self._max_values = _OTHER_VALUES + _VALUES_PER_TOKEN * limits.context
 
     def read(
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
@@ -68,11 +73,14 @@ class RequestReader:
         if path and path not in _ROUTES:
             raise RequestRefused(f"no such page, allowed: {_PAGES}", status=404)
         try:
-            request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
+            request = Request(
+                row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=self._max_values
+            )
             if (protocol := request.door_header(PROTOCOL)) is not None:
                 text = f"this model writes text and has no KServe {protocol.upper()}, allowed: {_PAGES}"
                 raise RequestRefused(text, status=404)
             _check_headers(request)
+            self._check_length(request)
             body = request.json()
         except RequestError as err:
             error, got, allowed = (err.details[name] for name in ("error", "got", "allowed"))
@@ -93,6 +101,12 @@ class RequestReader:
         messages = read_messages(body.get("messages") if isinstance(body, Mapping) else None)
         read = partial(self._make_request, request, arrived, endpoint, body)
         return ConversationRequest(conversation, messages, read)
+
+    def _check_length(self, request: Request) -> None:
+        if (length := len(request.body)) > self._body_bytes:
+            most = f"at most {self._body_bytes}, which is more than {self._limits.context} tokens take"
+            text = f"the body has {length} bytes, allowed: {most}"
+            raise RequestRefused(text, code="context_length_exceeded", status=413)
 
     def _make_request(
         self, request: Request, arrived: float, endpoint: Endpoint, body: object, turn: ConversationTurn | None = None

@@ -28,6 +28,8 @@ _CONTEXT = 5
 _CHARACTERS = 8
 # Where a text was cut, the last tokens may differ from those of the whole text.
 _BOUNDARY = 64
+# Stands where a special token's name is divided. No text of a client has it, because it is half a character.
+_DIVISION = "\udfff"
 
 
 class ModelTokenizer:
@@ -41,6 +43,11 @@ class ModelTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.count = self._tokenizer.get_vocab_size()
+        self.longest = max(map(len, self._tokenizer.get_vocab()), default=1)
+        """How many characters the longest token has."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        names = sorted(re.escape(token.content) for token in added if token.special and len(token.content) > 1)
+        self._special = re.compile("|".join(names)) if names else None
         self.template = _read_template(folder)
         self._end = _text(_read_config(folder).get("eos_token"))
 
@@ -58,11 +65,26 @@ class ModelTokenizer:
         # To encode megabytes takes seconds, during which all streams would stand still.
         length = len(text) if limit is None else _CHARACTERS * limit
         while limit is not None and length < len(text):
-            ids = self._tokenizer.encode(text[:length], add_special_tokens=special).ids
+            ids = self._encode(text[:length], special)
             if len(ids) > limit + _BOUNDARY:
                 return ids
             length *= 2
-        return self._tokenizer.encode(text, add_special_tokens=special).ids
+        return self._encode(text, special)
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        begin, *parts = text.split(_DIVISION)
+        ids: list[int] = self._tokenizer.encode(begin, add_special_tokens=special).ids
+        for part in parts:
+            ids += self._tokenizer.encode(part, add_special_tokens=False).ids
+        return ids
+
+    def divide_special(self, text: str) -> str:
+        """The same text, but `encode` makes no special tokens of it where it has their names: it stays text."""
+        # Names may overlap, so that more of them are found when one is divided.
+        while self._special and (names := set(self._special.findall(text))):
+            for name in names:
+                text = text.replace(name, name[0] + _DIVISION + name[1:])
+        return text
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens))

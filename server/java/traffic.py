@@ -61,10 +61,11 @@ class Traffic:
     def __init__(self, spec: Spec) -> None:
         name, version = re.escape(spec.name), re.escape(spec.version)
         # Every path that TorchServe counts as an arrival for this model, as the door lets clients write it
-        # (`server/java/marina/Route.java`). A wrong version is a 404 that it does not count.
+        # (`server/java/marina/Route.java`) and cuts it. A wrong version is a 404 that it does not count.
         openai = "/v1/(?:chat/)?completions" if spec.model.writes else "/v1/embeddings"
         self._inference = re.compile(
-            rf"/(?:predictions|explanations)/{name}(?:/{version}(?:/.*)?|/*)|/v1/models/{name}:(?:predict|explain)"
+            rf"/(?:predictions|explanations)/{name}(?:/{version}(?:/.*)?|/*(?:\.\.\.)?)"
+            rf"|/v1/models/{name}:(?:predict|explain)(?::.*)?"
             rf"|/v2/models/{name}/(?:(?:versions/{version}/)?infer|explain)|{openai}|/invocations"
             r"|.*InferenceAPIsService/Predictions"
         )

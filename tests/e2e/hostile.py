@@ -79,6 +79,7 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
             ),
             400,
         ),
+        "a fragment": (posted(f"{path}#" + SECRET.decode(), b"", b"{}"), 400),
         "invocation of another model": (posted("/invocations?model_name=" + SECRET.decode(), b""), 404),
         "another server's address": (b"CONNECT 127.0.0.1:8081 HTTP/1.1\r\n" + _HOST + b"\r\n", 400),
         "an address of nobody": (posted("x://", b""), 400),

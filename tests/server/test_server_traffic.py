@@ -39,6 +39,8 @@ def test_other_lines_are_no_answers(line: str) -> None:
         pytest.param("/v1/embeddings", True, id="OpenAI's embeddings"),
         pytest.param("/predictions/%6d", True, id="escaped"),
         pytest.param("/predictions/m//", True, id="slashes behind it"),
+        pytest.param("/predictions/m/" + "%2F" * 60 + "...", True, id="more slashes than the log has room for"),
+        pytest.param("/v1/models/m:predict:predict", True, id="KServe 1 with more behind it"),
         pytest.param("/v1/completions", False, id="the model writes no text"),
         pytest.param("/v2/models/m/versions/2.0/infer", False, id="another version of KServe 2"),
         pytest.param("/predictions/m/2.0", False, id="another version is TorchServe's 404"),

@@ -15,6 +15,7 @@ import io.netty.handler.codec.http.HttpHeaderValues;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpStatusClass;
+import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.LastHttpContent;
 import io.netty.util.ReferenceCountUtil;
 import io.netty.util.concurrent.Future;
@@ -189,8 +190,8 @@ final class Door extends ChannelDuplexHandler {
             refuse(context, Refusal.headers(), message);
         } else if (!current.addressed) {
             refuse(context, Refusal.target(settings), message);
-        } else if (current.wrongMethod) {
-            refuse(context, Refusal.method(), message);
+        } else if (current.otherMethods != null) {
+            refuse(context, Refusal.method(current.otherMethods), message);
         } else if (current.form) {
             refuse(context, Refusal.form(settings), message);
         } else if (current.declaredBytes < 0) {
@@ -313,6 +314,15 @@ final class Door extends ChannelDuplexHandler {
         // Between TorchServe and its worker.
         answer.headers().remove("ts_stream_next");
         current.status = answer.status().code();
+        if (answer.headers().get(HttpHeaderNames.CONTENT_TYPE, "").startsWith("text/event-stream")) {
+            // nginx would hold events back until they fill a buffer.
+            answer.headers().set("x-accel-buffering", "no");
+        }
+        if (current.isOld && HttpUtil.isTransferEncodingChunked(answer)) {
+            // HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
+            HttpUtil.setTransferEncodingChunked(answer, false);
+            current.last = true;
+        }
         current.last |= ledger.draining || current.status >= 400 || (saidAll && waiting.isEmpty());
         if (current.id != null) {
             answer.headers().set("x-request-id", current.id);

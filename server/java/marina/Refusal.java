@@ -58,8 +58,8 @@ final class Refusal {
         return refusal.with("hint", "curl -H 'Content-Type: " + settings.types.get(0) + "' --data-binary @FILE URL");
     }
 
-    static Refusal method() {
-        return new Refusal(405, "no such method").with("allowed", "POST");
+    static Refusal method(String allowed) {
+        return new Refusal(405, "no such method").with("allowed", allowed);
     }
 
     static Refusal tooLarge(Settings settings) {

@@ -3,6 +3,7 @@ package marina;
 import io.netty.handler.codec.http.HttpHeaderNames;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
+import io.netty.handler.codec.http.HttpVersion;
 import java.util.List;
 import java.util.Locale;
 import java.util.regex.Matcher;
@@ -21,12 +22,14 @@ final class Request {
     final String method;
     final String path;
     final String protocol;
+    /** Its client may know nothing newer than HTTP/1.0. */
+    final boolean isOld;
     /** Of the client's choosing, or null: TorchServe gives one then. */
     final String id;
     /** Its target is a path, or an address with one. */
     final boolean addressed;
     final boolean inference;
-    final boolean wrongMethod;
+    final String otherMethods;
     /** What the door answers itself, or null; and for which name of this server. */
     final Pages.Page page;
     final String host;
@@ -55,20 +58,23 @@ final class Request {
             // As a client writes it that takes us for a proxy; TorchServe knows only paths.
             message.setUri(address.group(1).startsWith("/") ? address.group(1) : "/" + address.group(1));
         }
-        String uri = message.uri();
+        String uri = withoutLastSlashes(message.uri());
+        message.setUri(uri);
         int query = uri.indexOf('?');
         String bare = query < 0 ? uri : uri.substring(0, query);
         method = printable(message.method().name(), LONGEST_WORD);
         path = printable(bare, LONGEST_PATH);
         protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
-        addressed = uri.startsWith("/");
+        isOld = message.protocolVersion().compareTo(HttpVersion.HTTP_1_1) < 0;
+        // What comes after a `#` is for the client alone; TorchServe would leave it out.
+        addressed = uri.startsWith("/") && uri.indexOf('#') < 0;
         declaredBytes = declaredBytes(message);
         host = Pages.host(message);
         String given = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim();
         String type = given.toLowerCase(Locale.ROOT);
         Route route = Route.of(message, settings);
         inference = route.inference;
-        wrongMethod = route.wrongMethod;
+        otherMethods = route.otherMethods;
         page = route.page;
         form = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
         multipart = type.startsWith("multipart/");
@@ -88,6 +94,17 @@ final class Request {
         long took = (System.nanoTime() - receivedAt) / 1000;
         String digits = Long.toString(1000 + took % 1000).substring(1);
         return client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
+    }
+
+    /** TorchServe passes over slashes at the end of a path, and so do the door's patterns. */
+    private static String withoutLastSlashes(String uri) {
+        int query = uri.indexOf('?');
+        int end = query < 0 ? uri.length() : query;
+        int last = end;
+        while (last > 1 && uri.charAt(last - 1) == '/') {
+            last--;
+        }
+        return uri.substring(0, last) + uri.substring(end);
     }
 
     private static long declaredBytes(HttpRequest message) {

@@ -3,6 +3,7 @@ package marina;
 import io.netty.handler.codec.http.HttpHeaderNames;
 import io.netty.handler.codec.http.HttpMethod;
 import io.netty.handler.codec.http.HttpRequest;
+import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -16,10 +17,12 @@ final class Route {
     private static final Pattern V1 = Pattern.compile("/v1/models/([^/:]+):predict");
     private static final Pattern V2 = Pattern.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?/infer");
     private static final Pattern COMPLETIONS = Pattern.compile("/v1/(?:chat/)?completions");
-    /** Below a model's own path the handler reads it with any slashes around it. */
-    private static final Pattern WRITES = Pattern.compile("/+v1/(?:chat/)?completions/*");
+    /** Below a model's own path the handler reads it with any slashes before it. */
+    private static final Pattern WRITES = Pattern.compile("/+v1/(?:chat/)?completions");
     private static final Pattern MODEL = Pattern.compile("/v1/models/[^/:]+");
-    private static final Pattern TORCHSERVES = Pattern.compile("/(predictions|explanations)/.*|/invocations");
+    private static final Pattern MODELS = Pattern.compile("/+v1/models(?:/.*)?");
+    private static final Pattern TORCHSERVES =
+            Pattern.compile("/(?:predictions|explanations)/.*|/invocations|/v1/models/[^/]+:.*|/v2/models/.+/explain");
 
     /** Whether TorchServe asks a model for it. */
     final boolean inference;
@@ -28,13 +31,13 @@ final class Route {
 
     /** The path says what the body is. */
     final boolean protocol;
-    /** It asks for a text, and not by POST: TorchServe would have the model write one whatever the method is. */
-    final boolean wrongMethod;
+    /** The methods that are allowed, where the request has another one: TorchServe would ask its model at any. */
+    final String otherMethods;
 
-    private Route(boolean inference, boolean protocol, boolean wrongMethod, Pages.Page page) {
+    private Route(boolean inference, boolean protocol, String otherMethods, Pages.Page page) {
         this.inference = inference;
         this.protocol = protocol;
-        this.wrongMethod = wrongMethod;
+        this.otherMethods = otherMethods;
         this.page = page;
     }
 
@@ -49,7 +52,7 @@ final class Route {
         if (reads) {
             Pages.Page page = settings.pages.find(path);
             if (page != null) {
-                return new Route(false, false, false, page);
+                return new Route(false, false, null, page);
             }
         }
         String rest = query < 0 ? "" : uri.substring(query);
@@ -67,24 +70,27 @@ final class Route {
         if (path.equals("/v1/embeddings") && !writes) {
             // As OpenAI's clients ask; there is one model, whatever they call it.
             path = settings.predictions;
-            message.setUri(path + rest);
-        }
-        boolean wrongMethod = false;
-        if (writes) {
-            String below = path.startsWith(settings.texts) ? path.substring(settings.texts.length()) : path;
-            wrongMethod = WRITES.matcher(below).matches() && !method.equals(HttpMethod.POST);
         }
         if (writes && (COMPLETIONS.matcher(path).matches() || (reads && MODEL.matcher(path).matches()))) {
             path = settings.texts + path;
-            message.setUri(path + rest);
         }
+        message.setUri(path + rest);
         if (protocol != null) {
-            message.setUri(path + rest);
             message.headers().set(PROTOCOL, protocol);
             // Whatever a client calls it: `curl -d`, as KServe's pages have it, says that it is a form.
             message.headers().set(HttpHeaderNames.CONTENT_TYPE, "application/octet-stream");
         }
-        boolean inference = TORCHSERVES.matcher(path).matches() && !method.equals(HttpMethod.OPTIONS);
-        return new Route(inference, protocol != null, wrongMethod, null);
+        boolean inference = TORCHSERVES.matcher(path).matches();
+        String below = writes && path.startsWith(settings.texts) ? path.substring(settings.texts.length()) : "";
+        String methods = null;
+        if (protocol != null || WRITES.matcher(below).matches()) {
+            methods = "POST";
+        } else if (inference && !MODELS.matcher(below).matches()) {
+            // PUT is what `curl -T FILE` sends; at OPTIONS, TorchServe describes the model.
+            methods = "POST, PUT, OPTIONS";
+        }
+        boolean allowed = methods == null || List.of(methods.split(", ")).contains(method.name());
+        inference &= !method.equals(HttpMethod.OPTIONS);
+        return new Route(inference, protocol != null, allowed ? null : methods, null);
     }
 }

@@ -104,6 +104,35 @@ def test_an_answer_without_a_body_is_followed_by_the_next(server: Running) -> No
     assert b'"name": "marina"' in of_get
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("PUT", PATH, 200, None),
+        ("OPTIONS", PATH, 200, None),
+        ("GET", f"{PATH}?body={{}}", 405, "POST, PUT, OPTIONS"),
+        ("DELETE", PATH, 405, "POST, PUT, OPTIONS"),
+        ("post", PATH, 405, "POST, PUT, OPTIONS"),
+        ("HEAD", "/invocations", 405, "POST, PUT, OPTIONS"),
+        ("PATCH", "/v1/models/tiny:explain", 405, "POST, PUT, OPTIONS"),
+        ("GET", "/v2/models/tiny/infer", 405, "POST"),
+        ("PUT", "/v1/models/tiny:predict", 405, "POST"),
+    ],
+)
+def test_a_model_is_asked_only_by_the_methods_that_ask(
+    method: str, path: str, status: int, allowed: str | None, server: Running
+) -> None:
+    answer = exchange(server.ports.inference, posted(path, b"", b"{}").replace(b"POST", method.encode(), 1))
+    assert (answer.status, answer.headers.get("allow")) == (status, allowed)
+
+
+@pytest.mark.parametrize("path", [f"{PATH}/", PATH + "/" * 300, "/invocations/", f"{PATH}/1.0//?a=/"])
+def test_slashes_at_the_end_of_a_path_hide_no_request(path: str, server: Running) -> None:
+    name = "inference_request_duration_seconds_count"
+    before = metric(server, name, code="200")
+    assert exchange(server.ports.inference, posted(path, b"", b"{}")).status == 200
+    eventually(lambda: metric(server, name, code="200") == before + 1)
+
+
 def test_the_clients_own_request_id_comes_back_and_an_unsafe_one_does_not(server: Running) -> None:
     def answered(value: bytes) -> str:
         return exchange(server.ports.inference, posted(PATH, b"X-Request-Id: " + value + b"\r\n", b"{}")).headers[

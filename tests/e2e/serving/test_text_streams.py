@@ -55,6 +55,8 @@ def wanted(tokens: int, prompt: str = "Once upon a time") -> dict[str, object]:
 def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
     seen = asyncio.run(streams(server.ports.inference, PATH, [wanted(64)] * 32))
     assert all(each.ended and each.status == 200 for each in seen)
+    # Or else nginx collects events until they fill a buffer.
+    assert all(b"x-accel-buffering: no" in each.body for each in seen)
     # What TorchServe says to itself.
     assert not any(b"ts_stream_next" in each.body for each in seen)
     eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
@@ -85,6 +87,17 @@ def test_a_client_that_only_sends_no_more_gets_its_stream_to_the_end(server: Run
         got = connection.makefile("rb").read()
     assert got.count(b"data: [DONE]") == 1
     assert got.count(b'"text":') >= 16
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_of_the_old_http_gets_a_text_without_chunks(server: Running, stream: bool) -> None:
+    body = json.dumps(wanted(2) | {"stream": stream}).encode()
+    request = posted(PATH, b"Content-Type: application/json\r\nConnection: keep-alive\r\n", body)
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as connection:
+        connection.sendall(request.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, text = connection.makefile("rb").read().partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert text.startswith(b"data: {") and text.endswith(b"[DONE]\n\n") if stream else json.loads(text)["usage"]
 
 
 def test_openais_client_works_unchanged(client: openai.OpenAI) -> None:
@@ -151,7 +164,7 @@ def test_the_doors_own_answers_are_openais_too(server: Running) -> None:
         assert (large.value.status_code, large.value.param) == (413, "body")
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", PATH, f"{PATH}/"])
+@pytest.mark.parametrize("path", ["/v1/completions/", "/v1/chat/completions", PATH, f"{PATH}/"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_a_text_is_written_for_no_method_but_post(server: Running, method: str, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.ports.inference, timeout=60)

@@ -1,6 +1,7 @@
 """The shared part of the cache, with a real Redis: what it finds there, and what it does if Redis fails."""
 
 import json
+import socketserver
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -188,6 +189,50 @@ def test_a_wrong_password_is_no_answer_and_no_error(server: RedisServer, auth: s
         RedisStore(server.url, auth).get(["a"])
     worker = Worker(server.url, auth)
     assert worker.cache.find(KEYS) == [None] * 4
+
+
+class _Impostor(socketserver.StreamRequestHandler):
+    """Greets like Redis, and gives `answer` to every question for more than one value."""
+
+    answer: bytes = b""
+
+    def handle(self) -> None:
+        while (head := self.rfile.readline())[:1] == b"*":
+            words = []
+            for _ in range(int(head[1:])):
+                words.append(self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2])
+            known = {b"HELLO": b"%1\r\n$5\r\nproto\r\n:3\r\n", b"MGET": b"*1\r\n_\r\n"}
+            self.wfile.write(self.answer if len(words) > 2 and words[0] == b"MGET" else known.get(words[0], b"+OK\r\n"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b":5\r\n", id="a number"),
+        pytest.param(b"_\r\n", id="nothing"),
+        pytest.param(b"+OK\r\n", id="a word"),
+        pytest.param(b"*0\r\n", id="too few values"),
+        pytest.param(b"*5\r\n" + b"_\r\n" * 5, id="too many values"),
+        pytest.param(b"*4\r\n" + b":7\r\n" * 4, id="numbers"),
+        pytest.param(b"*4\r\n" + b"*1\r\n:1\r\n" * 4, id="lists"),
+        pytest.param(b"%4\r\n" + b"+a\r\n+b\r\n" * 4, id="an object"),
+        pytest.param(b"*abc\r\n", id="a length that is none"),
+        pytest.param(b"*1\r\n" * 3000 + b":1\r\n", id="lists in lists"),
+    ],
+)
+def test_what_is_no_redis_costs_no_answer_and_is_asked_again(answer: bytes) -> None:
+    handler = type("Impostor", (_Impostor,), {"answer": answer})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as impostor:
+        impostor.daemon_threads = True
+        threading.Thread(target=impostor.serve_forever, daemon=True).start()
+        worker = Worker(f"redis://127.0.0.1:{impostor.server_address[1]}/0")
+        assert worker.cache.find(KEYS) == [None] * 4
+        eventually(lambda: worker.shared._question is None, within_s=60)
+        handler.answer = b"*4\r\n" + b"$3\r\nabc\r\n" * 4
+        eventually(
+            lambda: worker.cache.find(KEYS) and worker.cache.metrics.failures["foreign"]._value.get(), within_s=5
+        )
+        impostor.shutdown()
 
 
 def test_what_waits_to_be_written_does_not_grow(server: RedisServer) -> None:

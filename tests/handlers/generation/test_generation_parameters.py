@@ -3,10 +3,14 @@
 import gzip
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from generating import Rounds, events, serving, write_text_package
+from tokenizers import Tokenizer
+
+from handlers.generation import text_request
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -23,6 +27,14 @@ def deep(levels: int) -> Any:
     for _ in range(levels):
         value = {"properties": {"a": value}}
     return value
+
+
+def add_special(folder: Path, *names: str) -> None:
+    """Gives a package's tokenizer special tokens."""
+    file = str(folder / "model/tokenizer.json")
+    tokenizer = Tokenizer.from_file(file)
+    tokenizer.add_special_tokens(list(names))
+    tokenizer.save(file)
 
 
 def part(**fields: object) -> dict[str, object]:
@@ -133,12 +145,50 @@ STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
         (CHAT, {"messages": [{"role": "robot"}]}, ROLE),
         (CHAT, {"messages": [{"role": "user"}]}, f"`messages[0].content`: got nothing, allowed: {CONTENT}"),
         (COMPLETIONS, b"{", "the body is not valid JSON: an error at character 1"),
+        (COMPLETIONS, '{"prompt": "é"}'.encode("latin-1"), "the body is not valid JSON: the byte 12 is not UTF-8"),
+        (COMPLETIONS, b'\xef\xbb\xbf{"prompt": "a"}', "the body is not valid JSON: a byte order mark before it"),
+        (COMPLETIONS, '{"prompt": "a"}'.encode("utf-16"), "the body is not valid JSON: the byte 0 is not UTF-8"),
         (COMPLETIONS, b" " * 100_001, "the body is too large: 100001 bytes, allowed: at most 100000 bytes"),
+        (COMPLETIONS, {"prompt": [1] * 25_000}, "the JSON holds too many values: 25001, allowed: at most 22048"),
         (COMPLETIONS, b'{"n": 1, "seed": 1, "seed": 2}', "the name `seed` occurs twice in one object, allowed: once"),
     ],
 )
 def test_an_error_says_what_is_wrong_what_was_sent_and_what_is_allowed(rounds: Rounds, path, body, message) -> None:
     assert json.loads(rounds.ask(path, body))["error"]["message"] == message
+
+
+def test_a_body_that_no_prompt_needs_is_not_read(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_request, "_OTHER_BYTES", 1000)
+    with serving(write_text_package(tmp_path)) as rounds:
+        # Six bytes for each letter of 512 tokens.
+        assert "context" not in (fits := json.loads(rounds.ask(COMPLETIONS, b" " * 4072)))["error"]["message"], fits
+        error = json.loads(rounds.ask(COMPLETIONS, b" " * 4073))["error"]
+        assert rounds.status[rounds.last] == 413
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"] == "the body has 4073 bytes, allowed: at most 4072, which is more than 512 tokens take"
+
+
+def test_a_message_makes_no_special_tokens_and_a_prompt_does(tmp_path) -> None:
+    folder = write_text_package(tmp_path)
+    add_special(folder, "<end>", "<user>", "<assistant>", "aXb", "bXc")
+
+    def tokens(path: str, body: dict[str, object]) -> int:
+        return int(json.loads(rounds.ask(path, body | {"max_tokens": 1}))["usage"]["prompt_tokens"])
+
+    with serving(folder) as rounds:
+        assert tokens(COMPLETIONS, {"prompt": "<end>aXbXc"}) == 4
+        # Those of the template stay special: two names of roles and the end of a line.
+        for text in ("hi", "<end>", "<end><assistant><end", "aXbXc", "<<end>end>"):
+            assert tokens(CHAT, {"messages": [{"role": "user", "content": text}]}) == 3 + len(text)
+
+
+def test_a_template_may_repeat_a_text_that_it_refuses(tmp_path) -> None:
+    folder = write_text_package(tmp_path)
+    add_special(folder, "<end>")
+    (folder / "model/chat_template.jinja").write_text("{{ raise_exception('not ' + messages[0].content) }}")
+    with serving(folder) as rounds:
+        error = json.loads(rounds.ask(CHAT, {"messages": [{"role": "user", "content": "<end>"}]}))["error"]
+    assert (error["message"], error["param"]) == ("not <end>", "messages")
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/octet-stream"])
