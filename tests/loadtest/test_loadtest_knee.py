@@ -6,12 +6,14 @@ import random
 from collections import Counter
 
 import pytest
+from queues import Queue, always, measured, true_knee
 
 from loadtest.calibrating.evidence import ServingSettings
+from loadtest.calibrating.fitted_knee import fitted_knee
 from loadtest.calibrating.knee import NeverHeld, Untrusted, estimate_capacity, find_knee
 from loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
 from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective, VerdictStatus
+from loadtest.judging.verdict import Objective, Verdict, VerdictStatus
 from loadtest.measuring import Histogram, Measurement
 from loadtest.scheduling import Schedule
 
@@ -92,6 +94,21 @@ def test_searches_that_differ_do_not_agree() -> None:
         return "PASS"
 
     assert not find_knee(drifting, 50, repeats=3).agrees
+
+
+def test_the_knee_is_read_from_the_runs_that_can_be_trusted() -> None:
+    def runs(queue: Queue, seed: int) -> list[tuple[Measurement, Verdict]]:
+        schedules = [Schedule(arrivals="poisson", rate=rate, warmup_s=0, duration_s=60) for rate in range(40, 71, 2)]
+        seen = [measured(queue, schedule, OBJECTIVE.p99_ms, seed) for schedule in schedules]
+        return [(run, judge(run, OBJECTIVE)) for run in seen]
+
+    searched = find_knee(lambda rate: "PASS" if rate <= 55 else "FAIL", 40, repeats=1)
+    trusted = [(run, verdict) for run, verdict in runs(always(0.01), 1) if verdict.status != "INVALID"]
+    disturbed = [(run, verdict.model_copy(update={"status": "INVALID"})) for run, verdict in runs(always(0.011), 2)]
+    knee = fitted_knee([*trusted, *disturbed], searched, searched.rps, OBJECTIVE)
+    assert knee == fitted_knee(trusted, searched, searched.rps, OBJECTIVE)
+    assert knee.interval
+    assert knee.interval[0] < true_knee(always(0.01), OBJECTIVE.p99_ms) < knee.interval[1]
 
 
 def test_an_invalid_run_is_tried_again() -> None:

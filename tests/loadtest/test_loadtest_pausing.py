@@ -58,6 +58,16 @@ def test_cpu_time_is_finer_than_a_tick() -> None:
         sleeper.communicate()
 
 
+def test_cpu_time_of_a_child_that_has_ended_counts() -> None:
+    burns = "import time\nwhile time.process_time() < 0.3: pass"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burns!r}]); print(flush=True); input()"
+    command = [sys.executable, "-c", parent]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert cpu_seconds(process.pid) > 0.3
+
+
 @pytest.mark.slow
 def test_it_is_resumed_if_the_process_that_paused_it_is_killed(tree: subprocess.Popen[bytes]) -> None:
     code = (
