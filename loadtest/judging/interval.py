@@ -75,9 +75,9 @@ def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
 
 def clumping_within(*counts: Counts) -> float:
     """The same for slices that are apart in time, such as turns: only arrivals of the same slice share a fate."""
-    independent = sum(each.total * each.share * (1 - each.share) for each in counts)
+    independent = sum(side.total * side.share * (1 - side.share) for side in counts)
     squares = sum(
-        sum(excess * excess for excess in each.excess) * len(each.of) / max(1, len(each.of) - 1) for each in counts
+        sum(excess * excess for excess in side.excess) * len(side.of) / max(1, len(side.of) - 1) for side in counts
     )
     return max(1.0, squares / independent) if independent else 1.0
 

@@ -225,9 +225,7 @@ def _check_processes(processes: int) -> None:
     if processes > most:
         noun = "1 core" if cores == 1 else f"{cores} cores"
         text = f"`--processes`: got {processes}, allowed on this machine, which has {noun}: at most {most}"
-        raise InputError(
-            text, hint=f"--processes {cores}: one process can use a whole core, so more of them send no more"
-        )
+        raise InputError(text, hint=f"--processes {cores}: each can use a whole core, so more of them do not send more")
 
 
 @contextmanager
