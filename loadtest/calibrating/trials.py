@@ -81,7 +81,7 @@ class RateTrials:
     def _record(
         self, rate: float, runs: list[Measurement], verdict: Verdict, early: VerdictStatus | None = None
     ) -> VerdictStatus:
-        status = early or best_guess(verdict)
+        status = early or best_guess(verdict, self._objective)
         self.runs.append((pool(runs), verdict.model_copy(update={"status": status})))
         expected = {*GENERATOR_REASONS, UNDECIDED, TOO_FEW}
         # If the run itself is not trusted, its missed limits are not a problem of their own.
