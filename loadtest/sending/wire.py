@@ -66,12 +66,17 @@ class AnswerReader:
         head = self._head
         if head is None or head.chunked or head.length is not None:
             raise BrokenAnswer("the connection was closed before the answer was complete")
-        return HttpAnswer(head.status, bytes(self._data[head.body_at :]), keep_alive=False)
+        body = b"".join([*self._parts, self._data[head.body_at :]])
+        return HttpAnswer(head.status, body, keep_alive=False)
 
     def _complete(self, head: _Head) -> HttpAnswer | None:
         if head.chunked:
             return self._complete_chunks(head)
         if head.length is None:
+            # It ends with the connection, as HTTP/1.0 and some streams do.
+            if self._on_body is not None and len(self._data) > head.body_at:
+                self._take_part(bytes(self._data[head.body_at :]))
+                del self._data[head.body_at :]
             return None
         end = head.body_at + head.length
         if len(self._data) < end:
@@ -96,13 +101,16 @@ class AnswerReader:
                 return self._after_trailer(head, start, b"".join(self._parts))
             if len(self._data) < end:
                 return None
-            self._parts.append(bytes(self._data[start : start + size]))
-            if self._on_body is not None:
-                self._on_body(self._parts[-1])
+            self._take_part(bytes(self._data[start : start + size]))
             # Parsed bytes are dropped, so they are not searched again, however many chunks follow.
             del self._data[:end]
             at = 0
         return None
+
+    def _take_part(self, part: bytes) -> None:
+        self._parts.append(part)
+        if self._on_body is not None:
+            self._on_body(part)
 
     def _after_trailer(self, head: _Head, start: int, body: bytes) -> HttpAnswer | None:
         while (line_end := self._data.find(b"\r\n", start)) >= 0:

@@ -114,6 +114,15 @@ def test_a_body_without_length_ends_with_the_connection() -> None:
     assert reader.finish() == HttpAnswer(200, b"abc", keep_alive=False)
 
 
+def test_the_pieces_of_a_body_without_length_are_seen_as_they_arrive() -> None:
+    pieces: list[bytes] = []
+    reader = AnswerReader(pieces.append)
+    for data in (b"HTTP/1.0 200 OK\r\n\r\n", b"data: 1\n\n", b"data: [DONE]\n\n"):
+        assert reader.feed(data) is None
+    assert pieces == [b"data: 1\n\n", b"data: [DONE]\n\n"]
+    assert reader.finish() == HttpAnswer(200, b"data: 1\n\ndata: [DONE]\n\n", keep_alive=False)
+
+
 @pytest.mark.parametrize("data", [PLAIN[:-1], CHUNKED[:-3], PLAIN[:10], b""], ids=["body", "chunks", "head", "nothing"])
 def test_a_connection_that_ends_early_is_broken(data: bytes) -> None:
     reader = AnswerReader()
