@@ -188,7 +188,7 @@ def _parse_head(data: bytes) -> _Head:
     if not data.startswith(_BEGIN) or not data[9:12].isdigit():
         raise BrokenAnswer("the answer is not HTTP/1")
     status, lines = int(data[9:12]), data.lower().split(b"\r\n")
-    length: int | None = 0 if status in (204, 304) else None
+    length: int | None = None
     chunked, keep_alive = False, data.startswith(b"HTTP/1.1")
     for line in lines[1:]:
         name, _, value = line.partition(b":")
@@ -200,4 +200,7 @@ def _parse_head(data: bytes) -> _Head:
             chunked = b"chunked" in value
         elif name == b"connection":
             keep_alive = b"close" not in value and (keep_alive or b"keep-alive" in value)
+    if status in (204, 304):
+        # They never have a body, whatever their headers say: https://www.rfc-editor.org/rfc/rfc9112#section-6.3
+        length, chunked = 0, False
     return _Head(status, length, chunked, keep_alive, len(data) + 4)

@@ -94,6 +94,12 @@ def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     assert read(PLAIN.replace(b"1.1", b"1.0"), []) == HttpAnswer(200, BODY, keep_alive=False)
 
 
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_never_has_a_body_is_complete_without_it(status: int) -> None:
+    data = b"HTTP/1.1 %d X\r\nContent-Length: 48\r\n\r\n" % status
+    assert read(data, []) == HttpAnswer(status, b"", keep_alive=True)
+
+
 def test_a_large_answer_in_small_pieces_is_read_at_once() -> None:
     # If each piece were added by copying all before it, this would take an hour.
     size, piece, reader = 64_000_000, b"x" * 1000, AnswerReader()
