@@ -114,4 +114,6 @@ def test_after_a_pass_there_is_nothing_to_type() -> None:
 def test_a_server_that_answers_nothing_well_is_not_sent_to_a_search_for_its_knee() -> None:
     tried = outcome(made(20, errors={"http 404": 2000}, response=histogram([]), in_time=0))
     assert tried.verdict.status == "FAIL"
-    assert next_step(tried, RECORDS, ["--url", "http://x:1"]) is None
+    assert next_step(tried, RECORDS) == "less build/digits/server.log"
+    elsewhere = tried.model_copy(update={"tested": tried.tested.model_copy(update={"started": False})})
+    assert next_step(elsewhere, RECORDS, URL) is None
