@@ -32,7 +32,7 @@ def add_verbs(verbs: Any) -> None:
     add("--rate", metavar="R", type=float, help="requests/s to send to each (default: the spec's `slo.throughput_rps`)")
     text = "seconds for which each of the two is measured in a round (default: 1, or what 50 requests take)"
     add("--turn", dest="turn_s", metavar="S", type=float, help=text)
-    text = "measure for at most S seconds while the result is undecided (default: 720, or 40 rounds)"
+    text = "measure for at most S seconds while undecided (default: 720, or what 40 rounds or the error rate need)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before each turn (default: 0.5)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")

@@ -81,7 +81,7 @@ class RateTrials:
     def _record(
         self, rate: float, runs: list[Measurement], verdict: Verdict, early: VerdictStatus | None = None
     ) -> VerdictStatus:
-        status = early or best_guess(verdict)
+        status = early or best_guess(verdict, self._objective)
         judged = verdict.model_copy(update={"status": status})
         self.runs.append((pool(runs), judged))
         self._say(rate, judged)

@@ -24,6 +24,7 @@ from loadtest.judging import (
     Objective,
     Reason,
     VerdictStatus,
+    arrivals_needed,
     client_timeout_s,
     costs_of,
     costs_text,
@@ -37,8 +38,10 @@ from loadtest.sending import running_generator
 
 # Short enough that most rounds have no disturbance of the machine in them, and long enough that each has a tail.
 _SHORTEST_S, _FEWEST_REQUESTS = 1.0, 50
-_LONGEST_S, _FEWEST_ROUNDS_ALLOWED = 720.0, 40
+_LONGEST_S, _FEWEST_ROUNDS_ALLOWED, _SPARE_REQUESTS = 720.0, 40, 1.1
 _READY_AGAIN_S = 30.0
+# As long as the first run of a load test: what comes every few seconds must be able to show.
+_SHORTEST_PASS_S = 30.0
 
 
 class CompareOptions(Options):
@@ -49,7 +52,8 @@ class CompareOptions(Options):
     turn_s: Annotated[float, Field(gt=0)] | None = None
     """Measured seconds of each server in a round; default: one second, or as long as fifty requests take."""
     max_duration_s: Annotated[float, Field(gt=0)] | None = None
-    """The longest measured time of all turns together; default: 720 s, or as long as forty rounds take."""
+    """The longest measured time of all turns together; default: 720 s, or longer if forty rounds or the error rate need
+    it."""
     warmup_s: Annotated[float, Field(ge=0)] = 0.5
     arrivals: Arrivals = "poisson"
     seed: int = 0
@@ -68,10 +72,14 @@ class CompareOptions(Options):
             timeout_s=client_timeout_s(objective, self.timeout_s),
         )
 
-    def most_rounds(self, load: ComparisonLoad) -> int:
+    def most_rounds(self, load: ComparisonLoad, objective: Objective) -> int:
         """How many rounds fit into the longest measured time."""
         round_s = 2 * load.turn_s
-        return int((self.max_duration_s or max(_LONGEST_S, _FEWEST_ROUNDS_ALLOWED * round_s)) / round_s)
+        if self.max_duration_s:
+            return int(self.max_duration_s / round_s)
+        # Enough to show that errors are as rare as they must be.
+        needed = math.ceil(_SPARE_REQUESTS * arrivals_needed(objective.error_rate) / (load.rate * load.turn_s))
+        return max(int(_LONGEST_S / round_s), _FEWEST_ROUNDS_ALLOWED, needed)
 
 
 class _RoundRunner:
@@ -82,6 +90,7 @@ class _RoundRunner:
         self._load, self._objective = load, objective
         self.rounds: list[Round] = []
         self.ended: tuple[Reason, VerdictStatus] | None = None
+        self.turn_s = load.turn_s
 
     def round(self) -> None:
         """Runs one turn of each server under the same arrivals."""
@@ -151,7 +160,7 @@ def compare(
         sides = [stack.enter_context(open_side(side, new, where, **how)) for side in (old, new)]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         runner = _RoundRunner(sides[0], sides[1], load, objective)
-        looks = look_schedule(options.most_rounds(load))
+        looks = look_schedule(options.most_rounds(load, objective))
         judgement = _until_clear(runner, looks, spec, objective, answers)
         costs = costs_of(spec, _seen_rps(runner.rounds), known_knee(where.out, package))
         over = costs.over if costs else None
@@ -178,7 +187,10 @@ def compare(
 def _until_clear(
     runner: _RoundRunner, looks: Sequence[int], spec: Spec, objective: Objective, answers: AnswerCounts
 ) -> Judgement:
-    """Runs rounds until the figures decide, a server has died, or the time is over."""
+    """Runs rounds until the figures decide, a server has died, or the time is over.
+
+    A PASS needs half a minute of each server.
+    """
     for look in looks:
         while len(runner.rounds) < look and runner.ended is None:
             runner.round()
@@ -191,7 +203,8 @@ def _until_clear(
             agreement=spec.model.min_agreement,
             ended=runner.ended,
         )
-        if not judgement.needs_more_rounds:
+        too_short = judgement.status == "PASS" and look * runner.turn_s < _SHORTEST_PASS_S
+        if not judgement.needs_more_rounds and not too_short:
             break
     return judgement
 

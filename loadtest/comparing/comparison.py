@@ -60,7 +60,8 @@ class Figure(Part):
     ratio: float | None = None
     """New / old: the Hodges-Lehmann median of the rounds' own ratios, so that one disturbed round does not decide."""
     interval: tuple[float, float] | None = None
-    """The interval of the ratio. How often its ends are exceeded depends on `looks`. None for errors and answers."""
+    """The interval of the ratio, for errors that of new - old. How often its ends are exceeded depends on `looks`. None
+    for answers."""
     limit: float
     """The limit of the ratio; for errors and answers, the allowed share."""
     unit: Unit

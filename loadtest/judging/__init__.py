@@ -11,6 +11,7 @@ from loadtest.judging.certainty import (
 )
 from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
+from loadtest.judging.interval import CONFIDENCE, Counts, difference_interval
 from loadtest.judging.outcome import (
     LatencySummary,
     LoadedServer,
@@ -45,6 +46,7 @@ from loadtest.judging.verdict import (
 
 __all__ = [
     "BUSY_CPU",
+    "CONFIDENCE",
     "EXIT_CODES",
     "GENERATOR_REASONS",
     "GROWTH_ALLOWED",
@@ -56,6 +58,7 @@ __all__ = [
     "UNDECIDED",
     "Check",
     "Costs",
+    "Counts",
     "LatencySummary",
     "LoadRecord",
     "LoadTestOutcome",
@@ -73,6 +76,7 @@ __all__ = [
     "costs_of",
     "costs_text",
     "decided_early",
+    "difference_interval",
     "distrust_reasons",
     "failed_clumps",
     "interval_text",

@@ -39,7 +39,7 @@ class Counts:
     @property
     def share(self) -> float:
         """The share of all arrivals that are over the limit."""
-        return sum(self.over) / self.total
+        return sum(self.over) / self.total if self.total else 0.0
 
     @property
     def excess(self) -> list[float]:
@@ -71,6 +71,15 @@ def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
         if independent
         else 1.0
     )
+
+
+def clumping_within(*counts: Counts) -> float:
+    """The same for slices that are apart in time, such as turns: only arrivals of the same slice share a fate."""
+    independent = sum(side.total * side.share * (1 - side.share) for side in counts)
+    squares = sum(
+        sum(excess * excess for excess in side.excess) * len(side.of) / max(1, len(side.of) - 1) for side in counts
+    )
+    return max(1.0, squares / independent) if independent else 1.0
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,23 @@ def share_interval(over: int, total: int, clumps: float, confidence: float = CON
     low = _root(lambda share: _above(share, count, arrivals) < confidence) if over else 0.0
     high = _root(lambda share: _below(share, count, arrivals) >= confidence) if over < total else 1.0
     return low, high
+
+
+def difference_interval(old: Counts, new: Counts, low: float, high: float) -> tuple[float, float]:
+    """The interval of how much larger the share of `new` is than that of `old`; its ends are exceeded with the
+    probabilities `low` and `high`.
+
+    Newcombe's tenth method (1998), with the exact intervals of both shares.
+    """
+    clumps = clumping_within(old, new)
+
+    def between(counts: Counts, wrong: float) -> tuple[float, float]:
+        return share_interval(sum(counts.over), counts.total, clumps, 1 - wrong)
+
+    least = math.hypot(new.share - between(new, low)[0], between(old, low)[1] - old.share)
+    most = math.hypot(between(new, high)[1] - new.share, old.share - between(old, high)[0])
+    difference = new.share - old.share
+    return difference - least, difference + most
 
 
 def arrivals_to_decide(share: float, measured: float, clumps: float) -> float:

@@ -81,20 +81,25 @@ def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Ve
     return Verdict(status=status, reasons=(*died, *untrusted, *busy), checks=tuple(checks))
 
 
-def best_guess(verdict: Verdict) -> VerdictStatus:
+def best_guess(verdict: Verdict, objective: Objective) -> VerdictStatus:
     """PASS or FAIL by the measured figures alone if the verdict is undecided; otherwise the verdict's status."""
     if not is_undecided(verdict):
         return verdict.status
-    return "PASS" if all(_meets_limit(check) for check in verdict.checks) else "FAIL"
+    return "PASS" if all(_meets_limit(check, objective) for check in verdict.checks) else "FAIL"
 
 
-def _meets_limit(check: Check) -> bool:
+def _held_share(objective: Objective) -> float:
+    """Which share of the arrivals must be answered well and in time; those that may fail are judged as errors."""
+    return min(HELD_SHARE, 1 - objective.error_rate)
+
+
+def _meets_limit(check: Check, objective: Objective) -> bool:
     if check.measured is None:
         return False
     if check.objective == "goodput":
         return check.measured >= check.limit
     if check.objective == "throughput":
-        return check.measured >= HELD_SHARE * check.limit
+        return check.measured >= _held_share(objective) * check.limit
     return check.measured <= check.limit
 
 
@@ -165,12 +170,12 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
 
 def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[Measurement]) -> Check:
     limit = objective.throughput_rps or measurement.rate
-    least = HELD_SHARE * limit
+    least = _held_share(objective) * limit
     held = measurement.held_rps
     check = Check(objective="throughput", status="PASS", limit=limit, measured=held, unit="requests/s")
     if not measurement.finished:
         return with_status(check, "INVALID")
-    if measurement.planned < least * measurement.asked_s:
+    if measurement.planned < HELD_SHARE * limit * measurement.asked_s:
         text = f"the run offered {figure(measurement.rate)} requests/s, the objective is {figure(limit)}"
         return with_status(check, "INVALID", "rate-below-objective", text)
     status: VerdictStatus = "PASS" if held >= least else "FAIL"

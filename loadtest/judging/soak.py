@@ -118,6 +118,10 @@ def _growth_check(
             what = "a heap does while it fills up" if name == _JAVA else "buffers do while they fill up"
             text = f"{grown}, as {what} during the first {_FULL_AFTER:,} requests"
             reasons.append(Reason(id="settles", text=f"{text}: {_LONGER}"))
+        elif shown == "FAIL" and not _surely_over(blocks, kind):
+            shown = "INVALID"
+            text = f"{grown}, perhaps by no more than allowed: a longer soak will show it"
+            reasons.append(Reason(id="settles", text=text))
         elif shown == "FAIL":
             reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back"))
         elif shown == "INVALID":
@@ -137,6 +141,12 @@ def trend(blocks: Sequence[float], kind: GrowthKind) -> VerdictStatus:
     if min(steps) < _QUARTER_SHARE * sum(steps):
         return "PASS"
     return "FAIL" if steps[-1] >= _LAST_TO_FIRST * steps[0] else "INVALID"
+
+
+def _surely_over(blocks: Sequence[float], kind: GrowthKind) -> bool:
+    """Whether a figure surely grew by more than allowed: what exceeds the allowed growth must rise, too."""
+    allowed = max(GROWTH_ALLOWED[kind] * blocks[0], _NEGLIGIBLE[kind])
+    return _surely_rising([value - allowed * at / (len(blocks) - 1) for at, value in enumerate(blocks)]) >= _SURE
 
 
 def _still_fills(blocks: Sequence[float], kind: GrowthKind, run: Measurement, most: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from config.errors import InputError
@@ -34,6 +35,9 @@ from loadtest.running.options import RunOptions
 from loadtest.running.session import Session, TargetOptions, open_session
 from loadtest.scheduling import Schedule
 
+# A run that takes longer than the user expects is announced.
+_LONG_S = 300.0
+
 
 def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quiet: bool = False) -> LoadTestOutcome:
     """Loads the server until the verdict is clear, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
@@ -59,10 +63,8 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
         quiet=quiet,
     ) as session:
         measured: list[Measurement] = []
-        promised = objective.throughput_rps
-        if promised is not None and first.rate < HELD_SHARE * promised and not first.ramp:
-            offered = f"{figure(first.rate)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
-            session.progress.say(f"note: {offered}: the throughput will be INVALID")
+        for note in _notes(first, objective, options):
+            session.progress.say(f"note: {note}")
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
             measured.append((session.soak if options.soak_s else session.measure)(schedule, label))
@@ -86,6 +88,17 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
         )
     write_outcome(outcome, where.out)
     return outcome
+
+
+def _notes(first: Schedule, objective: Objective, options: RunOptions) -> Iterator[str]:
+    """What the user should know before the first run."""
+    promised = objective.throughput_rps
+    if promised is not None and first.rate < HELD_SHARE * promised and not first.ramp:
+        offered = f"{figure(first.rate)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
+        yield f"{offered}: the throughput will be INVALID"
+    if first.duration_s > _LONG_S and options.duration_s is None and options.soak_s is None:
+        needed = f"the verdict needs {first.planned:,} requests, at {figure(first.rate)} requests/s"
+        yield f"the first run takes {first.duration_s / 60:,.0f} minutes: {needed}; `--duration` shortens it"
 
 
 def write_outcome(outcome: LoadTestOutcome, folder: Path) -> None:

@@ -50,6 +50,9 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         TOO_FEW: f"{again} --duration {math.ceil(1.1 * needed / load.rate)}",
         UNDECIDED: f"{again} --{'duration' if outcome.ramp else 'max-duration'} {math.ceil(4 * measured_s)}",
     }
+    if "errors-only" in ids:
+        # A lower rate would not help.
+        steps = {name: step for name, step in steps.items() if step != find_knee}
     return next((step for name, step in steps.items() if name in ids and step), None)
 
 

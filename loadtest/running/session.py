@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from config.errors import InputError
+from config.machine import usable_cores
 from config.progress import Progress
 from config.quantity import quantity
 from config.record import Package, read_package
@@ -43,6 +44,9 @@ from loadtest.sending import (
     spec_request,
     with_samples,
 )
+
+# One process can use a whole core, so more processes than cores do not send more; a few more do no harm.
+_MOST_PROCESSES_PER_CORE = 4
 
 
 class RemoteServer(Protocol):
@@ -186,6 +190,8 @@ def open_session(
 ) -> Iterator[Session]:
     """A session with the server that `where` names; a server without an address is started, and stopped at the end."""
     timeout_s = client_timeout_s(objective, timeout_s)
+    if where.remote is None:
+        _check_processes(processes)
     package, progress = find_package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
         url = where.remote.url if where.remote else where.url
@@ -210,6 +216,16 @@ def open_session(
             where.remote,
             where.tls(),
         )
+
+
+def _check_processes(processes: int) -> None:
+    """InputError if this machine has too few cores for so many processes that send."""
+    cores = usable_cores()
+    most = _MOST_PROCESSES_PER_CORE * cores
+    if processes > most:
+        noun = "1 core" if cores == 1 else f"{cores} cores"
+        text = f"`--processes`: got {processes}, allowed on this machine, which has {noun}: at most {most}"
+        raise InputError(text, hint=f"--processes {cores}: each can use a whole core, so more of them do not send more")
 
 
 @contextmanager

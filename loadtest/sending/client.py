@@ -15,6 +15,8 @@ from loadtest.sending.plan import LoadRequest
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
 _READ_BYTES = 65536
+# How long an address may take to accept a connection while there is another one to try.
+_NEXT_AFTER_S = 1.0
 OnBody = Callable[[bytes], None]
 
 
@@ -126,9 +128,10 @@ class Client:
     def _connect(self) -> Connection:
         """Connects to the first address that accepts: `localhost` is often also an address that nobody listens at."""
         refused = OSError()
-        for family, address in self._addresses:
+        for number, (family, address) in enumerate(self._addresses, 1):
             try:
-                connection = self._connect_to(family, address)
+                within_s = None if number == len(self._addresses) else _NEXT_AFTER_S
+                connection = self._connect_to(family, address, within_s)
             except OSError as err:
                 refused = err
             else:
@@ -136,10 +139,12 @@ class Client:
                 return connection
         raise refused
 
-    def _connect_to(self, family: int, address: Any) -> Connection:
+    def _connect_to(self, family: int, address: Any, within_s: float | None) -> Connection:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
+            sock.settimeout(within_s)
             sock.connect(address)
+            sock.settimeout(None)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_hostname=self._host)

@@ -66,12 +66,17 @@ class AnswerReader:
         head = self._head
         if head is None or head.chunked or head.length is not None:
             raise BrokenAnswer("the connection was closed before the answer was complete")
-        return HttpAnswer(head.status, bytes(self._data[head.body_at :]), keep_alive=False)
+        body = b"".join([*self._parts, self._data[head.body_at :]])
+        return HttpAnswer(head.status, body, keep_alive=False)
 
     def _complete(self, head: _Head) -> HttpAnswer | None:
         if head.chunked:
             return self._complete_chunks(head)
         if head.length is None:
+            # It ends with the connection, as HTTP/1.0 and some streams do.
+            if self._on_body is not None and len(self._data) > head.body_at:
+                self._take_part(bytes(self._data[head.body_at :]))
+                del self._data[head.body_at :]
             return None
         end = head.body_at + head.length
         if len(self._data) < end:
@@ -96,13 +101,16 @@ class AnswerReader:
                 return self._after_trailer(head, start, b"".join(self._parts))
             if len(self._data) < end:
                 return None
-            self._parts.append(bytes(self._data[start : start + size]))
-            if self._on_body is not None:
-                self._on_body(self._parts[-1])
+            self._take_part(bytes(self._data[start : start + size]))
             # Parsed bytes are dropped, so they are not searched again, however many chunks follow.
             del self._data[:end]
             at = 0
         return None
+
+    def _take_part(self, part: bytes) -> None:
+        self._parts.append(part)
+        if self._on_body is not None:
+            self._on_body(part)
 
     def _after_trailer(self, head: _Head, start: int, body: bytes) -> HttpAnswer | None:
         while (line_end := self._data.find(b"\r\n", start)) >= 0:
@@ -180,7 +188,7 @@ def _parse_head(data: bytes) -> _Head:
     if not data.startswith(_BEGIN) or not data[9:12].isdigit():
         raise BrokenAnswer("the answer is not HTTP/1")
     status, lines = int(data[9:12]), data.lower().split(b"\r\n")
-    length: int | None = 0 if status in (204, 304) else None
+    length: int | None = None
     chunked, keep_alive = False, data.startswith(b"HTTP/1.1")
     for line in lines[1:]:
         name, _, value = line.partition(b":")
@@ -192,4 +200,7 @@ def _parse_head(data: bytes) -> _Head:
             chunked = b"chunked" in value
         elif name == b"connection":
             keep_alive = b"close" not in value and (keep_alive or b"keep-alive" in value)
+    if status in (204, 304):
+        # They never have a body, whatever their headers say: https://www.rfc-editor.org/rfc/rfc9112#section-6.3
+        length, chunked = 0, False
     return _Head(status, length, chunked, keep_alive, len(data) + 4)

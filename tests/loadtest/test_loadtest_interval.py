@@ -14,6 +14,7 @@ from loadtest.judging.interval import (
     arrivals_to_decide,
     clumping,
     correlation_time,
+    difference_interval,
     fewest_surely_above,
     most_surely_below,
     share_interval,
@@ -32,6 +33,15 @@ def test_the_interval_of_independent_arrivals_is_the_exact_binomial_one(
     over: int, total: int, low: float, high: float
 ) -> None:
     assert share_interval(over, total, clumps=1) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_the_interval_of_a_difference_is_that_of_newcombe() -> None:
+    # His example, 56 of 70 and 48 of 80, to 2.5 % at each end: 0.052 to 0.334 with Wilson's intervals.
+    one_by_one = [Counts([1] * over + [0] * (total - over), [1] * total) for over, total in ((48, 80), (56, 70))]
+    assert difference_interval(*one_by_one, 0.025, 0.025) == pytest.approx((0.052, 0.334), abs=0.012)
+    # Arrivals of one turn that share a fate count as one.
+    turns = [Counts([7 * over for over in each.over], [7] * len(each.of)) for each in one_by_one]
+    assert difference_interval(*turns, 0.025, 0.025) == pytest.approx((0.052, 0.334), abs=0.012)
 
 
 def test_counts_at_the_ends_of_an_interval_are_those_that_just_decide() -> None:

@@ -109,3 +109,11 @@ def test_without_a_pass_the_next_command_for_the_same_server_is_shown(
 
 def test_after_a_pass_there_is_nothing_to_type() -> None:
     assert next_step(outcome(made(20)), RECORDS) is None
+
+
+def test_a_server_that_answers_nothing_well_is_not_sent_to_a_search_for_its_knee() -> None:
+    tried = outcome(made(20, errors={"http 404": 2000}, response=histogram([]), in_time=0))
+    assert tried.verdict.status == "FAIL"
+    assert next_step(tried, RECORDS) == "less build/digits/server.log"
+    elsewhere = tried.model_copy(update={"tested": tried.tested.model_copy(update={"started": False})})
+    assert next_step(elsewhere, RECORDS, URL) is None

@@ -147,6 +147,14 @@ def test_throughput_not_held_fails() -> None:
     assert text(run) == "95 requests/s were answered well and in time < 100"
 
 
+def test_errors_that_are_allowed_do_not_miss_the_throughput() -> None:
+    lenient = OBJECTIVE.model_copy(update={"error_rate": 0.05})
+    run = measured(*[20.0] * 1920, errors={"http 500": 80}, in_time=1920)
+    assert ids(run, lenient) == ("PASS", [])
+    assert ids(run) == ("FAIL", ["errors-over", "throughput-not-held"])
+    assert ids(measured(*[20.0] * 2000, in_time=1880), lenient) == ("FAIL", ["throughput-not-held"])
+
+
 def test_an_undecided_throughput_names_the_limit_that_its_interval_was_compared_with() -> None:
     whole = histogram(*[20.0] * 20)
     slices = tuple(Slice(due=20, in_time=20 - (number % 5 == 0), response=whole) for number in range(100))

@@ -109,6 +109,18 @@ def test_a_url_where_nothing_listens_says_at_once_what_to_type(tmp_path: Path) -
     assert raised.value.hint == f"marina serve {spec.file}, or leave `--url` out"
 
 
+def test_more_processes_than_a_machine_can_use_are_refused_before_any_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path / "build")
+    monkeypatch.setattr("loadtest.running.session.usable_cores", lambda: 2)
+    spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
+    with pytest.raises(InputError) as raised:
+        run_load_test(spec, RunOptions(rate=1, processes=9), TargetOptions(out=tmp_path / "build"), quiet=True)
+    assert raised.value.message == "`--processes`: got 9, allowed on this machine, which has 2 cores: at most 8"
+    assert raised.value.hint == "--processes 2: each can use a whole core, so more of them do not send more"
+
+
 def test_the_end_of_a_server_is_its_exit_code_or_its_silence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = target.Target(f"http://127.0.0.1:{listener.getsockname()[1]}", supervisor="")

@@ -94,6 +94,12 @@ def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     assert read(PLAIN.replace(b"1.1", b"1.0"), []) == HttpAnswer(200, BODY, keep_alive=False)
 
 
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_never_has_a_body_is_complete_without_it(status: int) -> None:
+    data = b"HTTP/1.1 %d X\r\nContent-Length: 48\r\n\r\n" % status
+    assert read(data, []) == HttpAnswer(status, b"", keep_alive=True)
+
+
 def test_a_large_answer_in_small_pieces_is_read_at_once() -> None:
     # If each piece were added by copying all before it, this would take an hour.
     size, piece, reader = 64_000_000, b"x" * 1000, AnswerReader()
@@ -112,6 +118,15 @@ def test_a_body_without_length_ends_with_the_connection() -> None:
     reader = AnswerReader()
     assert reader.feed(b"HTTP/1.1 200 OK\r\n\r\nabc") is None
     assert reader.finish() == HttpAnswer(200, b"abc", keep_alive=False)
+
+
+def test_the_pieces_of_a_body_without_length_are_seen_as_they_arrive() -> None:
+    pieces: list[bytes] = []
+    reader = AnswerReader(pieces.append)
+    for data in (b"HTTP/1.0 200 OK\r\n\r\n", b"data: 1\n\n", b"data: [DONE]\n\n"):
+        assert reader.feed(data) is None
+    assert pieces == [b"data: 1\n\n", b"data: [DONE]\n\n"]
+    assert reader.finish() == HttpAnswer(200, b"data: 1\n\ndata: [DONE]\n\n", keep_alive=False)
 
 
 @pytest.mark.parametrize("data", [PLAIN[:-1], CHUNKED[:-3], PLAIN[:10], b""], ids=["body", "chunks", "head", "nothing"])

@@ -3,14 +3,17 @@ back, clocks that are set."""
 
 from __future__ import annotations
 
+import select
 import signal
+import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -24,12 +27,12 @@ from loadtest.running import RunOptions, TargetOptions, run_load_test, target
 pytestmark = pytest.mark.e2e
 RATE, SECONDS, WARM = 200, 6, 200
 
-# `localhost` is also the address of IPv6, where nobody listens.
+# `localhost` is also another address, which comes first.
 TWO_ADDRESSES = """
 import _socket
 native = _socket.getaddrinfo
 def both(host, *how, **more):
-    return (native("::1", *how, **more) if host == "localhost" else []) + native(host, *how, **more)
+    return (native("FIRST", *how, **more) if host == "localhost" else []) + native(host, *how, **more)
 _socket.getaddrinfo = both
 """
 
@@ -100,12 +103,27 @@ def test_a_server_that_closes_each_connection_without_a_word_loses_no_request(ve
     assert (measured.good, measured.errors) == (40, {})
 
 
-def test_a_host_with_an_address_where_nobody_listens_is_reached_at_its_other(
-    verdict: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def no_answer(address: tuple[str, int]) -> Iterator[None]:
+    """An address at which nobody accepts or refuses a connection, as behind a firewall: its queue is full."""
+    with socket.create_server(address, backlog=0), ExitStack() as stack:
+        while True:
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+            if not select.select([], [waiting], [], 0.5)[1]:
+                break
+        yield
+
+
+@pytest.mark.parametrize("first", ["::1", "127.0.0.2"], ids=["nobody listens", "nobody answers"])
+def test_a_host_with_a_dead_address_is_reached_at_its_other(
+    verdict: Any, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(TWO_ADDRESSES)
+    (tmp_path / "sitecustomize.py").write_text(TWO_ADDRESSES.replace("FIRST", first))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    outcome = verdict({}, host="localhost", rate=20, duration_s=1, max_duration_s=1, warmup_s=0)
+    with no_answer((first, urlsplit(server).port or 0)) if first != "::1" else nullcontext():
+        outcome = verdict({}, host="localhost", rate=20, duration_s=1, max_duration_s=1, warmup_s=0)
     assert (outcome.runs[0].measurement.good, outcome.runs[0].measurement.errors) == (20, {})
 
 

@@ -145,6 +145,22 @@ def test_a_rate_below_what_is_promised_is_said_before_it_is_sent(
     assert note == ("note: 1,000 requests/s are less than `slo.throughput_rps`, 2,000: the throughput will be INVALID")
 
 
+def test_a_first_run_of_hours_is_announced(
+    spec: Spec, out: Path, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loadtest.running.session.Session.measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_load_test(spec, RunOptions(rate=0.2), TargetOptions(out=out, url=url))
+    note, *_ = (line for line in capsys.readouterr().err.splitlines() if line.startswith("note: "))
+    assert note == (
+        "note: the first run takes 92 minutes: the verdict needs 1,100 requests, at 0.2 requests/s; "
+        "`--duration` shortens it"
+    )
+
+
 def test_another_package_is_invalid(spec: Spec, out: Path, url: str) -> None:
     package = json.loads((out / "package.json").read_text())
     (out / "package.json").write_text(json.dumps(package | {"sha256": "f" * 64}))

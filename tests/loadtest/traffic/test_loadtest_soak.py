@@ -143,6 +143,18 @@ def test_buffers_that_fill_with_the_first_requests_are_not_a_leak_unless_they_gr
     assert reason.startswith("memory-grows: the memory of worker 9000 grew from 49 MB to 51 MB")
 
 
+def test_growth_that_may_be_no_more_than_allowed_needs_a_longer_soak() -> None:
+    def growing(share: float) -> tuple[str, list[str]]:
+        run = soaked(lambda at: BASE * (1 + share * at / 400) + 2e6 * math.sin(at / 13))
+        return judged(run.model_copy(update={"seconds": many}))
+
+    many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
+    assert [growing(share)[0] for share in (0.01, 0.025, 0.06)] == ["PASS", "INVALID", "FAIL"]
+    (reason,) = growing(0.025)[1]
+    assert reason.startswith("settles: the memory of worker 9000 grew from 4")
+    assert reason.endswith(" in 6.67 minutes, perhaps by no more than allowed: a longer soak will show it")
+
+
 def test_a_heap_that_fills_with_the_first_requests_is_a_leak_of_a_worker_but_not_of_java() -> None:
     def growing(name: str, due: int = 20) -> tuple[str, list[str]]:
         run = soaked()
