@@ -240,11 +240,8 @@ def _errors(rounds: Sequence[Round], objective: Objective, wrong: float) -> list
     )
     text = f"the new server fails {percent(after.share)} of the requests, the old one {percent(before.share)}"
     if low > limit:
-        return [
-            with_status(
-                made, "FAIL", "errors-worse", f"{text}: certainly more than the allowed {percent(limit)} on top"
-            )
-        ]
+        text = f"{text}: certainly more than the allowed {percent(limit)} on top"
+        return [with_status(made, "FAIL", "errors-worse", text)]
     # No number of good answers proves that requests never fail.
     if high > limit and not (limit == 0 and after.share <= before.share):
         text = f"{text}: perhaps up to {percent(high)} on top, allowed: {percent(limit)}"
