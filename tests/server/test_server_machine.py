@@ -124,7 +124,7 @@ Gauge("held", "Held", multiprocess_mode="livesum").set(1)
 
 def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    metrics = WorkerMetrics(tmp_path)
+    metrics = WorkerMetrics(tmp_path, say=pytest.fail)
     assert metrics.page() == ""
     for amount in ("1", "2", "4"):
         subprocess.run([sys.executable, "-c", WRITER, amount], env=environment, check=True)
@@ -140,7 +140,24 @@ def test_an_empty_file_of_a_worker_takes_no_number_of_the_others(tmp_path: Path,
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", WRITER, "2"], env=environment, check=True)
     (tmp_path / f"counter_{pid}.db").touch()
-    assert "seen_total 2.0\n" in WorkerMetrics(tmp_path).page()
+    assert "seen_total 2.0\n" in WorkerMetrics(tmp_path, say=pytest.fail).page()
+
+
+@pytest.mark.parametrize("name", [f"counter_{os.getpid()}", f"counter_{2**30}", "counter_0"])
+@pytest.mark.parametrize(
+    "content", [b"x" * 4096, b"\x40", b"\x40\0\0\0" * 20, b"\x28\0\0\0\0\0\0\0\x02\0\0\0[]" + b" " * 24]
+)
+def test_an_unreadable_file_takes_no_number_of_the_others_and_is_named_once(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    environment, said = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, list[str]()
+    metrics = WorkerMetrics(tmp_path, say=said.append)
+    subprocess.run([sys.executable, "-c", WRITER, "2"], env=environment, check=True)
+    (tmp_path / f"{name}.db").write_bytes(content)
+    assert ["seen_total 2.0\n" in metrics.page() for _ in range(2)] == [True, True]
+    (warning,) = said
+    assert warning.startswith("warning: the metrics file counter_")
+    assert "cannot be read, so what it counted is not on /metrics any more: " in warning
 
 
 def test_torch_is_asked_for_its_version_and_not_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
