@@ -1,5 +1,5 @@
 """Reads Java's stdout and stderr as fast as Java writes: counts the access log, and passes everything else on to
-stderr.
+stderr, such as why a Java that cannot start or crashes does so, which it writes to stdout.
 
 Java blocks while a pipe is full, so these threads wait for nothing but the pipe. The counts never miss a line; printed
 lines are dropped if nobody reads them (`Output`).
@@ -22,6 +22,8 @@ from server.system import Output, log_line
 
 # The largest size that a pipe may have without privileges: half a second of access log at 10,000 requests a second.
 _PIPE_BYTES = 1 << 20
+# Lines on Java's stdout that are not printed: the access log, and what TorchServe says there at every start.
+_SILENT = (b"A ", b"WARNING: sun.reflect.Reflection", b"nvidia-smi not available", b"Model server started")
 
 
 class RequestLog:
@@ -91,8 +93,10 @@ def follow_access_log(pipe: IO[bytes], traffic: Traffic, log: RequestLog, output
 
     def take(lines: list[bytes]) -> None:
         parsed = (parse_line(line.decode(errors="replace")) for line in lines)
-        if printed := log.lines(traffic.record(answer for answer in parsed if answer)):
-            output.say(*printed)
+        unusual = [line for line in lines if not line.startswith(_SILENT)]
+        printed = log.lines(traffic.record(answer for answer in parsed if answer))
+        if unusual or printed:
+            output.say(*unusual, *printed)
 
     return _follow(pipe, take, "access-log")
 

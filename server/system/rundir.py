@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from config.errors import InputError
@@ -31,7 +32,11 @@ class RunDirectory:
 
     def close(self) -> None:
         """Removes the directory and the lock; safe to call twice."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        # Under another name, so that a page that is being made at the moment writes no file into it.
+        gone = self.path.with_suffix(".gone")
+        with suppress(OSError):
+            self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
         self._lock.unlink(missing_ok=True)
         while self._handles:
             os.close(self._handles.pop())

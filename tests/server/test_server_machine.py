@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,22 @@ def test_living_servers_keep_their_directories(short_folder: Path) -> None:
     assert first.path.stat().st_mode & 0o777 == 0o700
     first.close()
     second.close()
+    assert list(short_folder.iterdir()) == []
+
+
+def test_a_page_that_is_made_while_a_server_ends_leaves_no_directory(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, remove = create_run_directory(short_folder), os.rmdir
+
+    def write_and_remove(path: str, **options: int) -> None:
+        with suppress(FileNotFoundError):
+            (directory.path / "counter_0.db").touch()
+        remove(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", write_and_remove)
+    directory.close()
+    monkeypatch.undo()
     assert list(short_folder.iterdir()) == []
 
 
