@@ -56,6 +56,9 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
     for leftover in parent.glob(f"{prefix}*.lock"):
         _remove_if_dead(leftover)
     try:
+        if os.statvfs(parent).f_flag & os.ST_NOEXEC:
+            text = f"`TMPDIR`: got `{parent}`, which is mounted `noexec`, but Java and workers load libraries there"
+            raise InputError(text, hint="set TMPDIR to a folder of another mount")
         while True:
             lock = parent / f"{prefix}{os.urandom(4).hex()}.lock"
             handle = _open_locked(lock, os.O_CREAT | os.O_EXCL)

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from specs import ROOT
@@ -86,6 +87,16 @@ def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder:
     assert not left.exists()
     other.kill()
     other.wait()
+
+
+def test_a_folder_from_which_no_library_can_be_loaded_is_an_error(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    said = rf"`TMPDIR`: got `{short_folder}`, which is mounted `noexec`"
+    with pytest.raises(InputError, match=said):
+        create_run_directory(short_folder)
+    assert list(short_folder.iterdir()) == []
 
 
 def test_folder_that_cannot_be_written_to_is_an_error() -> None:
