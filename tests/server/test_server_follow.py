@@ -66,6 +66,15 @@ def test_what_java_says_of_itself_on_stdout_is_printed_and_no_line_of_the_access
     assert stream.getvalue() == said
 
 
+def test_what_java_says_of_itself_is_an_object_in_a_log_of_objects() -> None:
+    stream = io.BytesIO()
+    said, logged = b"# A fatal error has been detected\n", b'{"level": "WARN", "message": "of its logger"}\n'
+    _, output = follow(said + logged, {"serving.log": "json"}, stream)  # type: ignore[arg-type]
+    output.close()
+    messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert messages == ["# A fatal error has been detected", "of its logger"]
+
+
 def test_line_without_an_end_takes_no_memory_without_end() -> None:
     traffic, _ = follow(b"x" * 5_000_000 + b"\n" + LINE, {}, Stuck())
     assert traffic.histograms()[200].count == 1
