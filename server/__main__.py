@@ -17,6 +17,8 @@ def main() -> int:
     if sys.stderr is None:
         # It was closed before this process started; then nobody reads the log.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    # If it is full, only the thread that writes the log waits; an error would end the log.
+    os.set_blocking(sys.stderr.fileno(), True)
     parser = argparse.ArgumentParser(prog="python -m server", description="serve a packaged model")
     parser.add_argument("spec", type=Path)
     parser.add_argument("--mar", type=Path, required=True)
