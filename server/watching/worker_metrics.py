@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from server.system import identify
@@ -71,8 +72,13 @@ def _is_of_dead(file: Path) -> bool:
     return pid.isdigit() and pid != _RETIRED and identify(int(pid)) is None
 
 
-def _merge(files: Iterable[Path]) -> str:
+def _merge(files: Sequence[Path]) -> str:
     """The counts of these files, merged, as Prometheus text."""
+    for file in files:
+        with file.open("rb") as stream:
+            # prometheus-client would take such a file for an empty one.
+            if int.from_bytes(stream.read(4), sys.byteorder, signed=True) < 0:
+                raise ValueError("its length is negative")
     # Imported late, because it takes a tenth of a second and Java should be started first.
     from prometheus_client import Metric, generate_latest
     from prometheus_client.multiprocess import MultiProcessCollector

@@ -173,7 +173,7 @@ def test_an_empty_file_of_a_worker_takes_no_number_of_the_others(tmp_path: Path,
 
 @pytest.mark.parametrize("name", [f"counter_{os.getpid()}", f"counter_{2**30}", "counter_0"])
 @pytest.mark.parametrize(
-    "content", [b"x" * 4096, b"\x40", b"\x40\0\0\0" * 20, b"\x28\0\0\0\0\0\0\0\x02\0\0\0[]" + b" " * 24]
+    "content", [b"x" * 4096, b"\xff" * 4096, b"\x40", b"\x40\0\0\0" * 20, b"\x28\0\0\0\0\0\0\0\x02\0\0\0[]" + b" " * 24]
 )
 def test_an_unreadable_file_takes_no_number_of_the_others_and_is_named_once(
     tmp_path: Path, name: str, content: bytes
