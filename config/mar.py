@@ -27,7 +27,7 @@ READ_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
 )
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager

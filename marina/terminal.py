@@ -52,12 +52,14 @@ class _Unbreakable(io.FileIO):
 
 def prepare_streams() -> None:
     """Makes stdout and stderr safe to print to, however this process was started: one that is closed drops what is
-    printed, and a character that its encoding lacks becomes `?`."""
+    printed, one that is full is waited for, and a character that its encoding lacks becomes `?`."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif stream is getattr(sys, f"__{name}__"):
+            # Node.js, for example, hands on pipes that do not wait, and a write to a full one is an error.
+            os.set_blocking(stream.fileno(), True)
             buffer = io.BufferedWriter(_Unbreakable(stream.fileno(), "w", closefd=False))
             lines = stream.line_buffering or stream.write_through
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "replace", line_buffering=lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from server.serve import serve
 
 def main() -> int:
     """Returns the exit code of the server, or of the error that kept it from starting."""
+    if sys.stderr is None:
+        # It was closed before this process started; then nobody reads the log.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    # If it is full, only the thread that writes the log waits; an error would end the log.
+    os.set_blocking(sys.stderr.fileno(), True)
     parser = argparse.ArgumentParser(prog="python -m server", description="serve a packaged model")
     parser.add_argument("spec", type=Path)
     parser.add_argument("--mar", type=Path, required=True)

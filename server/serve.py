@@ -141,7 +141,7 @@ class _ModelServer:
             reason = "because of the limit on open files"
             self._say(f"warning: `serving.max_connections`: {limit} instead of {wanted}, {reason}")
         self._docs = self._make_docs() if docs else None
-        metrics = WorkerMetrics(launch.directory / "metrics")
+        metrics = WorkerMetrics(launch.directory / "metrics", say=self._say)
         self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
         self._supervisor = Supervisor(
             child=self._child,

@@ -124,7 +124,7 @@ class Supervisor:
             self._end()
             return Exit.DRAINED
         # Ctrl-C and the end of a terminal come from a person: no load balancer has to notice the end first.
-        propagation_s = serving.drain_propagation_s if first == signal.SIGTERM else 0.0
+        propagation_s = 0.0 if first in (signal.SIGINT, signal.SIGHUP) else serving.drain_propagation_s
         result = drain(self, propagation_s=propagation_s, timeout_s=serving.drain_timeout_s, say=self.say)
         died = not self.java_runs()
         self._end()

@@ -95,19 +95,18 @@ class AnswerCache:
                 self.metrics.failures["foreign"].inc()
                 continue
             values[index], made_at = known
-            self._remember(keys[index], known[0], min(made_at, self._clock()))
+            self._remember(keys[index], known[0], age_s=max(0.0, self._clock() - made_at))
             self.metrics.requests["redis"].inc()
         return values
 
     def store(self, key: bytes, value: bytes) -> None:
         """Stores an answer in memory and in Redis."""
-        now = self._clock()
-        self._remember(key, value, now)
+        self._remember(key, value, age_s=0.0)
         if self._shared is not None:
-            self._shared.put(self._name(key), seal(key, value, now))
+            self._shared.put(self._name(key), seal(key, value, self._clock()))
 
-    def _remember(self, key: bytes, value: bytes, made_at: float) -> None:
-        self._memory.put(key, value, made_at + self._ttl_s)
+    def _remember(self, key: bytes, value: bytes, *, age_s: float) -> None:
+        self._memory.put(key, value, self._ttl_s - age_s)
         self.metrics.bytes.set(self._memory.bytes)
 
     def _name(self, key: bytes) -> str:

@@ -11,7 +11,7 @@ _OVERHEAD = 300
 class MemoryCache:
     """Not thread-safe."""
 
-    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes, self._clock = max_bytes, clock
         self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self.bytes = 0
@@ -29,13 +29,13 @@ class MemoryCache:
         self._entries.move_to_end(key)
         return value
 
-    def put(self, key: bytes, value: bytes, until: float) -> None:
-        """Stores a value until a time, and removes the least recently used ones to make room. A value larger than the
+    def put(self, key: bytes, value: bytes, lasts_s: float) -> None:
+        """Stores a value for so long, and removes the least recently used ones to make room. A value larger than the
         whole cache is not stored."""
         self._drop(key)
         if len(value) + _OVERHEAD > self._max_bytes:
             return
-        self._entries[key] = (until, value)
+        self._entries[key] = (self._clock() + lasts_s, value)
         self.bytes += len(value) + _OVERHEAD
         while self.bytes > self._max_bytes:
             self._drop(next(iter(self._entries)))

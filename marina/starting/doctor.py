@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from marina.arguments import add_verb, print_json
+from marina.cleanup import cleanup_on_exit
 
 _MARKS = {"ok": "ok", "missing": "--", "broken": "!!", "note": "i"}
 
@@ -53,7 +54,7 @@ def doctor(options: argparse.Namespace) -> int:
     from marina.starting.doctor_cluster import CLUSTER
     from marina.starting.doctor_local import LOCAL
 
-    with Progress(quiet=options.quiet).step("examine this machine and its cluster"):
+    with cleanup_on_exit(), Progress(quiet=options.quiet).step("examine this machine and its cluster"):
         findings = examine([*LOCAL, *CLUSTER])
     if options.json:
         print_json({"findings": [asdict(finding) for finding in findings], "local_flow": not missing_locally(findings)})
@@ -64,8 +65,12 @@ def doctor(options: argparse.Namespace) -> int:
 
 def examine(probes: Sequence[Probe]) -> list[ProbeResult]:
     """The results of all probes, in their order; they run at the same time, and each limits its own time."""
-    with ThreadPoolExecutor(len(probes)) as pool:
+    pool = ThreadPoolExecutor(len(probes))
+    try:
         return [finding for findings in pool.map(lambda probe: probe(), probes) for finding in findings]
+    finally:
+        # After Ctrl-C, what the probes have started must end first.
+        pool.shutdown(wait=False)
 
 
 def missing_locally(findings: Sequence[ProbeResult]) -> list[str]:

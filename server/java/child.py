@@ -34,7 +34,7 @@ class Child:
         assert self._process.stderr
         self._readers = [
             follow_access_log(self._process.stdout, traffic, log, output),
-            follow_errors(self._process.stderr, output),
+            follow_errors(self._process.stderr, log, output),
         ]
 
     @property

@@ -1,5 +1,5 @@
 """Reads Java's stdout and stderr as fast as Java writes: counts the access log, and passes everything else on to
-stderr.
+stderr, such as why a Java that cannot start or crashes does so, which it writes to stdout.
 
 Java blocks while a pipe is full, so these threads wait for nothing but the pipe. The counts never miss a line; printed
 lines are dropped if nobody reads them (`Output`).
@@ -22,6 +22,8 @@ from server.system import Output, log_line
 
 # The largest size that a pipe may have without privileges: half a second of access log at 10,000 requests a second.
 _PIPE_BYTES = 1 << 20
+# Lines on Java's stdout that are not printed: the access log, and what TorchServe says there at every start.
+_SILENT = (b"A ", b"WARNING: sun.reflect.Reflection", b"nvidia-smi not available", b"Model server started")
 
 
 class RequestLog:
@@ -31,7 +33,7 @@ class RequestLog:
     def __init__(self, spec: Spec, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._mode = spec.serving.access_log
         self._limit = spec.serving.access_log_max_rps
-        self._json = spec.serving.log == "json"
+        self.as_json = spec.serving.log == "json"
         self._model = spec.name
         self._clock = clock
         self._second = -1
@@ -60,7 +62,7 @@ class RequestLog:
         hidden = self._errors.total() - self._limit
         text = f"{hidden} more errors in a second, of {_counts_text(self._errors)}"
         self._second, self._seen, self._errors = second, 0, Counter()
-        return [log_line("request", text, as_json=self._json, fields={"model": self._model})] if hidden > 0 else []
+        return [log_line("request", text, as_json=self.as_json, fields={"model": self._model})] if hidden > 0 else []
 
     def _should_print(self, answer: AccessLogEntry) -> bool:
         self._seen += 1
@@ -79,7 +81,7 @@ class RequestLog:
             "code": answer.code,
             "duration_ms": answer.duration_ms,
         }
-        return log_line("request", text, as_json=self._json, fields=fields)
+        return log_line("request", text, as_json=self.as_json, fields=fields)
 
 
 def _counts_text(errors: Counter[int]) -> str:
@@ -91,15 +93,24 @@ def follow_access_log(pipe: IO[bytes], traffic: Traffic, log: RequestLog, output
 
     def take(lines: list[bytes]) -> None:
         parsed = (parse_line(line.decode(errors="replace")) for line in lines)
-        if printed := log.lines(traffic.record(answer for answer in parsed if answer)):
-            output.say(*printed)
+        unusual = [_shown(line, log) for line in lines if not line.startswith(_SILENT)]
+        printed = log.lines(traffic.record(answer for answer in parsed if answer))
+        if unusual or printed:
+            output.say(*unusual, *printed)
 
     return _follow(pipe, take, "access-log")
 
 
-def follow_errors(pipe: IO[bytes], output: Output) -> threading.Thread:
+def follow_errors(pipe: IO[bytes], log: RequestLog, output: Output) -> threading.Thread:
     """Starts a thread that prints the lines of Java and the workers; it ends with Java's stderr."""
-    return _follow(pipe, lambda lines: output.say(*lines), "java-log")
+    return _follow(pipe, lambda lines: output.say(*(_shown(line, log) for line in lines)), "java-log")
+
+
+def _shown(line: bytes, log: RequestLog) -> bytes | str:
+    """The line; as an object if the log must be JSON and Java itself, not its logger, has written it."""
+    if not log.as_json or line.startswith(b"{"):
+        return line
+    return log_line("java", line.decode(errors="replace"), as_json=True)
 
 
 def _follow(pipe: IO[bytes], take: Callable[[list[bytes]], None], name: str) -> threading.Thread:

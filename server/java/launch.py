@@ -163,7 +163,8 @@ def _command(
     if (archive := class_archive(java, jars())).exists():
         options.append(f"-XX:SharedArchiveFile={archive}")
     if java.version >= 17:
-        options.append("--enable-native-access=ALL-UNNAMED")
+        # The report of a crash must not lie in a folder that ends with the server.
+        options += ["--enable-native-access=ALL-UNNAMED", "-XX:+ErrorFileToStderr"]
     if java.version >= 23:
         options.append("--sun-misc-unsafe-memory-access=allow")
     return (

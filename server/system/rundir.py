@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from config.errors import InputError
@@ -31,7 +32,11 @@ class RunDirectory:
 
     def close(self) -> None:
         """Removes the directory and the lock; safe to call twice."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        # Under another name, so that a page that is being made at the moment writes no file into it.
+        gone = self.path.with_suffix(".gone")
+        with suppress(OSError):
+            self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
         self._lock.unlink(missing_ok=True)
         while self._handles:
             os.close(self._handles.pop())
@@ -51,6 +56,9 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
     for leftover in parent.glob(f"{prefix}*.lock"):
         _remove_if_dead(leftover)
     try:
+        if os.statvfs(parent).f_flag & os.ST_NOEXEC:
+            text = f"`TMPDIR`: got `{parent}`, which is mounted `noexec`, but Java and workers load libraries there"
+            raise InputError(text, hint="set TMPDIR to a folder of another mount")
         while True:
             lock = parent / f"{prefix}{os.urandom(4).hex()}.lock"
             handle = _open_locked(lock, os.O_CREAT | os.O_EXCL)

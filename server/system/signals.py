@@ -1,4 +1,4 @@
-"""Lets the main thread wait for SIGTERM, SIGINT, SIGHUP and SIGCHLD, so that no work is done inside signal
+"""Lets the main thread wait for the signals that stop a server and for SIGCHLD, so that no work is done inside signal
 handlers."""
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import signal
 import types
 from collections.abc import Iterable
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOPPING = (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGHUP)
+# By default these end a process at once. Other servers open their log again for them, so log rotation sends them.
+_WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Signals:
@@ -17,7 +19,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        caught = [*_STOPPING, signal.SIGCHLD]
+        caught = [*_STOPPING, *_WITHOUT_EFFECT, signal.SIGCHLD]
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             # Started with `nohup`.
             caught.remove(signal.SIGHUP)

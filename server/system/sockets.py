@@ -34,7 +34,7 @@ def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
     for table in tables:
         try:
             lines = table.read_text(encoding="ascii").splitlines()[1:]
-        except FileNotFoundError:
+        except OSError:
             continue
         for line in lines:
             _, local, _, state, queues = line.split()[:5]

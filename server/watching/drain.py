@@ -105,7 +105,8 @@ def is_quiet(counted: OpenCounts | None, sockets: Sockets, *, patient: bool) -> 
     connected. `patient` also waits for requests that have only begun to arrive."""
     if sockets.listening or sockets.undelivered:
         return False
-    if sockets.connected == 0:
+    # Some sandboxes hide the kernel's table of connections.
+    if sockets.connected == 0 and not (counted and counted.connections):
         return True
     if counted is None or counted.requests or sockets.unread:
         return False

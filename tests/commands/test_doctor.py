@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,24 @@ def test_a_report_shows_hints_only_for_missing_programs() -> None:
     fine = ProbeResult("x", "ok", "1.2", "serve", "never shown")
     assert report([fine]).splitlines()[0] == "ok x                   1.2"
     assert "never shown" not in report([fine])
+
+
+def test_an_interrupt_waits_for_no_probe() -> None:
+    released, ended = threading.Event(), threading.Event()
+
+    def hanging() -> list[ProbeResult]:
+        released.wait(30)
+        ended.set()
+        return []
+
+    def interrupting() -> list[ProbeResult]:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return []
+
+    with pytest.raises(KeyboardInterrupt):
+        examine([hanging, interrupting])
+    assert not ended.is_set()
+    released.set()
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:

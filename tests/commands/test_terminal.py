@@ -1,12 +1,15 @@
 """What people see and type: help, version, completion, colours, and printed commands that work when copied."""
 
 import argparse
+import fcntl
 import io
 import json
 import os
+import select
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +87,22 @@ def test_progress_that_nobody_reads_does_not_end_the_work() -> None:
     os.close(write)
     assert done.returncode == 0
     assert done.stdout.endswith(b"done\n")
+
+
+def test_a_pipe_whose_writers_do_not_wait_gets_all_of_the_output() -> None:
+    command = [sys.executable, "-m", "marina", "check", "--fields"]
+    expected = subprocess.run(command, capture_output=True, check=True).stdout
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(write, False)
+    process = subprocess.Popen(command, stdout=write)
+    # Read only once it is full.
+    while select.select([], [write], [], 0)[1] and process.poll() is None:
+        time.sleep(0.01)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == expected
+    assert process.wait() == 0
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["--help"]])

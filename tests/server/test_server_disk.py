@@ -27,7 +27,7 @@ def no_room(*_: object) -> None:
 def test_numbers_of_the_dead_wait_for_room_and_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = WorkerMetrics(tmp_path)
+    metrics = WorkerMetrics(tmp_path, say=pytest.fail)
     count_in(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", no_room)
@@ -43,7 +43,7 @@ def test_numbers_of_the_dead_wait_for_room_and_are_counted_once(
 
 def test_the_file_of_the_dead_takes_its_room_before_it_is_mapped(tmp_path: Path) -> None:
     count_in(tmp_path)
-    WorkerMetrics(tmp_path).page()
+    WorkerMetrics(tmp_path, say=pytest.fail).page()
     (file,) = tmp_path.iterdir()
     assert file.stat().st_blocks * 512 >= file.stat().st_size
 

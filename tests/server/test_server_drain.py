@@ -130,6 +130,7 @@ def test_cut_says_why_and_how_many(
         pytest.param(OpenCounts(), Sockets(undelivered=1), False, id="undelivered answer of a closed connection"),
         pytest.param(OpenCounts(requests=3), Sockets(), True, id="nobody is connected"),
         pytest.param(None, Sockets(connected=1), False, id="unknown"),
+        pytest.param(OpenCounts(requests=1, connections=1), Sockets(), False, id="where the kernel shows no sockets"),
     ],
 )
 def test_quiet_is_when_nothing_is_open_or_on_its_way(counted: OpenCounts | None, sockets: Sockets, quiet: bool) -> None:

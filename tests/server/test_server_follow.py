@@ -56,6 +56,25 @@ def test_counts_miss_nothing_when_nobody_reads_the_printed_lines() -> None:
     assert stuck.text.count(b"\n") == 50_000 - output.dropped
 
 
+def test_what_java_says_of_itself_on_stdout_is_printed_and_no_line_of_the_access_log_that_cannot_be_read() -> None:
+    stream = io.BytesIO()
+    said = b"Error occurred during initialization of VM\nCould not reserve enough space\n"
+    _, output = follow(
+        said + b'A /10.0.0.1:5 "POST /predictions/m?secret\n' + LINE, {"serving.access_log": "off"}, stream
+    )  # type: ignore[arg-type]
+    output.close()
+    assert stream.getvalue() == said
+
+
+def test_what_java_says_of_itself_is_an_object_in_a_log_of_objects() -> None:
+    stream = io.BytesIO()
+    said, logged = b"# A fatal error has been detected\n", b'{"level": "WARN", "message": "of its logger"}\n'
+    _, output = follow(said + logged, {"serving.log": "json"}, stream)  # type: ignore[arg-type]
+    output.close()
+    messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert messages == ["# A fatal error has been detected", "of its logger"]
+
+
 def test_line_without_an_end_takes_no_memory_without_end() -> None:
     traffic, _ = follow(b"x" * 5_000_000 + b"\n" + LINE, {}, Stuck())
     assert traffic.histograms()[200].count == 1

@@ -4,7 +4,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from specs import ROOT
@@ -31,6 +33,22 @@ def test_living_servers_keep_their_directories(short_folder: Path) -> None:
     assert first.path.stat().st_mode & 0o777 == 0o700
     first.close()
     second.close()
+    assert list(short_folder.iterdir()) == []
+
+
+def test_a_page_that_is_made_while_a_server_ends_leaves_no_directory(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, remove = create_run_directory(short_folder), os.rmdir
+
+    def write_and_remove(path: str, **options: int) -> None:
+        with suppress(FileNotFoundError):
+            (directory.path / "counter_0.db").touch()
+        remove(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", write_and_remove)
+    directory.close()
+    monkeypatch.undo()
     assert list(short_folder.iterdir()) == []
 
 
@@ -69,6 +87,16 @@ def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder:
     assert not left.exists()
     other.kill()
     other.wait()
+
+
+def test_a_folder_from_which_no_library_can_be_loaded_is_an_error(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    said = rf"`TMPDIR`: got `{short_folder}`, which is mounted `noexec`"
+    with pytest.raises(InputError, match=said):
+        create_run_directory(short_folder)
+    assert list(short_folder.iterdir()) == []
 
 
 def test_folder_that_cannot_be_written_to_is_an_error() -> None:
@@ -124,7 +152,7 @@ Gauge("held", "Held", multiprocess_mode="livesum").set(1)
 
 def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    metrics = WorkerMetrics(tmp_path)
+    metrics = WorkerMetrics(tmp_path, say=pytest.fail)
     assert metrics.page() == ""
     for amount in ("1", "2", "4"):
         subprocess.run([sys.executable, "-c", WRITER, amount], env=environment, check=True)
@@ -140,7 +168,24 @@ def test_an_empty_file_of_a_worker_takes_no_number_of_the_others(tmp_path: Path,
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", WRITER, "2"], env=environment, check=True)
     (tmp_path / f"counter_{pid}.db").touch()
-    assert "seen_total 2.0\n" in WorkerMetrics(tmp_path).page()
+    assert "seen_total 2.0\n" in WorkerMetrics(tmp_path, say=pytest.fail).page()
+
+
+@pytest.mark.parametrize("name", [f"counter_{os.getpid()}", f"counter_{2**30}", "counter_0"])
+@pytest.mark.parametrize(
+    "content", [b"x" * 4096, b"\xff" * 4096, b"\x40", b"\x40\0\0\0" * 20, b"\x28\0\0\0\0\0\0\0\x02\0\0\0[]" + b" " * 24]
+)
+def test_an_unreadable_file_takes_no_number_of_the_others_and_is_named_once(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    environment, said = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, list[str]()
+    metrics = WorkerMetrics(tmp_path, say=said.append)
+    subprocess.run([sys.executable, "-c", WRITER, "2"], env=environment, check=True)
+    (tmp_path / f"{name}.db").write_bytes(content)
+    assert ["seen_total 2.0\n" in metrics.page() for _ in range(2)] == [True, True]
+    (warning,) = said
+    assert warning.startswith("warning: the metrics file counter_")
+    assert "cannot be read, so what it counted is not on /metrics any more: " in warning
 
 
 @pytest.mark.parametrize("installed", ["2.13.0", "2.13.0+cpu", "2.13.0+cu130"])

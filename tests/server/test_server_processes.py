@@ -62,6 +62,17 @@ def test_a_terminal_that_is_closed_stops_once_however_often_it_says_so() -> None
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_signal_that_other_servers_take_for_log_rotation_ends_nothing() -> None:
+    signals = Signals()
+    try:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+            os.kill(os.getpid(), number)
+            signals.wait(_LONG_S)
+        assert signals.stops == [signal.SIGQUIT]
+    finally:
+        signals.close()
+
+
 def test_the_end_of_its_terminal_is_nothing_to_a_server_under_nohup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signals = Signals()

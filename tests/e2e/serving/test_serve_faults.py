@@ -157,6 +157,17 @@ def test_killed_java_ends_the_server_and_leaves_nothing(server: Running) -> None
     assert not run_directory.exists()
 
 
+def test_a_crash_of_java_is_reported_in_the_log(start_tiny: Start) -> None:
+    server = start_tiny()
+    os.kill(java_pid(server), signal.SIGSEGV)
+    assert server.process.wait(120) == Exit.JAVA_DIED
+    log = server.log.read_text()
+    assert "# A fatal error has been detected by the Java Runtime Environment:" in log
+    assert "S U M M A R Y" in log
+    assert "hs_err" not in log
+    assert "error: TorchServe was killed by SIGABRT" in log
+
+
 def test_worker_that_fails_to_load_is_visible_and_recovers(start_digits: Start, digits_mar: Path) -> None:
     name = "model-b1.pt2"
     server = start_digits(wait=False, workers=1, files={name: b"damaged"})

@@ -46,11 +46,13 @@ def test_above_the_rate_only_errors_are_printed(start_tiny: Start) -> None:
     assert server.log.read_text().count(" request POST /predictions/tiny 200") <= 25
 
 
-def test_nobody_reading_the_log_costs_no_request_and_no_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stderr", ["2>&2", "2>&-"], ids=["a pipe that nobody reads", "closed"])
+def test_nobody_reading_the_log_costs_no_request_and_no_count(stderr: str, tmp_path: Path) -> None:
     spec, mar = make_tiny(tmp_path, access_log="all", queue=5000)
     ports = Ports(free_port_base())
+    command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--port-base", str(ports.base)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--port-base", str(ports.base)],
+        ["sh", "-c", f'exec "$@" {stderr}', "sh", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
     )

@@ -1,6 +1,11 @@
 """The cache's keys, and its part in memory."""
 
+import time
+
+from prometheus_client import CollectorRegistry
+
 from handlers.caching import answer_key
+from handlers.caching.cache import AnswerCache, CacheMetrics
 from handlers.caching.memory import MemoryCache
 
 
@@ -37,3 +42,10 @@ def test_a_value_is_gone_when_its_time_is_over() -> None:
     now[0] = 10.0
     assert memory.get(b"a") is None
     assert memory.bytes == 0
+
+
+def test_an_answer_lasts_no_longer_where_the_machines_clock_is_ahead() -> None:
+    metrics = CacheMetrics(CollectorRegistry(), "m")
+    cache = AnswerCache("p", MemoryCache(2000), metrics, ttl_s=0.0, clock=lambda: time.time() + 3600)
+    cache.store(b"a", b"x")
+    assert cache.find([b"a"]) == [None]
