@@ -12,6 +12,8 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 _PACKED = ("*.json", "*.jinja", "*.safetensors")
 # Written by `sentence-transformers`: the steps that make an embedding, each a class with a folder of its own.
 _MODULES = "modules.json"
+# Written for models that take pictures or sound.
+_PROCESSOR = "preprocessor_config.json"
 _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
 
 
@@ -96,6 +98,11 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     for name, data in ((CONFIG, config), ("tokenizer_config.json", tokenizer)):
         if "auto_map" in data:
             raise FolderRefused(f"`{path / name}`: `auto_map`: the model comes with its own code, which is not run")
+    if (path / _PROCESSOR).is_file() and not (path / TOKENIZER).is_file():
+        hint = (
+            f"in model.py: `def build(): return AutoModel….from_pretrained('{path}')`, then `source: ./model.py:build`"
+        )
+        raise FolderRefused(f"`{path}` holds a model of pictures or sound, allowed as a folder: a model of texts", hint)
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)

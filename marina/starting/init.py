@@ -142,7 +142,11 @@ def _notes(facts: Any, finished: Any) -> list[str]:
     inputs = [f"`{name}`: {_shown(tensor)}" for name, tensor in (facts.inputs or {}).items()]
     notes = [f"the model takes {', '.join(inputs)}"] if inputs else []
     if facts.picture:
-        notes.append(f"the model takes pictures, {' x '.join(map(str, facts.picture))}")
+        normalised = ", normalised by its `mean` and `std`" if facts.picture[0] == 3 else ""
+        size = " x ".join(map(str, facts.picture))
+        notes.append(
+            f"the model takes pictures, {size}, and gets their pixels divided by 255{normalised}: `model.image`"
+        )
     if facts.source.startswith("torchvision:") and facts.weights == "random":
         notes.append(
             "its weights are random; for real answers, set `model.weights` in the spec, for example `IMAGENET1K_V1`"
