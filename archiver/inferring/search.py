@@ -134,6 +134,8 @@ class _InputSearch:
             return refused
         if self._unservable_output:
             hint = "write a wrapper module that returns tensors, each with one row per input row"
+            if "finite" in self._unservable_output:
+                hint = "compare the weights with those of the training, or say with `--input` what the model takes"
             return SourceError(f"`--source`: {self._unservable_output}", hint=hint)
         shapes = ", ".join(f"`{name}` {tensor}" for name, tensor in zip(self._names, guess, strict=True))
         tried = dict(zip(self._names, guess, strict=True))

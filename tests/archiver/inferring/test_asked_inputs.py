@@ -56,3 +56,8 @@ def test_inputs_that_cannot_be_found_are_asked_for(network: nn.Module, message: 
     with pytest.raises((InputError, SourceError)) as caught:
         find_inputs(network, [])
     assert caught.value.message == message
+
+
+def test_answers_that_are_not_finite_get_a_hint_about_the_weights() -> None:
+    with pytest.raises(SourceError, match="an output is not a finite number\n\nhint: compare the weights"):
+        find_inputs(Net(lambda self, x: self.f(x) * float("nan"), f=nn.Linear(3, 2)), [])
