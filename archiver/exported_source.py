@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,19 @@ def read_program(where: str, file: Path) -> ExportedProgram:
     if not file.is_file():
         raise SourceError(f"{where}: no such file: `{file}`")
     try:
-        return torch.export.load(file)
+        return _load(file.resolve(), file.stat().st_mtime_ns)
     except Exception as err:
         reason = next(iter(str(err).splitlines()), type(err).__name__)
         raise SourceError(
             f"{where}: `{file}` is not an exported program: {reason}",
             hint="torch.export.save(torch.export.export(model, example), 'program.pt2')",
         ) from err
+
+
+@functools.lru_cache(maxsize=1)
+def _load(file: Path, _changed_ns: int) -> ExportedProgram:
+    """Keeps the last program, because `init` looks at it several times, and reading a large file takes long."""
+    return torch.export.load(file)
 
 
 def input_values(where: str, program: ExportedProgram) -> dict[str, torch.Tensor]:

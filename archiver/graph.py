@@ -19,6 +19,9 @@ from config.record import Port
 from config.spec import Spec
 from handlers.networks import DTYPES, ImageGraph, TensorGraph
 
+# Enough to see an output change its size.
+_TRIED_ROWS = 8
+
 
 def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
     """The graph around the network in a precision; the source's own network is not changed."""
@@ -98,6 +101,8 @@ def output_ports(
             outputs = graph(*(value.clone() for value in inputs))
     except Exception as err:
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
+        if spec.model.task:
+            hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(
             f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",
             hint=hint or "compare `model.image` or `model.inputs` with what the model takes",
@@ -117,6 +122,19 @@ def output_ports(
         Port(name=name, shape=tuple(value.shape[1:]), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in zip(names, outputs, strict=True)
     )
+
+
+def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Raises SourceError if an output has another size for other values of the inputs, as `nonzero` has."""
+    size, first = min(spec.model.batch_sizes), dict[str, tuple[int, ...]]()
+    for begin in range(0, min(_TRIED_ROWS, len(inputs[0]) - size + 1), size):
+        for port in output_ports(spec, graph, tuple(value[begin : begin + size] for value in inputs)):
+            if port.shape != first.setdefault(port.name, port.shape):
+                raise SourceError(
+                    f"{spec.file}: `model.source`: its output `{port.name}` is {list(first[port.name])} for one input "
+                    f"and {list(port.shape)} for another, allowed: one size for all values of the inputs",
+                    hint="pad it in `forward` to the largest size, and return beside it how much of that is used",
+                )
 
 
 def _has_rows(value: object, rows: int) -> bool:

@@ -26,6 +26,7 @@ from handlers.generation import (
     Llama,
     ModelTokenizer,
     NoToken,
+    OtherFamily,
     Sampling,
     TemplateRefused,
     Token,
@@ -84,7 +85,8 @@ def _stage_folder(spec: Spec, into: Path) -> tuple[ModelFolder, tuple[int, ...]]
     except FolderRefused as err:
         raise SourceError(f"{where}: {err}", hint=err.hint) from err
     except (UnknownModel, TemplateRefused, ValueError, RecursionError) as err:
-        raise SourceError(f"{where}: `{spec.model.folder}`: {err}") from err
+        hint = "engine: vllm under `text`, with `compile: eager`" if isinstance(err, OtherFamily) else None
+        raise SourceError(f"{where}: `{spec.model.folder}`: {err}", hint=hint) from err
     return folder, ends
 
 

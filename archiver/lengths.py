@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from archiver.agreement import run_in_batches
+from archiver.agreement import compare_tensors, run_in_batches
 from archiver.calibration import Rows
 from archiver.graph import output_ports
 from archiver.rows import RunBatch
@@ -16,7 +17,9 @@ from config.errors import SourceError
 from config.record import Port
 from config.spec import Spec
 from handlers.lengths import SHORTEST
-from handlers.record import PackedRecord
+
+# Enough to see whether padding changes answers at all; the comparison of the artifacts counts them on every input.
+_TRIED_ROWS = 8
 
 
 def request_arguments(source: Source) -> tuple[int, ...]:
@@ -136,21 +139,47 @@ def _text_lengths(source: Source, inputs: Rows) -> list[int]:
     return [int(length) for length in inputs[place].sum(1)]
 
 
-def aligned_answers(padded: PaddedRows, run: RunBatch, batch: int, record: PackedRecord) -> tuple[Rows, Rows]:
+def check_padding(
+    spec: Spec, source: Source, reference: RunBatch, inputs: Rows, outputs: Sequence[Port], *, are_texts: bool
+) -> None:
+    """Raises SourceError if padding changes the answers to most inputs: then no artifact can agree, and compiling one
+    may take minutes."""
+    few, varies = tuple(value[:_TRIED_ROWS] for value in inputs), [port.varies for port in outputs]
+    for padded in padded_rows(source, reference, few, are_texts=are_texts):
+        compared = compare_tensors(*aligned_answers(padded, reference, 1, varies), spec.model.tolerance)
+        if compared.agreement < min(0.5, spec.model.min_agreement):
+            raise SourceError(
+                f"{spec.file}: `model.source`: the model answers an input differently if it is padded to the length "
+                f"of longer ones, allowed: answers that ignore padding",
+                hint=_hint_for_padding(spec),
+            )
+
+
+def _hint_for_padding(spec: Spec) -> str:
+    if spec.model.task:
+        return "use a model that ignores the tokens whose `attention_mask` is 0; this one reads them too"
+    inputs = spec.model.inputs or {}
+    if any(tensor.mask_of for tensor in inputs.values()):
+        return "let `forward` ignore what its mask marks as padding, or give the input a fixed `shape`"
+    varying = next((name for name, tensor in inputs.items() if tensor.varying), "x")
+    return f"give the model a mask of the padding: `mask: {{mask_of: {varying}}}` under `inputs`, or a fixed `shape`"
+
+
+def aligned_answers(padded: PaddedRows, run: RunBatch, batch: int, varies: Sequence[int | None]) -> tuple[Rows, Rows]:
     """The reference's answers and an artifact's, which runs in batches of one size. Both have the same width, with
-    zeros past the end of each row."""
+    zeros past the end of each row. `varies` has the dimension of each output that follows the input's length."""
     together = run_in_batches(run, padded.rows, batch)
     expected, got = [], []
-    for place, (port, value) in enumerate(zip(record.outputs, together, strict=True)):
+    for place, (side, value) in enumerate(zip(varies, together, strict=True)):
         value = value.clone()
         reference = torch.zeros_like(value)
         for at, length in enumerate(padded.lengths):
             answer = padded.answers[at][place][0]
-            if port.varies is None:
+            if side is None:
                 reference[at] = answer
             else:
-                reference[at].narrow(port.varies, 0, length).copy_(answer)
-                value[at].narrow(port.varies, length, value.shape[port.varies + 1] - length).zero_()
+                reference[at].narrow(side, 0, length).copy_(answer)
+                value[at].narrow(side, length, value.shape[side + 1] - length).zero_()
         expected.append(reference)
         got.append(value)
     return tuple(expected), tuple(got)

@@ -26,7 +26,7 @@ from archiver.archive import file_hashes, lay_out, write_archive
 from archiver.calibration import Rows, batches, calibration_inputs
 from archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
 from archiver.encoders import EncoderGraph
-from archiver.graph import build_graph, examples, limited_inputs, output_ports
+from archiver.graph import build_graph, check_output_sizes, examples, limited_inputs, output_ports
 from archiver.language_model import (
     calibration_texts,
     compare_text,
@@ -142,8 +142,12 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
     outputs = lengths.mark_varying_outputs(spec, source, reference, ports, sample)
     draft = extend_draft(draft, outputs=outputs)
     _check_labels(spec, source, reference, sample)
+    are_texts = spec.model.task is not None and spec.model.calibration is not None
     with progress.step("answer rows alone and together"):
         check_row_answers(spec, reference, inputs)
+        if source.lengths:
+            run = eager_runner(f"{spec.file}: `model.source`", reference)
+            lengths.check_padding(spec, source, run, inputs, outputs, are_texts=are_texts)
     if spec.model.compile == "eager":
         draft = extend_draft(draft, code=stage_source(spec, source, folder))
     else:
@@ -170,7 +174,7 @@ def _check_labels(spec: Spec, source: Source, reference: nn.Module, sample: Rows
         classes = reference.classes
     elif isinstance(reference, ImageGraph):
         with torch.no_grad():
-            classes = reference.network(reference.normalised(sample[0])).shape[-1]
+            classes = reference.outputs(sample[0])[0].shape[-1]
     else:
         return
     if len(source.labels) != classes:
@@ -193,7 +197,8 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
     check_rows_apart(where, reference, inputs, largest)
     for size in spec.model.batch_sizes:
         output_ports(spec, reference, tuple(value[:size] for value in sample))
-    run = eager_runner(reference)
+    check_output_sizes(spec, reference, inputs)
+    run = eager_runner(where, reference)
     together, *others = (agreement.run_in_batches(run, sample, size) for size in reversed(spec.model.batch_sizes))
     if spec.model.min_agreement > 0 and any(bool(value.isnan().any()) for value in together):
         made_up = spec.model.calibration is None
@@ -295,16 +300,17 @@ def _compare_with_eager(
     device = pick_device(record, 0 if spec.serving.device == "cuda" else None)
     path = sys.path[:]
     loaded = load_artifact(record, folder, device)
-    run_reference = eager_runner(reference)
+    run_reference = eager_runner(f"{spec.file}: `model.source`", reference)
     classes = isinstance(reference, ImageGraph) and reference.top_k > 0
     classes |= isinstance(reference, EncoderGraph) and reference.task == "classify"
     within = partial(agreement.compare_tensors, tolerance=spec.model.tolerance)
     compare = agreement.compare_classes if classes else within
     measured: list[agreement.Similarity] = []
+    varies = [port.varies for port in record.outputs]
     are_texts = spec.model.task is not None and spec.model.calibration is not None
     by_bucket = lengths.padded_rows(source, run_reference, inputs, are_texts=are_texts) if source.lengths else []
     for batch in spec.model.batch_sizes:
-        measured += [compare(*lengths.aligned_answers(rows, loaded.run, batch, record)) for rows in by_bucket]
+        measured += [compare(*lengths.aligned_answers(rows, loaded.run, batch, varies)) for rows in by_bucket]
         if not by_bucket:
             expected = agreement.run_in_batches(run_reference, inputs, batch)
             measured.append(compare(expected, agreement.run_in_batches(loaded.run, inputs, batch)))

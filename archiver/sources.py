@@ -220,10 +220,16 @@ def _from_program(spec: Spec, file: Path) -> Source:
     if spec.model.inputs is None:
         _check_sizes_fixed(spec, values)
     ports = tuple(
-        Port(name=name, shape=tuple(map(int, value.shape[1:])), dtype=str(value.dtype).removeprefix("torch."))
+        Port(name=name, shape=_fixed_sides(value), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in values.items()
     )
     return _make_source(spec, program_network(program), spec.model.image, None, ports=ports, only_batch=only)
+
+
+def _fixed_sides(value: torch.Tensor) -> tuple[int, ...]:
+    """The sides of a row, with 1 for a dynamic one, which the spec's `inputs` give. Its `int` would fix it in the
+    program."""
+    return tuple(side if isinstance(side, int) else 1 for side in value.shape[1:])
 
 
 def _check_sizes_fixed(spec: Spec, values: dict[str, Any]) -> None:

@@ -12,6 +12,9 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 _PACKED = ("*.json", "*.jinja", "*.safetensors")
 # Written by `sentence-transformers`: the steps that make an embedding, each a class with a folder of its own.
 _MODULES = "modules.json"
+# Written for models that take pictures or sound.
+_PROCESSOR = "preprocessor_config.json"
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
 
 
@@ -96,17 +99,30 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     for name, data in ((CONFIG, config), ("tokenizer_config.json", tokenizer)):
         if "auto_map" in data:
             raise FolderRefused(f"`{path / name}`: `auto_map`: the model comes with its own code, which is not run")
+    if (path / _PROCESSOR).is_file() and not (path / TOKENIZER).is_file():
+        hint = (
+            f"in model.py: `def build(): return AutoModel….from_pretrained('{path}')`, then `source: ./model.py:build`"
+        )
+        raise FolderRefused(f"`{path}` holds a model of pictures or sound, allowed as a folder: a model of texts", hint)
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
     # A link to a file that is gone is none of them.
     files = tuple(sorted(file for pattern in _PACKED for file in path.glob(pattern) if file.is_file()))
+    if pointer := next(filter(is_pointer, files), None):
+        raise FolderRefused(f"`{pointer}` is only Git LFS's pointer to the file", f"git -C {path} lfs pull")
     if weights and not any(file.suffix == ".safetensors" for file in files):
         pickled = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLED)
         beside = f", and `{pickled[0]}` may hold code" if pickled else ""
         hint = "model.save_pretrained(FOLDER, safe_serialization=True)"
         raise FolderRefused(f"`{path}` has no `.safetensors`{beside}", hint)
     return ModelFolder(path, config, files)
+
+
+def is_pointer(file: Path) -> bool:
+    """Whether the file is what Git leaves instead of a large file that it did not download."""
+    with file.open("rb") as stream:
+        return stream.read(len(_POINTER)) == _POINTER
 
 
 def _parse_json(file: Path) -> Any:

@@ -61,11 +61,17 @@ class ImageGraph(nn.Module):
         rows = pixels.flatten(2).to(torch.float32) * self.scale + self.shift
         return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
+    def outputs(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What the network itself returns for the pixels."""
+        return _flatten(self.network(self.normalised(pixels).to(self.dtype)))
+
     def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = self.network(self.normalised(pixels).to(self.dtype))
+        outputs = self.outputs(pixels)
         if self.top_k == 0:
-            return _flatten(outputs)
-        probabilities = torch.softmax(outputs.to(torch.float32), dim=-1)
+            return outputs
+        if len(outputs) != 1:
+            raise ValueError(f"the network returns {len(outputs)} outputs, allowed: one, a number for each class")
+        probabilities = torch.softmax(outputs[0].to(torch.float32), dim=-1)
         top_probs, top_indices = torch.topk(probabilities, self.top_k)
         return top_probs, top_indices
 

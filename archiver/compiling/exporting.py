@@ -67,6 +67,8 @@ def _export_error(spec: Spec, source: Source, err: Exception) -> SourceError:
     hint = "compile: eager, which runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
     if not spec.model.source.partition(":")[0].endswith(".py"):
         hint = "export the model yourself and use `source: ./program.pt2`"
+    if spec.model.task:
+        hint = "use a model of another architecture: torch cannot compile this one's code"
     if "ConstraintViolation" in type(err).__name__ or "Constraints violated" in text:
         reason = "the model's code fixes the batch size"
         hint = f"`batch_sizes: [{max(spec.model.batch_sizes)}]` packages that one"
@@ -79,7 +81,7 @@ def _export_error(spec: Spec, source: Source, err: Exception) -> SourceError:
         if Path(file).is_relative_to(folder.resolve()) and "site-packages" not in file:
             place = f"{os.path.normpath(folder / Path(file).relative_to(folder.resolve()))}:{line}"
             return SourceError(f"{place}: `{code.strip()}` cannot be exported: {reason}", hint=hint)
-    return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
+    return SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be exported: {reason}", hint=hint)
 
 
 def export_shape(source: Source, module: nn.Module, inputs: Rows, batch: int, length: int | None) -> ExportedProgram:

@@ -48,7 +48,7 @@ class Argument:
 
     @property
     def is_sound(self) -> bool:
-        return any(word in self.name for word in ("audio", "pcm", "samples", "signal", "sound", "wav"))
+        return any(word in self.name for word in ("audio", "input_values", "pcm", "samples", "signal", "sound", "wav"))
 
     @property
     def is_length(self) -> bool:
@@ -111,6 +111,16 @@ def forward_arguments(network: nn.Module, given: Sequence[GivenInput]) -> list[A
     if not arguments and given:
         return [Argument(value.name) for value in given]
     return arguments or [Argument("x")]
+
+
+def match_given(names: list[str], given: Sequence[GivenInput]) -> dict[int, GivenInput]:
+    """The position of the argument that each `--input` is for: by name, or by order if all are given."""
+    if all(value.name in names for value in given):
+        return {names.index(value.name): value for value in given}
+    if len(given) == len(names):
+        return dict(enumerate(given))
+    unknown = next(value.name for value in given if value.name not in names)
+    raise InputError(f"`--input`: got `{unknown}`, allowed: {listed(names)}, the arguments of `forward`")
 
 
 def _argument(network: nn.Module, parameter: inspect.Parameter) -> Argument:

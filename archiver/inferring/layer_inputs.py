@@ -14,7 +14,7 @@ _LENGTHS = (128, 64, 32, 16, 8, 256, 512, 4)
 _MOST_SIDE = 300
 KNOWN = (
     nn.BatchNorm1d, nn.BatchNorm2d, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.EmbeddingBag, nn.Flatten,
-    nn.LayerNorm, nn.Linear, nn.MultiheadAttention, nn.RNNBase,
+    nn.LayerNorm, nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase,
 )  # fmt: skip
 _SEQUENCE_LAYERS = (nn.Conv1d, nn.MultiheadAttention, nn.RNNBase, nn.EmbeddingBag)
 
@@ -74,6 +74,8 @@ def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Ite
             yield from (Input((length, layer.embed_dim), sequence=0) for length in _LENGTHS)
         case nn.RNNBase():
             yield from (Input((length, layer.input_size), sequence=0) for length in _all_of(_LENGTHS))
+        case nn.RNNCellBase():
+            yield Input((layer.input_size,))
         case nn.Flatten():
             head = next((layer for layer in network.modules() if isinstance(layer, nn.Linear)), None)
             if head is not None:

@@ -11,8 +11,12 @@ from config.errors import SourceError
 
 
 def unservable_arguments(network: nn.Module, names: Sequence[str]) -> SourceError | None:
-    """The error about states that have the batch second, or about bags of words that are concatenated; None if there
-    are no such arguments."""
+    """The error about graphs, about states that have the batch second, or about bags of words that are concatenated;
+    None if there are no such arguments."""
+    if "edge_index" in names:
+        text = "`--source`: `forward` takes the edges of one graph, but requests are rows"
+        hint = "write a wrapper module that takes a graph per row: nodes of rows x N x features, edges of rows x 2 x E"
+        return SourceError(text, hint=hint)
     layers = dict(network.named_modules())
     states = [name for name in names if is_state(name)]
     for layer_name, layer in layers.items():

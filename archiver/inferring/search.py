@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state
+from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state, match_given
 from archiver.inferring.guess_notes import describe_guesses
 from archiver.inferring.inferred import InferredInputs, Input
 from archiver.inferring.layer_inputs import KNOWN, has_sequence_layers, layer_inputs, recurrent_states, sounds
@@ -55,7 +55,7 @@ class _InputSearch:
             argument.is_mask or argument.is_length or self._may_be_state(argument) for argument in arguments
         ]
         self.rows = _ROWS_WITH_STATES if any(recurrent_states(network)) else _ROWS
-        self._given = _match(self._names, given)
+        self._given = match_given(self._names, given)
         for at, value in self._given.items():
             self._choices[at], self._settled[at] = [_as_input(value)], True
             self._names[at] = value.name
@@ -82,6 +82,8 @@ class _InputSearch:
                     self._refuse_batch_second(guess)
                     if works is None:
                         works, self._deadline = guess, time.monotonic() + _MORE_S
+                elif result.answered:
+                    self._refuse_batch_second(guess)
                 further_trials += works is not None or (result.answered and result.outputs is None)
                 if further_trials > _MORE_TRIALS or self._tried >= _MOST_TRIALS or time.monotonic() > self._deadline:
                     return works
@@ -111,7 +113,13 @@ class _InputSearch:
                 inputs[given.name] = replace(guess[at], mask_of=given.tensor.mask_of)
             elif given.tensor.varying:
                 inputs[given.name] = replace(guess[at], varies=True)
-        unreached = {name for at, name in enumerate(self._names) if not self._settled[at] and at not in self._widened}
+        # A mask of no sequence may have been taken only because one value is spread over all.
+        alone = all(tensor.sequence is None for tensor in guess)
+        unreached = {
+            name
+            for at, name in enumerate(self._names)
+            if at not in self._widened and (not self._settled[at] or (self._arguments[at].is_mask and alone))
+        }
         inferred = {name for at, name in enumerate(self._names) if at not in self._given}
         more += describe_guesses(self._network, inputs, inferred, unreached)
         return InferredInputs(inputs, result.shapes, None if independent else 1, result.names, tuple(notes + more))
@@ -126,6 +134,8 @@ class _InputSearch:
             return refused
         if self._unservable_output:
             hint = "write a wrapper module that returns tensors, each with one row per input row"
+            if "finite" in self._unservable_output:
+                hint = "compare the weights with those of the training, or say with `--input` what the model takes"
             return SourceError(f"`--source`: {self._unservable_output}", hint=hint)
         shapes = ", ".join(f"`{name}` {tensor}" for name, tensor in zip(self._names, guess, strict=True))
         tried = dict(zip(self._names, guess, strict=True))
@@ -169,6 +179,8 @@ class _InputSearch:
 
     def _layer_choices(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
         """Guesses for an argument that reaches this layer first."""
+        if argument.is_sound and isinstance(layer, nn.Conv1d) and layer.in_channels == 1:
+            yield from sounds()
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
         for choice in layer_inputs(layer, self._network, sequence=self._has_sequences or argument.is_sequence):
             dtype = argument.dtype or ("float64" if doubles and choice.dtype == "float32" else choice.dtype)
@@ -324,16 +336,6 @@ def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
         return
     for first in range(min(total, sizes[0] - 1) + 1):
         yield from ((first, *rest) for rest in _summing_to(total - first, sizes[1:]))
-
-
-def _match(names: list[str], given: Sequence[GivenInput]) -> dict[int, GivenInput]:
-    """The position of the argument that each `--input` is for: by name, or by order if all are given."""
-    if all(value.name in names for value in given):
-        return {names.index(value.name): value for value in given}
-    if len(given) == len(names):
-        return dict(enumerate(given))
-    unknown = next(value.name for value in given if value.name not in names)
-    raise InputError(f"`--input`: got `{unknown}`, allowed: {listed(names)}, the arguments of `forward`")
 
 
 def _as_input(given: GivenInput) -> Input:

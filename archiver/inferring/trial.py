@@ -101,7 +101,7 @@ def _names(paths: list[tuple[Any, ...]]) -> tuple[str, ...] | None:
 def equal(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> bool:
     """Whether outputs are equal up to rounding."""
     return len(left) == len(right) and all(
-        a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-4)
+        a.shape == b.shape and torch.allclose(a.to(torch.cdouble), b.to(torch.cdouble), rtol=1e-3, atol=1e-4)
         for a, b in zip(left, right, strict=True)
     )
 

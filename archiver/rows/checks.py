@@ -24,7 +24,7 @@ class RowsMixed(SourceError):
 
 def check_repeatable(where: str, graph: nn.Module, inputs: Sequence[torch.Tensor], batch: int) -> None:
     """Raises SourceError if the same rows get different answers the second time; its message says what changes them."""
-    run = eager_runner(graph)
+    run = eager_runner(where, graph)
     rows = next(_chunks(inputs, batch))
     with torch.random.fork_rng():
         before = torch.get_rng_state()
@@ -50,7 +50,7 @@ def _unrepeatable(where: str, graph: nn.Module, run: RunBatch, rows: list[torch.
 def check_rows_apart(where: str, graph: nn.Module, inputs: Sequence[torch.Tensor], batch: int) -> None:
     """Raises RowsMixed if the answer to a row depends on the others of its batch; its message names the line that mixes
     them."""
-    run = eager_runner(graph)
+    run = eager_runner(where, graph)
     for rows in _chunks(inputs, batch):
         answered = run(list(rows))
         for unchanged, others in _with_other_neighbours(rows):
@@ -81,12 +81,20 @@ def _located(where: str, culprit: Culprit, text: str) -> str:
     return f"{where}: {text}" + (f", by its operator `{culprit.operator}`" if culprit.operator else "")
 
 
-def eager_runner(graph: nn.Module) -> RunBatch:
-    """A function that runs a batch through the graph, without gradients; a model may change its copy of the rows."""
+def eager_runner(where: str, graph: nn.Module) -> RunBatch:
+    """A function that runs a batch through the graph, without gradients; a model may change its copy of the rows. Its
+    errors become a SourceError."""
 
     def run(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
-            return tuple(graph(*(value.clone() for value in rows)))
+        try:
+            with torch.no_grad():
+                return tuple(graph(*(value.clone() for value in rows)))
+        except Exception as err:
+            raise SourceError(
+                f"{where}: the model fails on some inputs: {type(err).__name__}: {err}",
+                hint="limit them to what it takes, with `min` and `max` of `model.inputs`, or with `max_tokens` of "
+                "`model.encoding`",
+            ) from err
 
     return run
 

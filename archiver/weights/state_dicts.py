@@ -3,7 +3,7 @@ it in training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from config.errors import SourceError, listed
+from config.hf_folder import is_pointer
 
 State = dict[str, torch.Tensor]
 
@@ -35,6 +36,7 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
         if others := [other for other in _prefixes(network, state) if other != prefix]:
             notes += (f"`{file.name}` also holds weights with the prefix {listed(others)}; `{prefix}` is used",)
         state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    state = {**state, **{name: state[twin] for name, twin in _shared(network, state.keys()).items()}}
     for name, value in network.state_dict().items():
         # torch would convert them without a word, but such numbers mean something else: levels of a scale, for example.
         is_counter = name.endswith(_COUNTER)
@@ -55,6 +57,8 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
 def _read(where: str, file: Path) -> Any:
     if not file.is_file():
         raise SourceError(f"{where}: no such file: `{file}`")
+    if is_pointer(file):
+        raise SourceError(f"{where}: `{file}` is only Git LFS's pointer to the file", hint="git lfs pull")
     try:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -116,8 +120,24 @@ def _prefixes(network: nn.Module, state: State) -> list[str]:
     if not expected:
         return [] if state else [""]
     first = min(expected, key=len)
-    candidates = {name.removesuffix(first) for name in state if name == first or name.endswith(f".{first}")}
-    return sorted(prefix for prefix in candidates if _names_under(state, prefix) == expected)
+    firsts = [first, *_shared(network, {first})]
+    candidates = {
+        name.removesuffix(first) for first in firsts for name in state if name == first or name.endswith(f".{first}")
+    }
+    return sorted(prefix for prefix in candidates if _names_with_shared(network, state, prefix) == expected)
+
+
+def _names_with_shared(network: nn.Module, state: State, prefix: str) -> set[str]:
+    names = _names_under(state, prefix)
+    return names | _shared(network, names).keys()
+
+
+def _shared(network: nn.Module, names: Set[str]) -> dict[str, str]:
+    """The network's tensors that are not among the names, but are the same as one that is, by its name: safetensors
+    keeps a shared tensor only once."""
+    tensors = network.state_dict(keep_vars=True)
+    kept = {id(value): name for name, value in tensors.items() if name in names}
+    return {name: kept[id(value)] for name, value in tensors.items() if name not in names and id(value) in kept}
 
 
 def _names_under(state: State, prefix: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from keyword import iskeyword
 from os.path import exists, isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
@@ -15,6 +16,12 @@ from config.torchvision_models import model_error
 
 HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
+# One of several files, such as `model-00001-of-00003.safetensors`, or their index.
+_PART = re.compile(r"-\d+-of-(?!0*1\.)\d+\.\w+$|\.index\.json$")
+_MERGE = (
+    "with `load_file` and `save_file` of `safetensors.torch`: "
+    "`save_file({k: v for part in PARTS for k, v in load_file(part).items()}, 'model.safetensors')`"
+)
 
 
 @rule("model.source", into=FORMS)
@@ -41,6 +48,9 @@ def _weights_form(spec: Spec) -> Conflicts:
             else "a file or `random`"
         )
         yield "model.weights", f"missing: `{source}` needs weights, allowed: {named}", "add `weights` under `model`"
+    elif _PART.search(weights):
+        text = f"got `{weights}`, which is a part of the weights, allowed: one file with all of them"
+        yield "model.weights", text, _MERGE
     elif weights != "random" and not spec.model.from_torchvision and not weights.endswith(WEIGHT_SUFFIXES):
         text = f"got `{weights}`, allowed: `random` or a file that ends in {listed(WEIGHT_SUFFIXES)}"
         yield "model.weights", text, None

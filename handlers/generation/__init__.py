@@ -5,7 +5,7 @@ from handlers.generation.engines import make_engine
 from handlers.generation.engines.compiled import LIBRARY
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.network import check_weights, weight_files
-from handlers.generation.engines.shape import UnknownModel, read_shape
+from handlers.generation.engines.shape import OtherFamily, UnknownModel, read_shape
 from handlers.generation.engines.vllm_weights import fingerprint_files
 from handlers.generation.handler import TextHandler
 from handlers.generation.template import TemplateRefused
@@ -17,6 +17,7 @@ __all__ = [
     "Llama",
     "ModelTokenizer",
     "NoToken",
+    "OtherFamily",
     "Sampling",
     "TemplateRefused",
     "TextHandler",

@@ -143,6 +143,9 @@ def _notes(facts: Any, finished: Any) -> list[str]:
     notes = [f"the model takes {', '.join(inputs)}"] if inputs else []
     if facts.picture:
         notes.append(f"the model takes pictures, {' x '.join(map(str, facts.picture))}")
+    if facts.picture and not facts.source.startswith("torchvision:"):
+        how = "divided by 255, then normalised by the `mean` and `std` of" if facts.picture[0] == 3 else "scaled as in"
+        notes.append(f"it gets their pixels {how} `model.image`: change that if it was trained otherwise")
     if facts.source.startswith("torchvision:") and facts.weights == "random":
         notes.append(
             "its weights are random; for real answers, set `model.weights` in the spec, for example `IMAGENET1K_V1`"

@@ -13,6 +13,7 @@ from config.errors import InputError, SourceError
 from marina.starting.init_source import resolve_source
 from marina.starting.init_spec import ModelFacts, spec_text
 
+_TRIED_ROWS = 8
 _X = {"x": {"shape": [4], "dtype": "float32"}}
 # The models that are written if `--source` is not given.
 _EXAMPLE_MODELS = {
@@ -116,7 +117,6 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
 
     read = load_spec(spec)
     if facts.writes:
-        _check_writes(read)
         return facts
     loaded = load_source(read)
     rows = examples(read, loaded, loaded.only_batch or max(read.model.batch_sizes))
@@ -133,7 +133,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
         read = parse_spec(spec_text(name, tried, sample), spec)
         batched = tuple(value[: max(read.model.batch_sizes)] for value in rows)
         if batch not in mixing:
-            mixing[batch] = _mixing_error(read, graph, batched)
+            mixing[batch] = _mixing_error(read, graph, examples(read, loaded, _TRIED_ROWS))
         if mixing[batch]:
             continue
         try:
@@ -272,8 +272,7 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
     longest = read.longest or 512
     kind = str((read.config.get("architectures") or [""])[0])
     if options.task is None and kind.endswith(("ForCausalLM", "LMHeadModel")):
-        weights = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
-        return ModelFacts(source, "text", longest=min(longest, 2048), weight_bytes=weights)
+        return _of_language_model(source, read)
     task = options.task or "embed"
     if options.task is None and kind.endswith("ForSequenceClassification"):
         task = "rerank" if len(read.config.get("id2label") or "ab") == 1 else "classify"
@@ -282,15 +281,20 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
     return ModelFacts(source, "text", task=task, longest=min(longest, 128), pooling=pooling)
 
 
-def _check_writes(spec: Any) -> None:
-    """Raises InputError if the engine does not know the architecture."""
-    from handlers.generation import UnknownModel, read_shape
+def _of_language_model(source: str, folder: Any) -> ModelFacts:
+    """The facts of a language model: served by Marina's own engine, or by vLLM if that does not compute it."""
+    from handlers.generation import OtherFamily, UnknownModel, read_shape
 
+    weights = sum(file.stat().st_size for file in folder.files if file.suffix == ".safetensors")
+    facts = ModelFacts(source, "text", longest=min(folder.longest or 512, 2048), weight_bytes=weights)
     try:
-        read_shape(spec.path(spec.model.folder))
+        read_shape(folder.path)
+    except OtherFamily as err:
+        note = f"`text.engine` is `vllm`, because Marina's own engines do not compute this model: {err}"
+        return replace(facts, vllm=True, notes=[note])
     except UnknownModel as err:
-        hint = "--task embed, for embeddings of texts"
-        raise InputError(f"`--source`: `{spec.model.folder}`: {err}", hint=hint) from err
+        raise InputError(f"`--source`: `{folder.path}`: {err}") from err
+    return replace(facts, longest=min(facts.longest or 512, folder.window or 2048))
 
 
 def _spec_of(facts: ModelFacts) -> Any:

@@ -51,6 +51,8 @@ class ModelFacts:
     """What an embedding is made of, if not the mean."""
     weight_bytes: int = 0
     """The size of a language model's weights."""
+    vllm: bool = False
+    """Whether a language model needs vLLM, because Marina's own engines do not compute it."""
     row_ms: float | None = None
     """How long one input takes on this machine, uncompiled; None if it was not tried."""
     notes: list[str] = field(default_factory=list)
@@ -76,7 +78,7 @@ def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
         *_inputs(facts),
         *_compiled(facts),
         ("serving:", ""),
-        ("  device: cpu", "cpu | cuda"),
+        (f"  device: {'cuda' if facts.vllm else 'cpu'}", "cpu | cuda"),
         *_workers(facts),
         ("slo:", "what the load test judges and the alerts watch"),
         *_limits(facts),
@@ -87,7 +89,7 @@ def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
         ("kubernetes:", ""),
         ("  namespace: marina", ""),
         ("  registry: registry.local/marina", "where the image is pushed"),
-        (f'  resources: {{cpu: "{_CORES}"}}', "of one pod"),
+        (f'  resources: {{cpu: "{_CORES}"{", gpu: 1" if facts.vllm else ""}}}', "of one pod"),
     ]
     return "".join(f"{text:<{_COMMENTS_FROM}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
 
@@ -173,10 +175,19 @@ def _weights(facts: ModelFacts) -> list[tuple[str, str]]:
 
 def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
     if facts.writes:
-        return [
+        own = [
             ("  precision: bf16", "fp32 | bf16 | int8 | int4"),
             ("  compile: aot", "aot: compiled now | eager: not compiled, slower, fp32 or bf16"),
             ("text:", ""),
+        ]
+        vllm = [
+            ("  precision: bf16", "fp32 | fp16 | bf16"),
+            ("  compile: eager", ""),
+            ("text:", ""),
+            ("  engine: vllm", "has to be installed where the model is served"),
+        ]
+        return [
+            *(vllm if facts.vllm else own),
             (f"  context: {facts.longest}", "tokens of prompt and answer"),
             (f"  max_tokens: {_max_tokens(facts)}", "tokens of the longest answer"),
         ]
@@ -220,7 +231,10 @@ def _image(facts: ModelFacts, picture: tuple[int, int, int]) -> list[tuple[str, 
     size = f"height: {height}, width: {width}, channels: {channels}"
     top_k = f", top_k: {facts.top_k}" if facts.top_k < 5 else ""
     scale = f", {_IMAGENET}" if channels == 3 else ""
-    return [(f"  image: {{{size}{scale}{top_k}}}", ""), *labels]
+    return [
+        (f"  image: {{{size}{scale}{top_k}}}", f"pixels are divided by 255{', then normalised' if scale else ''}"),
+        *labels,
+    ]
 
 
 def flow_yaml(value: object) -> str:

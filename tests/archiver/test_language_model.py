@@ -55,6 +55,14 @@ def spoil(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor
     save_file(weights | {name: change(weights[name]).contiguous()}, folder / "model.safetensors")
 
 
+def test_a_model_of_another_family_is_refused_with_the_engine_that_may_serve_it(tmp_path: Path) -> None:
+    gemma = shutil.copytree(MODEL, tmp_path / "gemma")
+    change_config(gemma, architectures=["GemmaForCausalLM"], model_type="gemma")
+    with pytest.raises(SourceError, match="`architectures`: got `GemmaForCausalLM`, allowed: `Llama") as raised:
+        stage_language_model(tales_spec({"model.source": f"hf:{gemma}"}), tmp_path)
+    assert raised.value.hint == "engine: vllm under `text`, with `compile: eager`"
+
+
 @pytest.mark.slow
 def test_the_tales_are_packed_completely_and_agree_with_fp32(tmp_path: Path) -> None:
     draft = stage_language_model(tales_spec({"model.precision": "bf16", "text": TEXT}), tmp_path)

@@ -98,6 +98,18 @@ class Killed(Same):
         if sys.argv[0].endswith("rehearse.py"):
             os.kill(os.getpid(), signal.SIGKILL)
 
+class Strict(nn.Module):
+    def forward(self, x):
+        if x.max() > 0.999:
+            raise ValueError("too large")
+        return x
+
+
+class Positive(nn.Module):
+    def forward(self, x):
+        return x.gt(0.5).nonzero()[None, :, 1]
+
+
 class Reading(Same):
     def __init__(self):
         super().__init__()
@@ -128,6 +140,19 @@ def message(folder: Path, name: str, changes: dict[str, Any] | None = None) -> s
         packaged(folder, name, changes)
     assert not (folder / "build").exists()
     return str(raised.value).replace(str(folder), "DIR")
+
+
+def test_a_model_that_fails_on_some_inputs_is_refused_with_its_own_error(folder: Path) -> None:
+    inputs = {"x": {"shape": [16], "min": 0}}
+    assert "the model fails on some inputs: ValueError: too large\n\nhint: limit them to what it takes" in message(
+        folder, "Strict", {"model.inputs": inputs, "model.batch_sizes": [1]}
+    )
+
+
+def test_an_output_whose_size_depends_on_the_values_is_refused(folder: Path) -> None:
+    text = message(folder, "Positive", {"model.batch_sizes": [1]})
+    assert "its output `output` is [" in text
+    assert "for another, allowed: one size for all values of the inputs\n\nhint: pad it in `forward`" in text
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,10 @@ ERRORS: list[Any] = [
     pytest.param(FILE_SOURCE | {"model.weights": "w.bin"}, "spec.yaml:4: `model.weights`: got `w.bin`, allowed: "
                  "`random` "
                  "or a file that ends in `.ckpt`, `.pt`, `.pth`, `.safetensors`", id="weights of an unknown kind"),
+    pytest.param(FILE_SOURCE | {"model.weights": "m-00001-of-00002.safetensors"}, "spec.yaml:4: `model.weights`: got "
+                 "`m-00001-of-00002.safetensors`, which is a part of the weights, allowed: one file with all of them\n\n"
+                 "hint: with `load_file` and `save_file` of `safetensors.torch`: `save_file({k: v for part in PARTS "
+                 "for k, v in load_file(part).items()}, 'model.safetensors')`", id="one of two files of weights"),
     pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` "
                  "contains its weights\n\nhint: delete `weights`", id="weights beside a program"),
     pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `image`, `tensor`, "

@@ -26,6 +26,10 @@ class UnknownModel(Exception):
     """The folder needs something that Marina does not compute; the message names the field or tensor."""
 
 
+class OtherFamily(UnknownModel):
+    """The model is of a kind that Marina does not compute, but vLLM may."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """A network as `config.json` describes it. With `biased` its queries, keys and values have a bias; with `normed`
@@ -152,17 +156,17 @@ def _check_kind(config: Mapping[str, Any]) -> str:
     names = config.get("architectures") or ["none"]
     if not isinstance(names, list) or names[0] not in _FAMILIES:
         got = names[0] if isinstance(names, list) else names
-        raise UnknownModel(f"`architectures`: got `{got}`, allowed: {quote_all(tuple(_FAMILIES))}")
+        raise OtherFamily(f"`architectures`: got `{got}`, allowed: {quote_all(tuple(_FAMILIES))}")
     kind = _FAMILIES[names[0]]
     if (family := config.get("model_type", kind)) != kind:
         raise UnknownModel(f"`model_type`: got `{family}`, but `architectures` is `{names[0]}`")
     if "auto_map" in config:
         raise UnknownModel("`auto_map`: the model comes with its own code, which is not run")
     if config.get("quantization_config"):
-        raise UnknownModel("`quantization_config`: allowed: weights that are not quantised")
+        raise OtherFamily("`quantization_config`: allowed: weights that are not quantised")
     windows = config.get("layer_types", [])
     if not isinstance(windows, list) or any(window not in _WINDOWS for window in windows):
-        raise UnknownModel(f"`layer_types`: allowed: {quote_all(_WINDOWS)}")
+        raise OtherFamily(f"`layer_types`: allowed: {quote_all(_WINDOWS)}")
     return kind
 
 
@@ -185,7 +189,7 @@ def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
     rope = {name: value for name, value in rope.items() if value is not None}
     kind = rope_kind(rope)
     if kind not in _ROPES:
-        raise UnknownModel(f"`rope_scaling`: got `{kind}`, allowed: {quote_all(tuple(_ROPES))}")
+        raise OtherFamily(f"`rope_scaling`: got `{kind}`, allowed: {quote_all(tuple(_ROPES))}")
     if rope.get("type", kind) != kind:
         raise UnknownModel(f"`{where}.type`: got `{rope['type']}`, but `rope_type` is `{kind}`")
     needed, further = _ROPES[kind]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import marina
 from archiver.exported_source import input_values, program_network
 from archiver.inferring import find_program_inputs
 from archiver.sources import load_source
@@ -48,6 +49,15 @@ def test_a_number_for_all_rows_allows_only_one_row(tmp_path: Path) -> None:
 class Product(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y
+
+
+def test_init_reads_a_program_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (ROWS,)), tmp_path / "p.pt2")
+    load, files = torch.export.load, []
+    monkeypatch.setattr("torch.export.load", lambda file: (files.append(file), load(file))[1])
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
+    assert files == [tmp_path / "p.pt2"]
 
 
 def test_inputs_that_no_request_can_hold_are_refused() -> None:

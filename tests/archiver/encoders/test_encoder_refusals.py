@@ -1,0 +1,61 @@
+"""Encoders that cannot be served are refused before anything is compiled, with what to do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import ROOT
+from transformers import FNetConfig, FNetModel, LongformerConfig, LongformerModel, MPNetConfig, MPNetModel
+
+from archiver.package import package
+from config.errors import SourceError
+from config.load import parse_spec
+from config.progress import Progress
+
+SPEC = """
+name: encoder
+model:
+  source: hf:./model
+  handler: text
+  task: embed
+  encoding: {max_tokens: LENGTH}
+  compile: aot
+slo: {p99_ms: 100}
+"""
+SMALL = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
+
+
+def refused(network: Any, folder: Path, length: int) -> SourceError:
+    """The error that packaging of an encoder for texts of this length ends with."""
+    network.save_pretrained(folder / "model")
+    shutil.copy(ROOT / "config/examples/language/model/tokenizer.json", folder / "model")
+    spec = parse_spec(SPEC.replace("LENGTH", str(length)), folder / "spec.yaml")
+    with pytest.raises(SourceError) as raised:
+        package(spec, folder / "build", progress=Progress(quiet=True))
+    assert not (folder / "build").exists()
+    return raised.value
+
+
+def test_one_that_reads_its_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archiver.compiling.export_graph", lambda *_: pytest.fail("exported"))
+    err = refused(FNetModel(FNetConfig(**SMALL, max_position_embeddings=16)), tmp_path, 8)
+    assert "the model answers an input differently if it is padded to the length of longer ones" in err.message
+    assert err.hint == "use a model that ignores the tokens whose `attention_mask` is 0; this one reads them too"
+
+
+def test_one_whose_code_cannot_be_exported(tmp_path: Path) -> None:
+    shape = {"num_attention_heads": 2, "attention_window": 4, "max_position_embeddings": 18}
+    err = refused(LongformerModel(LongformerConfig(**SMALL, **shape)), tmp_path, 8)
+    assert "`hf:./model` cannot be exported: Could not guard on data-dependent expression" in err.message
+    assert err.hint == "use a model of another architecture: torch cannot compile this one's code"
+
+
+def test_one_that_takes_fewer_tokens_than_its_configuration_says(tmp_path: Path) -> None:
+    # Its code counts positions from 2, whatever its configuration says about padding.
+    shape = {"num_attention_heads": 2, "max_position_embeddings": 18, "pad_token_id": 0}
+    err = refused(MPNetModel(MPNetConfig(**SMALL, **shape)), tmp_path, 17)
+    assert "the model fails on some inputs: IndexError: index out of range" in err.message
+    assert str(err.hint).endswith("or with `max_tokens` of `model.encoding`")

@@ -1,0 +1,63 @@
+"""Inputs that cannot be found, or that no request can hold, are asked for or refused in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from networks import Net
+from torch import nn
+
+from archiver.inferring import find_inputs
+from config.errors import InputError, SourceError
+
+ASKED: list[Any] = [
+    pytest.param(
+        Net(lambda self, x: self.f(x).mean(), f=nn.Linear(3, 2)),
+        "`--source`: an output is () for 2 rows, allowed: tensors with one row per input row",
+        id="one number for all",
+    ),
+    pytest.param(
+        Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2)),
+        "`--input`: missing for `a`, `b`: together they enter a layer of width 9, which does not show how wide each is",
+        id="two in one",
+    ),
+    pytest.param(nn.Identity(), "`--input`: missing for `input`: no layer shows what `forward` takes", id="no layer"),
+    pytest.param(
+        Net(lambda self, x: self.r(x)[0], r=nn.LSTM(7, 4)),
+        "`--source`: its layer `r` takes the batch as its second dimension, but requests are rows",
+        id="batch second",
+    ),
+    pytest.param(
+        Net(
+            lambda self, x: self.t(self.p(x))[-1],
+            p=nn.Linear(3, 8),
+            t=nn.TransformerEncoderLayer(8, 2, 16),
+        ),
+        "`--source`: its layer `t.self_attn` takes the batch as its second dimension, but requests are rows",
+        id="batch second, and only the last step is returned",
+    ),
+    pytest.param(
+        Net(lambda self, x, edge_index: self.f(x)[edge_index[0]], f=nn.Linear(7, 4)),
+        "`--source`: `forward` takes the edges of one graph, but requests are rows",
+        id="one graph",
+    ),
+    pytest.param(
+        Net(lambda self, text, offsets: self.e(text, offsets), e=nn.EmbeddingBag(9, 4)),
+        "`--source`: `forward` takes the concatenated words of all texts, but requests are rows",
+        id="bags in one row",
+    ),
+]
+
+
+@pytest.mark.parametrize(("network", "message"), ASKED)
+def test_inputs_that_cannot_be_found_are_asked_for(network: nn.Module, message: str) -> None:
+    with pytest.raises((InputError, SourceError)) as caught:
+        find_inputs(network, [])
+    assert caught.value.message == message
+
+
+def test_answers_that_are_not_finite_get_a_hint_about_the_weights() -> None:
+    with pytest.raises(SourceError, match="an output is not a finite number\n\nhint: compare the weights"):
+        find_inputs(Net(lambda self, x: self.f(x) * float("nan"), f=nn.Linear(3, 2)), [])

@@ -1,0 +1,98 @@
+"""`marina init --source hf:./folder`: language models, encoders, and folders that hold neither."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from specs import ROOT, TALES
+
+import marina
+from config.load import load_spec
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def init(*arguments: str) -> int:
+    return marina.main(["init", "mine", "--quiet", *arguments])
+
+
+def copy_tales(here: Path, **changes: object) -> None:
+    """Puts the tales' model into the folder `model`, with changes of its configuration."""
+    shutil.copytree(TALES.parent / "model", here / "model")
+    config = json.loads((here / "model/config.json").read_text())
+    (here / "model/config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.mark.slow
+def test_an_embedding_is_made_of_the_first_token_if_its_folder_says_so(here: Path) -> None:
+    shutil.copytree(ROOT / "config/examples/language/model", here / "model")
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+    (here / "model/modules.json").write_text(json.dumps(modules))
+    (here / "model/1_Pooling").mkdir()
+    (here / "model/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert init("--source", "hf:model", "--task", "embed") == 0
+    assert load_spec(here / "mine/spec.yaml").encoding.pooling == "cls"
+
+
+def test_a_language_model_gets_limits_for_its_size_and_no_warnings(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = here / "model"
+    shutil.copytree(TALES.parent / "model", model)
+    assert init("--source", "hf:model") == 0
+    small = load_spec(here / "mine/spec.yaml")
+    assert (small.text.max_tokens, small.text.context, small.slo.itl_p99_ms, small.slo.throughput_rps) == (
+        256,
+        512,
+        250,
+        10,
+    )
+    assert marina.main(["check", "mine/spec.yaml"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    # As large as a billion weights in bfloat16; the file is sparse, so it takes no space.
+    with (model / "more.safetensors").open("wb") as file:
+        file.truncate(2_200_000_000)
+    shutil.rmtree(here / "mine")
+    assert init("--source", "hf:model") == 0
+    large = load_spec(here / "mine/spec.yaml")
+    assert (large.slo.ttft_p99_ms, large.slo.itl_p99_ms, large.slo.throughput_rps) == (8850, 1800, 1)
+
+
+def test_a_language_model_of_another_family_gets_vllm(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy_tales(here, architectures=["GemmaForCausalLM"], model_type="gemma")
+    assert init("--source", "hf:model") == 0
+    spec = load_spec(here / "mine/spec.yaml")
+    assert (spec.text.engine, spec.model.compile, spec.serving.device) == ("vllm", "eager", "cuda")
+    assert "because Marina's own engines do not compute this model: `architectures`: got `GemmaForCausalLM`" in (
+        capsys.readouterr().out
+    )
+
+
+def test_the_context_of_a_language_model_is_no_longer_than_its_window(here: Path) -> None:
+    copy_tales(here, architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=64)
+    assert init("--source", "hf:model") == 0
+    assert load_spec(here / "mine/spec.yaml").text.context == 64
+
+
+def test_a_broken_language_model_is_named_as_the_user_wrote_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy_tales(here, num_hidden_layers=None)
+    assert init("--source", "hf:./model") == 2
+    assert capsys.readouterr().err.startswith("error: `--source`: `model`: `num_hidden_layers`: missing")
+
+
+def test_a_folder_with_a_model_of_pictures_says_how_to_serve_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "vit").mkdir()
+    for name in ("config.json", "preprocessor_config.json"):
+        (here / "vit" / name).write_text("{}")
+    assert init("--source", "hf:vit") == 2
+    assert capsys.readouterr().err == (
+        "error: `--source`: `vit` holds a model of pictures or sound, allowed as a folder: a model of texts\n\n"
+        "hint: in model.py: `def build(): return AutoModel….from_pretrained('vit')`, then `--source ./model.py:build`\n"
+    )
