@@ -14,7 +14,9 @@ from config.spec import Spec
 HANDLER = Path(__file__).with_name("tiny_handler.py")
 
 
-def make_tiny(folder: Path, *, name: str = "tiny", manifest: bool = True, **serving: object) -> tuple[Spec, Path]:
+def make_tiny(
+    folder: Path, *, name: str = "tiny", manifest: bool = True, p99_ms: float = 50, **serving: object
+) -> tuple[Spec, Path]:
     """A spec written into `folder` and its MAR, damaged without `manifest`; `serving` are fields of the spec's."""
     folder.mkdir(parents=True, exist_ok=True)
     workers = serving.setdefault("workers", 1)
@@ -29,7 +31,7 @@ def make_tiny(folder: Path, *, name: str = "tiny", manifest: bool = True, **serv
             "compile": "export",
         },
         "serving": {"threads": 1, "max_batch": 1, "drain_propagation_s": 0, "java_heap_mb": 128, **serving},
-        "slo": {"p99_ms": 50},
+        "slo": {"p99_ms": p99_ms},
         "kubernetes": {"resources": {"cpu": str(workers), "memory": "1Gi"}},
     }
     file = folder / "spec.yaml"

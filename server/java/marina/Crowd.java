@@ -108,10 +108,12 @@ final class Crowd {
         return true;
     }
 
-    /** To be called from time to time: ends who is idle too long, and whose answers nobody reads. */
+    /** To be called from time to time: ends who is idle too long, and whose answers nobody reads or makes. */
     void look() {
+        long at = System.nanoTime();
+        Set<String> held = Jobs.held();
         for (Door door : doors) {
-            door.lookAround(idleNs, UNREAD_NS);
+            door.lookAround(idleNs, UNREAD_NS, held, at);
         }
     }
 }

@@ -21,7 +21,9 @@ import io.netty.util.ReferenceCountUtil;
 import io.netty.util.concurrent.Future;
 import java.util.ArrayDeque;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import org.pytorch.serve.util.NettyUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -35,6 +37,10 @@ final class Door extends ChannelDuplexHandler {
     private static final int LEFT = 499;
     /** How long a client may take to read a last answer, or to finish sending what was refused. */
     private static final long LINGER_S = 5;
+    /** In this time TorchServe has made a job of a request, and its answer has come from the worker's thread to ours. */
+    private static final long TAKEN_NS = TimeUnit.SECONDS.toNanos(1);
+    /** A request that is missing so often in a row is lost. */
+    private static final int MISSED = 3;
 
     private final Ledger ledger;
     private final Crowd crowd;
@@ -110,15 +116,29 @@ final class Door extends ChannelDuplexHandler {
                         });
     }
 
-    /** Whether it has been idle for too long, or nobody reads its answer. */
-    void lookAround(long idleNs, long unreadNs) {
+    /**
+     * Whether it has been idle for too long, nobody reads its answer, or TorchServe has forgotten its request. {@code
+     * held} are the ids of all that TorchServe held at the time {@code at}; null if that is not known.
+     */
+    void lookAround(long idleNs, long unreadNs, Set<String> held, long at) {
         here.channel().eventLoop().execute(() -> {
             if (current == null && !expecting && !closing && stay.isIdle(idleNs)) {
                 close(here);
             } else if (current != null && current.received && stay.isUnread(here.channel(), unreadNs)) {
                 here.close();
+            } else if (current != null && held != null && isMissing(held, at) && ++current.missed == MISSED) {
+                refuse(here, Refusal.lost(), null);
             }
         });
+    }
+
+    /** Whether TorchServe should hold a job for what is asked here, and holds none. */
+    private boolean isMissing(Set<String> held, long at) {
+        return current.inference
+                && current.received
+                && current.status == 0
+                && at - current.receivedAt > TAKEN_NS
+                && !held.contains(NettyUtils.getRequestId(here.channel()));
     }
 
     /** Somebody is here, or has sent bytes of which nothing is known. */

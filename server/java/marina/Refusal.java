@@ -91,6 +91,11 @@ final class Refusal {
         return new Refusal(408, "the request did not arrive in time");
     }
 
+    /** A request that TorchServe has forgotten. */
+    static Refusal lost() {
+        return new Refusal(503, "the worker ended before it began this request").with("hint", "send it again");
+    }
+
     /** What a connection hears for which there is no room. */
     static Refusal crowded(int limit) {
         return new Refusal(503, "too many connections, and none of them is idle")

@@ -46,6 +46,8 @@ final class Request {
     long pieces;
     /** When the last of it was read. */
     long receivedAt = System.nanoTime();
+    /** So often it was looked for in vain among what TorchServe holds. */
+    int missed;
     int status;
     /** All of the answer has been given to the connection, which need not have sent it yet. */
     boolean answered;

@@ -66,7 +66,7 @@ def restarts(server: Running) -> float:
 
 def test_killed_worker_fails_only_what_it_held_and_comes_back(server: Running) -> None:
     restarted = restarts(server)
-    with Load(server.ports.inference, "/predictions/digits", DIGIT, 60, "image/png", timeout_s=10) as load:
+    with Load(server.ports.inference, "/predictions/digits", DIGIT, 60, "image/png", timeout_s=60) as load:
         eventually(lambda: len(load.sent) > 60)
         killed = time.monotonic()
         os.kill(worker_pids(server)[0], signal.SIGKILL)
@@ -81,13 +81,27 @@ def test_killed_worker_fails_only_what_it_held_and_comes_back(server: Running) -
         outcomes = load.finish()
     assert re.search(r"worker 900\d: died \d+ s ago", missing[0])
     # 507 when TorchServe saw the exit code of a SIGKILL, which it takes for the out-of-memory killer's.
-    # No answer at all when the worker was collecting a batch: TorchServe forgets those.
-    assert set(outcomes) <= {"200", "500", "507", "timeout"}
+    # 503 when the worker was collecting a batch: TorchServe forgets those, and the door notices after some seconds.
+    assert set(outcomes) <= {"200", "500", "503", "507"}
     failed = [request.began for request in load.sent if request.outcome != "200"]
     assert len(failed) <= server.spec.max_batch
     assert all(abs(began - killed) < 1 for began in failed)
     eventually(lambda: restarts(server) == restarted + 1)
     assert metric(server, "marina_ready") == 1
+
+
+def test_a_request_that_waits_for_a_batch_is_answered_if_the_worker_of_that_batch_dies(start_tiny: Start) -> None:
+    # The worker collects a batch all the time, so TorchServe has taken the request out of its queue when it dies.
+    server = start_tiny(max_batch=8, max_batch_delay_ms=8000, p99_ms=9000)
+    with ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        answer = pool.submit(ask, server, b"{}")
+        eventually(lambda: metric(server, "marina_in_flight") == 1)
+        os.kill(worker_pids(server)[0], signal.SIGKILL)
+        assert time.monotonic() - began < 8
+        assert answer.result() == 503
+    server.wait_ready(180)
+    assert server.stop() == Exit.DRAINED
 
 
 def test_exactly_the_request_of_the_killed_worker_fails(server: Running) -> None:
