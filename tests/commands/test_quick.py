@@ -24,12 +24,12 @@ def test_a_package_for_a_first_look_needs_no_compiler_and_gets_no_manifests(
     out = ["--out", str(tmp_path / "build"), "--quiet"]
     assert main(["package", str(spec), "--quick", *out]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"for a first look only: not compiled, so slower; before you deploy, run `marina package {spec}`"
+        f"for a first look only: not compiled, so slower; before you deploy, run `marina package {spec} --out {out[1]}`"
     )
     record = read_package(tmp_path / "build/digits").record
     assert (record.compile, record.precision, record.batch_sizes) == ("export", "fp32", (1, 8))
     assert main(["manifests", str(spec), *out]) == 2
     assert capsys.readouterr().err == (
         f"error: {tmp_path}/build/digits/model.mar: packaged with `--quick`, or before the spec changed: "
-        f"`compile` is export, now aot, `precision` is fp32, now int8\n\nhint: marina package {spec}\n"
+        f"`compile` is export, now aot, `precision` is fp32, now int8\n\nhint: marina package {spec} --out {out[1]}\n"
     )

@@ -184,7 +184,7 @@ def test_another_package_behind_the_service_makes_the_verdict_invalid(
     printed = capsys.readouterr().out
     assert "package-differs" in printed
     # Not what a server on this machine would need.
-    assert printed.splitlines()[-1].endswith(f"marina deploy {tmp_path / 'spec.yaml'}")
+    assert printed.splitlines()[-1].startswith(f"hint: marina deploy {tmp_path / 'spec.yaml'} --out ")
     assert [share["name"] for share in measured(tmp_path)["shares"]] == ["digits-1"]
 
 
