@@ -126,8 +126,11 @@ final class Door extends ChannelDuplexHandler {
                 close(here);
             } else if (current != null && current.received && stay.isUnread(here.channel(), unreadNs)) {
                 here.close();
-            } else if (current != null && held != null && isMissing(held, at) && ++current.missed == MISSED) {
-                refuse(here, Refusal.lost(), null);
+            } else if (current != null && held != null) {
+                current.missed = isMissing(held, at) ? current.missed + 1 : 0;
+                if (current.missed == MISSED) {
+                    refuse(here, Refusal.lost(), null);
+                }
             }
         });
     }

@@ -1,6 +1,7 @@
 package marina;
 
 import java.lang.reflect.Field;
+import java.util.Collection;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Queue;
@@ -33,8 +34,8 @@ final class Jobs {
         }
         try {
             for (Model model : ModelManager.getInstance().getDefaultModels().values()) {
-                for (Object queue : ((Map<?, ?>) QUEUES.get(model)).values()) {
-                    ((Queue<?>) queue).removeIf(Jobs::isLeft);
+                for (Queue<?> queue : queues(model)) {
+                    queue.removeIf(Jobs::isLeft);
                 }
             }
         } catch (IllegalAccessException err) {
@@ -52,8 +53,8 @@ final class Jobs {
         try {
             // The queues first: a request goes from there to a worker.
             for (Model model : manager.getDefaultModels().values()) {
-                for (Object queue : ((Map<?, ?>) QUEUES.get(model)).values()) {
-                    for (Object job : (Queue<?>) queue) {
+                for (Queue<?> queue : queues(model)) {
+                    for (Object job : queue) {
                         ids.add(((Job) job).getJobId());
                     }
                 }
@@ -70,6 +71,11 @@ final class Jobs {
         return ids;
     }
 
+    @SuppressWarnings("unchecked")
+    private static Collection<Queue<?>> queues(Model model) throws IllegalAccessException {
+        return ((Map<?, Queue<?>>) QUEUES.get(model)).values();
+    }
+
     private static boolean isLeft(Object job) {
         return job instanceof RestJob && !((Job) job).isOpen();
     }
@@ -80,7 +86,7 @@ final class Jobs {
             field.setAccessible(true);
             return field;
         } catch (ReflectiveOperationException | RuntimeException err) {
-            LOG.warn("TorchServe's {} cannot be read: requests of clients that have left are still computed", name, err);
+            LOG.warn("TorchServe's {} cannot be read: requests that are left, or forgotten, are not noticed", name, err);
             return null;
         }
     }

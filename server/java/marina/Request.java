@@ -46,7 +46,7 @@ final class Request {
     long pieces;
     /** When the last of it was read. */
     long receivedAt = System.nanoTime();
-    /** So often it was looked for in vain among what TorchServe holds. */
+    /** So often in a row it was looked for in vain among what TorchServe holds. */
     int missed;
     int status;
     /** All of the answer has been given to the connection, which need not have sent it yet. */
