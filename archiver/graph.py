@@ -13,14 +13,12 @@ from torch.export import ExportedProgram
 
 from archiver.encoders import OUTPUTS, EncoderGraph
 from archiver.inferring import picked_rows
+from archiver.rows import TRIED_ROWS
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
 from config.spec import Spec
 from handlers.networks import DTYPES, ImageGraph, TensorGraph
-
-# Enough to see an output change its size.
-_TRIED_ROWS = 8
 
 
 def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
@@ -127,7 +125,7 @@ def output_ports(
 def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
     """Raises SourceError if an output has another size for other values of the inputs, as `nonzero` has."""
     size, first = min(spec.model.batch_sizes), dict[str, tuple[int, ...]]()
-    for begin in range(0, min(_TRIED_ROWS, len(inputs[0]) - size + 1), size):
+    for begin in range(0, min(TRIED_ROWS, len(inputs[0]) - size + 1), size):
         for port in output_ports(spec, graph, tuple(value[begin : begin + size] for value in inputs)):
             if port.shape != first.setdefault(port.name, port.shape):
                 raise SourceError(

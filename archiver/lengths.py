@@ -11,15 +11,12 @@ from torch import nn
 from archiver.agreement import compare_tensors, run_in_batches
 from archiver.calibration import Rows
 from archiver.graph import output_ports
-from archiver.rows import RunBatch
+from archiver.rows import TRIED_ROWS, RunBatch
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
 from config.spec import Spec
 from handlers.lengths import SHORTEST
-
-# Enough to see whether padding changes answers at all; the comparison of the artifacts counts them on every input.
-_TRIED_ROWS = 8
 
 
 def request_arguments(source: Source) -> tuple[int, ...]:
@@ -101,10 +98,11 @@ class PaddedRows:
     answers: list[Rows]
 
 
-def padded_rows(source: Source, reference: RunBatch, inputs: Rows, *, are_texts: bool) -> list[PaddedRows]:
+def padded_rows(spec: Spec, source: Source, reference: RunBatch, inputs: Rows) -> list[PaddedRows]:
     """The inputs for each bucket that has any. Calibration texts have lengths of their own; others are cut to random
     lengths."""
     assert source.lengths is not None
+    are_texts = spec.model.task is not None and spec.model.calibration is not None
     lengths = _text_lengths(source, inputs) if are_texts else _random_lengths(source.lengths.buckets, len(inputs[0]))
     answers: list[Rows] = []
     for place, length in enumerate(lengths):
@@ -139,13 +137,11 @@ def _text_lengths(source: Source, inputs: Rows) -> list[int]:
     return [int(length) for length in inputs[place].sum(1)]
 
 
-def check_padding(
-    spec: Spec, source: Source, reference: RunBatch, inputs: Rows, outputs: Sequence[Port], *, are_texts: bool
-) -> None:
+def check_padding(spec: Spec, source: Source, reference: RunBatch, inputs: Rows, outputs: Sequence[Port]) -> None:
     """Raises SourceError if padding changes the answers to most inputs: then no artifact can agree, and compiling one
     may take minutes."""
-    few, varies = tuple(value[:_TRIED_ROWS] for value in inputs), [port.varies for port in outputs]
-    for padded in padded_rows(source, reference, few, are_texts=are_texts):
+    few, varies = tuple(value[:TRIED_ROWS] for value in inputs), [port.varies for port in outputs]
+    for padded in padded_rows(spec, source, reference, few):
         compared = compare_tensors(*aligned_answers(padded, reference, 1, varies), spec.model.tolerance)
         if compared.agreement < min(0.5, spec.model.min_agreement):
             raise SourceError(

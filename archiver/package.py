@@ -142,12 +142,11 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
     outputs = lengths.mark_varying_outputs(spec, source, reference, ports, sample)
     draft = extend_draft(draft, outputs=outputs)
     _check_labels(spec, source, reference, sample)
-    are_texts = spec.model.task is not None and spec.model.calibration is not None
     with progress.step("answer rows alone and together"):
         check_row_answers(spec, reference, inputs)
         if source.lengths:
             run = eager_runner(f"{spec.file}: `model.source`", reference)
-            lengths.check_padding(spec, source, run, inputs, outputs, are_texts=are_texts)
+            lengths.check_padding(spec, source, run, inputs, outputs)
     if spec.model.compile == "eager":
         draft = extend_draft(draft, code=stage_source(spec, source, folder))
     else:
@@ -307,8 +306,7 @@ def _compare_with_eager(
     compare = agreement.compare_classes if classes else within
     measured: list[agreement.Similarity] = []
     varies = [port.varies for port in record.outputs]
-    are_texts = spec.model.task is not None and spec.model.calibration is not None
-    by_bucket = lengths.padded_rows(source, run_reference, inputs, are_texts=are_texts) if source.lengths else []
+    by_bucket = lengths.padded_rows(spec, source, run_reference, inputs) if source.lengths else []
     for batch in spec.model.batch_sizes:
         measured += [compare(*lengths.aligned_answers(rows, loaded.run, batch, varies)) for rows in by_bucket]
         if not by_bucket:

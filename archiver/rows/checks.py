@@ -13,7 +13,8 @@ from config.errors import SourceError
 # In the same shape and at the same position a row is computed by the same kernels, so only other rows, random numbers
 # or state that the model keeps can make a larger difference than this.
 _ROUNDING = 1e-3
-_TRIED_ROWS = 8
+# How many rows a check tries on the eager model: enough to see whether its answers depend on anything else at all.
+TRIED_ROWS = 8
 # A model that draws random numbers may draw the same ones several times in a row.
 _TRIED_DRAWS = 64
 
@@ -101,7 +102,7 @@ def eager_runner(where: str, graph: nn.Module) -> RunBatch:
 
 def _chunks(inputs: Sequence[torch.Tensor], batch: int) -> Iterator[list[torch.Tensor]]:
     """Whole batches of the first rows."""
-    for begin in range(0, min(len(inputs[0]), max(_TRIED_ROWS, batch)) - batch + 1, batch):
+    for begin in range(0, min(len(inputs[0]), max(TRIED_ROWS, batch)) - batch + 1, batch):
         yield [value[begin : begin + batch] for value in inputs]
 
 

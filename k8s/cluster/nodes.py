@@ -44,10 +44,10 @@ def fitting_nodes(cluster: Cluster, pod: Document) -> NodeFit | None:
     )
 
 
-def missing_room(cluster: Cluster, pod: Document) -> str:
+def missing_room(cluster: Cluster, pod: Document, fit: NodeFit | None = None) -> str:
     """That no node has room for one more pod of this `spec`, with the room that each would need; empty if one has room,
-    or if nodes or pods cannot be listed. Taints are not looked at."""
-    fit, wanted = fitting_nodes(cluster, pod), _requests(pod)
+    or if nodes or pods cannot be listed. Only nodes of `fit` count; None: all. Taints are not looked at."""
+    wanted = _requests(pod)
     nodes = [node for node in schedulable_nodes(cluster) if fit is None or node["metadata"]["name"] in fit.nodes]
     running: list[Document] = []
     if 0 < len(nodes) <= _MOST_NODES:

@@ -164,14 +164,14 @@ def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list
     for document in documents:
         if document["kind"] != "Deployment":
             continue
-        room = list(filter(None, [missing_room(cluster, document["spec"]["template"]["spec"])]))
-        candidates = fitting_nodes(cluster, document["spec"]["template"]["spec"])
-        if candidates is None:
-            return room, []
-        texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(candidates.others.items())]
-        if candidates.nodes:
-            return [f"no pod can run on node {text}" for text in texts[:_MOST_NODES]] + room, []
-        text = f"no node matches the pods' selectors: {'; '.join(texts[:_MOST_NODES])}"
+        pod = document["spec"]["template"]["spec"]
+        fit = fitting_nodes(cluster, pod)
+        unfit = sorted(fit.others.items()) if fit else []
+        texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in unfit[:_MOST_NODES]]
+        if fit is None or fit.nodes:
+            notes, room = [f"no pod can run on node {text}" for text in texts], missing_room(cluster, pod, fit)
+            return [*notes, room] if room else notes, []
+        text = f"no node matches the pods' selectors: {'; '.join(texts)}"
         hint = (
             "label the nodes (Node Feature Discovery labels their cpus), or change `model.cpu_target`, "
             "`kubernetes.cpu_labels`, `kubernetes.node_selector` or `kubernetes.pod.affinity`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -141,12 +141,13 @@ def locate_rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[Locat
     return [LocatedDocument(data, name) for name, objects in files.items() for data in objects]
 
 
-def read_objects(folder: Path) -> list[LocatedDocument]:
-    """Every object in the YAML and JSON files below a folder. Raises SpecError with all that cannot be read."""
+def read_objects(folder: Path, parts: Collection[str] | None = None) -> list[LocatedDocument]:
+    """Every object in the YAML and JSON files below a folder, without its `kustomize_parts`, which are found out if
+    they are not given. Raises SpecError with all that cannot be read."""
     if not folder.is_dir():
         fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
         raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
-    parts = kustomize_parts(folder)
+    parts = kustomize_parts(folder) if parts is None else parts
     files = sorted(
         file
         for file in folder.rglob("*")

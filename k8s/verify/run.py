@@ -89,10 +89,11 @@ def verify_spec(
 def verify_folder(folder: Path, versions: Sequence[str] = (), progress: Progress | None = None) -> Verification:
     """Checks the objects in a folder, whoever wrote them."""
     scope = Scope(tuple(_ordered(versions)) or SUPPORTED_VERSIONS)
-    documents, parts = read_objects(folder), sum(map(isfile, kustomize_parts(folder)))
-    note = f"{_counted(parts, 'file')} not read that kustomizations name as patches or contents: "
+    parts = kustomize_parts(folder)
+    documents, left_out = read_objects(folder, parts), sum(map(isfile, parts))
+    note = f"{_counted(left_out, 'file')} not read that kustomizations name as patches or contents: "
     note += f"check what `kubectl kustomize` prints of {folder}"
-    return _verified(str(folder), documents, scope, [note] if parts else [], progress)
+    return _verified(str(folder), documents, scope, [note] if left_out else [], progress)
 
 
 def explain_rule(name: str) -> Rule:

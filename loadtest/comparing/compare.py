@@ -87,20 +87,19 @@ class _RoundRunner:
 
     def __init__(self, old: OpenedSide, new: OpenedSide, load: ComparisonLoad, objective: Objective) -> None:
         self._sides: dict[SideName, OpenedSide] = {"old": old, "new": new}
-        self._load, self._objective = load, objective
+        self.load, self._objective = load, objective
         self.rounds: list[Round] = []
         self.ended: tuple[Reason, VerdictStatus] | None = None
-        self.turn_s = load.turn_s
 
     def round(self) -> None:
         """Runs one turn of each server under the same arrivals."""
         number = len(self.rounds)
         schedule = Schedule(
-            arrivals=self._load.arrivals,
-            rate=self._load.rate,
-            warmup_s=self._load.warmup_s,
-            duration_s=self._load.turn_s,
-            seed=self._load.seed + number,
+            arrivals=self.load.arrivals,
+            rate=self.load.rate,
+            warmup_s=self.load.warmup_s,
+            duration_s=self.load.turn_s,
+            seed=self.load.seed + number,
         )
         first = first_side(number)
         turns: dict[SideName, Turn] = {}
@@ -203,7 +202,7 @@ def _until_clear(
             agreement=spec.model.min_agreement,
             ended=runner.ended,
         )
-        too_short = judgement.status == "PASS" and look * runner.turn_s < _SHORTEST_PASS_S
+        too_short = judgement.status == "PASS" and look * runner.load.turn_s < _SHORTEST_PASS_S
         if not judgement.needs_more_rounds and not too_short:
             break
     return judgement

@@ -13,7 +13,6 @@ from config.errors import InputError, SourceError
 from marina.starting.init_source import resolve_source
 from marina.starting.init_spec import ModelFacts, spec_text
 
-_TRIED_ROWS = 8
 _X = {"x": {"shape": [4], "dtype": "float32"}}
 # The models that are written if `--source` is not given.
 _EXAMPLE_MODELS = {
@@ -112,6 +111,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
     eager if not; with batches if its rows do not influence each other."""
     from archiver import compiling
     from archiver.graph import build_graph, examples, output_ports
+    from archiver.rows import TRIED_ROWS
     from archiver.sources import load_source
     from config.load import load_spec, parse_spec
 
@@ -133,7 +133,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
         read = parse_spec(spec_text(name, tried, sample), spec)
         batched = tuple(value[: max(read.model.batch_sizes)] for value in rows)
         if batch not in mixing:
-            mixing[batch] = _mixing_error(read, graph, examples(read, loaded, _TRIED_ROWS))
+            mixing[batch] = _mixing_error(read, graph, examples(read, loaded, TRIED_ROWS))
         if mixing[batch]:
             continue
         try:
