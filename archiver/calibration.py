@@ -11,7 +11,7 @@ import torch
 from archiver.encoders import read_texts
 from archiver.graph import examples
 from archiver.sources import Source
-from config.errors import SourceError, listed
+from config.errors import SourceError, listed, reason_of
 from config.mar import READ_ERRORS
 from config.record import Port
 from config.spec import Spec
@@ -68,7 +68,7 @@ def _rows_of(spec: Spec, source: Source, image: ImageSpec | None, file: Path) ->
         loaded = np.load(file, allow_pickle=False)
         arrays = {source.inputs[0].name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except (*READ_ERRORS, RequestError) as err:
-        raise SourceError(f"{where}: cannot be read: {err}") from err
+        raise SourceError(f"{where}: cannot be read: {reason_of(err)}") from err
     missing = [port.name for port in source.inputs if port.name not in arrays]
     if missing:
         raise SourceError(f"{where}: has no {listed(missing)}, found: {listed(arrays)}")

@@ -99,6 +99,14 @@ class AgreementError(Refused):
     """Raised when a compiled artifact does not answer as the eager fp32 model does."""
 
 
+def reason_of(err: BaseException) -> str:
+    """Why something failed, as messages say it: of a system call only the reason, without its number and the path."""
+    cause = getattr(err, "reason", None)
+    if isinstance(cause, Exception):
+        return reason_of(cause)
+    return (err.strerror if isinstance(err, OSError) and err.strerror else str(err)) or type(err).__name__
+
+
 def listed(values: Iterable[object]) -> str:
     """The values as messages show them, sorted: "`a`, `b`, `c`"."""
     return ", ".join(f"`{value}`" for value in sorted(map(str, values)))

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from config.combinations import find_conflicts
-from config.errors import InputError, Problem, SpecError
+from config.errors import InputError, Problem, SpecError, reason_of
 from config.sections import Text
 from config.spec import Spec
 from config.validation_errors import error_text, field_location, is_section, meant_field
@@ -54,9 +54,8 @@ _WITHOUT_SPEC = "a deployment can be named without a spec: NAME -n NAMESPACE"
 
 def load_name(file: Path) -> tuple[str, str]:
     """The name and the namespace of a spec, even if other fields are wrong; InputError if one of these two is wrong."""
-    text = _read(file)
     try:
-        data, lines, problems = read_yaml(text, str(file))
+        data, lines, problems = read_yaml(_read(file), str(file))
     except InputError as err:
         raise InputError(err.message, hint=_WITHOUT_SPEC) from err
     spec, broken = _validate(data, str(file), lines, problems)
@@ -74,9 +73,11 @@ def _read(file: Path) -> str:
     except FileNotFoundError as err:
         raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of an existing one") from err
     except IsADirectoryError as err:
-        raise InputError(f"{file}: is a folder, not a file", hint=f"marina check {file / 'spec.yaml'}") from err
+        inside = file / "spec.yaml"
+        hint = f"marina check {inside}" if inside.is_file() else "marina init mine"
+        raise InputError(f"{file}: is a folder, not a file", hint=hint) from err
     except (OSError, UnicodeDecodeError) as err:
-        raise InputError(f"{file}: not readable as text: {err}") from err
+        raise InputError(f"{file}: not readable as text: {reason_of(err)}") from err
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{file}: more than {_MAX_CHARACTERS:,} characters; a spec has a few thousand")
     return text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config.errors import ArchiveError
+from config.errors import ArchiveError, reason_of
 
 # What Python's zip reader raises for damaged bytes.
 READ_ERRORS = (
@@ -41,5 +41,4 @@ def open_mar(mar: Path) -> Iterator[zipfile.ZipFile]:
     except READ_ERRORS as err:
         if isinstance(err, OSError) and err.errno in _NO_ROOM:
             raise
-        reason = str(err) if str(err) else type(err).__name__
-        raise ArchiveError(f"{mar}: not a readable MAR: {reason}", hint="marina package SPEC") from err
+        raise ArchiveError(f"{mar}: not a readable MAR: {reason_of(err)}", hint="marina package SPEC") from err

@@ -78,7 +78,7 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
     if kind == "string_pattern_mismatch":
         allowed = PATTERNS[context["pattern"]]
     else:
-        allowed = _WANTED[kind] if kind in _WANTED else _BOUNDS[kind].format(**context)
+        allowed = allowed_values(error)
     if error["loc"][-1] == "[key]":
         return f"got {_shown(location[-1])} {BAD_KEY}{allowed}", None
     hint = None
@@ -89,6 +89,12 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
     elif key and kind in ("int_type", "float_type") and isinstance(got, str) and _NUMBER.fullmatch(got):
         hint = f"{key}{float(got):.12g}"
     return f"got {_shown(got)}, allowed: {allowed}", hint
+
+
+def allowed_values(error: ErrorDetails) -> str:
+    """What is allowed where a plain value is of another type, or out of bounds."""
+    kind = error["type"]
+    return _WANTED[kind] if kind in _WANTED else _BOUNDS[kind].format(**error.get("ctx", {}))
 
 
 def meant_field(location: Location) -> Location | None:

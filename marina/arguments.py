@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from config.errors import InputError, listed, nearest
 
 DEFECT, INTERRUPTED = 70, 130
 EXIT_CODES = f"""\
@@ -19,6 +22,31 @@ exit codes:
   {INTERRUPTED}  interrupted"""
 DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
 BUILD = Path("build")
+
+
+_ARGPARSE_TEXTS = (
+    (r"argument (\S+): (.*)", r"`\1`: \2"),
+    (r"(.*)invalid float value: '(.*)'", r"\1got `\2`, allowed: a number"),
+    (r"(.*)invalid int value: '(.*)'", r"\1got `\2`, allowed: a whole number"),
+    (r"(.*)expected one argument", r"\1its value is missing"),
+    (r"the following arguments are required: (.+)", r"`\1`: missing"),
+)
+"""Sentences of argparse, and how Marina says them."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises an InputError where argparse would print a usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        for pattern, text in _ARGPARSE_TEXTS:
+            message = re.sub(f"^{pattern}$", text, message)
+        raise InputError(message, hint=f"{self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            close = nearest(str(value), action.choices)
+            allowed = f"did you mean `{close}`?" if close else f"allowed: {listed(action.choices)}"
+            self.error(f"argument {'/'.join(action.option_strings) or action.metavar}: got `{value}`, {allowed}")
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -67,15 +95,15 @@ def stage_options(kind: Any, options: argparse.Namespace) -> Any:
     range."""
     from pydantic import ValidationError
 
-    from config.errors import InputError
-
     given = {name: value for name in kind.model_fields if (value := getattr(options, name, None)) is not None}
     try:
         return kind(**given)
     except ValidationError as err:
+        from config.validation_errors import allowed_values
+
         first = err.errors()[0]
         name = str(first["loc"][0]).removesuffix("_s").replace("_", "-")
-        raise InputError(f"`--{name}`: got `{first['input']}`: {first['msg'].lower()}") from err
+        raise InputError(f"`--{name}`: got `{first['input']:.12g}`, allowed: {allowed_values(first)}") from err
 
 
 def print_json(data: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
-from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, print_json
+from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, Parser, print_json
 from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import coloured, completion, localised, lost_output, prepare_streams
@@ -38,19 +38,18 @@ def _ended(code: int) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    whole = parser()
-    options, unknown = whole.parse_known_args(arguments)
-    if unknown:
-        _exit_with_usage(getattr(options, "parser", whole), unknown)
-    if "run" not in options:
-        whole.print_help()
-        return 0
+    words = sys.argv[1:] if arguments is None else arguments
+    options = argparse.Namespace(json="--json" in words)
     try:
+        parsed, unknown = parser().parse_known_args(words)
+        if unknown:
+            _refuse(parsed.parser, unknown)
+        options = parsed
         return _run(options)
     except MarinaError as raised:
         err = _missing_argument(raised) or raised
         if options.json:
-            print_json(_error_record(err))
+            print_json(_error_record(err, options))
         else:
             print(coloured(localised(f"error: {err}", options), sys.stderr), file=sys.stderr)
         return err.exit_code
@@ -76,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line, with all verbs in the order of the flow."""
-    whole = argparse.ArgumentParser(
+    whole = Parser(
         prog="marina",
         description="From a PyTorch model to a TorchServe service that is proven to meet its objective.",
         epilog=f"`marina VERB --help` shows the options of a verb, and examples.\n\n{EXIT_CODES}",
@@ -85,10 +84,16 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action=_PrintAction, text=_version, help="print the version")
     text = 'print the completion for your shell: eval "$(marina --completion)"'
     whole.add_argument("--completion", action=_PrintAction, text=lambda: completion(whole), help=text)
+    whole.set_defaults(run=_show_help, parser=whole)
     verbs = whole.add_subparsers(metavar="VERB")
     for stage in _STAGES:
         stage.add_verbs(verbs)
     return whole
+
+
+def _show_help(options: argparse.Namespace) -> int:
+    options.parser.print_help()
+    return 0
 
 
 def _missing_argument(err: MarinaError) -> MarinaError | None:
@@ -116,15 +121,19 @@ def _version() -> str:
     return f"marina {version('marina')}"
 
 
-def _exit_with_usage(used: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
-    """Ends the program with the usage of the verb, or of all, and the option that was probably meant."""
-    known = [name for action in used._actions for name in action.option_strings]
-    close = nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else None
-    used.error(f"unrecognized arguments: {' '.join(unknown)}" + (f", did you mean `{close}`?" if close else ""))
+def _refuse(used: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
+    """Raises an error about an argument that the verb does not take, with the option that was probably meant."""
+    name, known = unknown[0].partition("=")[0], [name for action in used._actions for name in action.option_strings]
+    close = nearest(name, known) if name.startswith("-") else None
+    if name in known:
+        used.error(f"`{name}`: write it after the verb")
+    kind = "option" if name.startswith("-") else "argument"
+    used.error(f"`{name}`: unknown {kind}" + (f", did you mean `{close}`?" if close else ""))
 
 
-def _error_record(err: MarinaError) -> dict[str, Any]:
-    record: dict[str, Any] = {"error": err.message, "hint": err.hint, "exit_code": err.exit_code}
+def _error_record(err: MarinaError, options: argparse.Namespace) -> dict[str, Any]:
+    hint = err.hint and localised(err.hint, options)
+    record: dict[str, Any] = {"error": err.message, "hint": hint, "exit_code": err.exit_code}
     if isinstance(err, SpecError):
         record["problems"] = [vars(problem) for problem in err.problems]
     return record

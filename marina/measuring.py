@@ -252,12 +252,12 @@ def _server_options(options: argparse.Namespace, name: str) -> Any:
 def _check_certificates(options: argparse.Namespace) -> None:
     import ssl
 
-    from config.errors import InputError
+    from config.errors import InputError, reason_of
 
     try:
         context = ssl.create_default_context(cafile=options.cacert)
     except (OSError, ValueError) as err:
-        raise InputError(f"`--cacert`: {options.cacert} contains no certificates: {err}") from err
+        raise InputError(f"`--cacert`: {options.cacert} contains no certificates: {reason_of(err)}") from err
     if options.cert is None:
         if options.key is not None:
             raise InputError("`--key`: only together with `--cert`", hint="--cert FILE --key FILE")
@@ -265,5 +265,5 @@ def _check_certificates(options: argparse.Namespace) -> None:
     try:
         context.load_cert_chain(options.cert, options.key)
     except (OSError, ValueError) as err:
-        text = f"`--cert`: {options.cert} is not a certificate with its key: {err}"
+        text = f"`--cert`: {options.cert} is not a certificate with its key: {reason_of(err)}"
         raise InputError(text, hint="--cert client.pem --key client.key") from err

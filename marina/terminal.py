@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from marina.arguments import BUILD, DEFAULT_SPEC
+from marina.arguments import BUILD
 
 _RED, _GREEN, _YELLOW, _CYAN = 31, 32, 33, 36
 _COLOURS = {
@@ -103,9 +103,8 @@ def localised(text: str, options: argparse.Namespace | None = None) -> str:
 
 def _as_typed(words: str, options: argparse.Namespace) -> str:
     """The words of a command with the spec and the places that the user typed, quoted for a shell."""
-    spec = str(getattr(options, "spec", DEFAULT_SPEC))
-    if spec != str(DEFAULT_SPEC):
-        words = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
+    spec = str(getattr(options, "spec", "SPEC"))
+    words = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
     words = re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), words)
     command = re.match(rf"([a-z]+) (?:SPEC|{re.escape(shlex.quote(spec))})(?![^\s,;])", words)
     if command is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from config.errors import InputError
+from config.errors import InputError, reason_of
 
 _PIECE = 1 << 20
 # What builders add around an instruction of the Dockerfile.
@@ -93,7 +93,7 @@ def _opened(exported: Path) -> Iterator[tuple[dict[str, Any], _OpenBlob]]:
 
             yield _manifest(archive, open_blob, exported), open_blob
     except (OSError, tarfile.TarError, json.JSONDecodeError) as err:
-        raise InputError(f"{exported}: not an image: {err}") from err
+        raise InputError(f"{exported}: not an image: {reason_of(err)}") from err
 
 
 def _manifest(archive: tarfile.TarFile, open_blob: _OpenBlob, file: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from archiver.inspecting.pickles import Pickle, find_pickles
 from archiver.inspecting.programs import find_program
 from archiver.inspecting.python import PythonFile, find_unknown_uses
 from archiver.inspecting.report import Report
-from config.errors import ArchiveError
+from config.errors import ArchiveError, reason_of
 from config.record import RECORD, Record, file_sha256, read_record
 
 # TorchServe's own handlers; any other handler has to be a file in the archive.
@@ -55,7 +55,7 @@ def inspect(mar: Path) -> Report:
     except TooMuch as err:
         raise ArchiveError(f"{mar}: {err}; the rest is not inspected") from err
     except READ_ERRORS as err:
-        raise ArchiveError(f"{mar}: not a readable MAR: {err or type(err).__name__}") from err
+        raise ArchiveError(f"{mar}: not a readable MAR: {reason_of(err)}") from err
     return Report(
         mar=str(mar),
         sha256=file_sha256(mar),

@@ -24,19 +24,16 @@ _MAX_BYTES = 1_000_000
 
 def lint_file(path: Path) -> list[Finding]:
     """Every finding in a file, sorted by line; InputError if the file cannot be read or is of another kind."""
-    lint = _LINTERS.get(path.suffix.lower())
-    if lint is None:
-        raise InputError(
-            f"{path}: got suffix `{path.suffix}`, allowed: {listed(_LINTERS)}",
-            hint="marina check --properties config.properties",
-        )
+    hint = "marina check --properties config.properties"
     try:
         with path.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError as err:
-        raise InputError(f"{path}: no such file", hint="marina check --properties config.properties") from err
+        raise InputError(f"{path}: no such file", hint=hint) from err
     except OSError as err:
         raise InputError(f"{path}: not readable: {err.strerror}") from err
+    if (lint := _LINTERS.get(path.suffix.lower())) is None:
+        raise InputError(f"{path}: its name must end in one of {listed(_LINTERS)}", hint=hint)
     if len(data) > _MAX_BYTES:
         raise InputError(f"{path}: more than {_MAX_BYTES:,} bytes; such a file has a few thousand")
     # Text from the file must not control the terminal.

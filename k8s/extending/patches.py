@@ -7,7 +7,7 @@ from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
-from config.errors import InputError, SpecError, listed
+from config.errors import InputError, SpecError, listed, reason_of
 from config.sections import Patch
 from config.spec import Spec
 from config.yaml_lines import read_documents
@@ -79,7 +79,7 @@ def read_patch(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[A
         hint = "the path is relative to the spec's folder"
         raise InputError(f"{where}: no such file: `{file}`", hint=hint) from err
     except (OSError, UnicodeDecodeError) as err:
-        raise InputError(f"{where}: `{file}` is not readable: {err}") from err
+        raise InputError(f"{where}: `{file}` is not readable: {reason_of(err)}") from err
     # JSON is read as YAML, which forbids its tabs.
     documents = list(read_documents(text.expandtabs(2) if file.suffix.lower() == ".json" else text, str(file)))
     if problems := [problem for _, _, wrong in documents for problem in wrong]:

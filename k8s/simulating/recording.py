@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError
+from config.errors import InputError, reason_of
 from config.quantity import quantity
 from k8s.simulating.hpa import Hpa, Metric, read_hpa
 from k8s.simulating.traffic import DAY_S, LATEST_S, LONGEST_S
@@ -61,7 +61,7 @@ def read_recording(file: Path) -> Recording:
     try:
         texts = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as err:
-        raise InputError(f"{file}: cannot be read: {err}", hint=_HINT) from err
+        raise InputError(f"{file}: cannot be read: {reason_of(err)}", hint=_HINT) from err
     seen: list[Observation] = []
     first: dict[str, Any] | None = None
     hpa: Hpa | None = None

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 
-from config.errors import InputError
+from config.errors import InputError, reason_of
 
 DAY_S = 86_400
 _WEEK_S, _RECORDED_S = 7 * DAY_S, 300
@@ -97,7 +97,7 @@ def _rows(file: Path) -> list[tuple[float, float]]:
     try:
         lines = list(csv.reader(file.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as err:
-        raise InputError(f"{file}: cannot be read: {err}", hint=hint) from err
+        raise InputError(f"{file}: cannot be read: {reason_of(err)}", hint=hint) from err
     for number, line in enumerate(lines, 1):
         if not "".join(line).strip() or (number == 1 and _number(line[-1]) is None):
             continue  # an empty line, a header

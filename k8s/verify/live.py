@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.errors import InputError, listed
+from config.errors import InputError, listed, reason_of
 from config.spec import Spec
 from k8s.monitoring import (
     TARGET_LABELS,
@@ -134,4 +134,4 @@ def _read_page(where: str) -> str:
         with urllib.request.urlopen(where, timeout=_TIMEOUT_S) as answer:
             return str(answer.read(), "utf-8")
     except (OSError, ValueError, http.client.HTTPException) as err:
-        raise InputError(f"{where}: no metrics page there: {err}", hint="marina serve SPEC") from err
+        raise InputError(f"{where}: no metrics page there: {reason_of(err)}", hint="marina serve SPEC") from err

@@ -117,7 +117,9 @@ def read_outcome(file: Path, option: str) -> LoadTestOutcome:
     """Reads a stored verdict; InputError if the file is anything else."""
     try:
         return LoadTestOutcome.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError) as err:
+    except OSError as err:
+        raise InputError(f"`{option}`: {file} cannot be read: {err.strerror}", hint="marina loadtest SPEC") from err
+    except (ValueError, KeyError, TypeError) as err:
         raise InputError(f"`{option}`: {file} is not a verdict of this version", hint="marina loadtest SPEC") from err
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from config.errors import InputError, listed
+from config.errors import InputError, listed, reason_of
 from loadtest.scheduling.arrivals import Trace
 
 _HINT = (
@@ -28,8 +28,7 @@ def read_trace_file(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as err:
-        reason = err.strerror if isinstance(err, OSError) else err
-        raise InputError(f"{file}: the trace cannot be read: {reason}", hint=_HINT) from err
+        raise InputError(f"{file}: the trace cannot be read: {reason_of(err)}", hint=_HINT) from err
     rows = _from_json(file, text) if file.suffix in (".jsonl", ".ndjson") else _from_csv(file, text)
     arrivals = [(_time(file, number, time), number, sample) for number, time, sample in rows]
     arrivals.sort(key=lambda arrival: arrival[:2])

@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from specs import DIGITS, ROOT
 from test_docs import every_verb
 
 import marina
+from config.errors import reason_of
 from server import Exit
 
 VERBS = tuple(every_verb())
@@ -131,3 +133,34 @@ def test_inspect_of_another_file_is_an_input_error(tmp_path: Path, capsys: pytes
     (tmp_path / "x.mar").write_bytes(b"no zip")
     assert marina.main(["inspect", str(tmp_path / "x.mar")]) == 2
     assert "not a readable MAR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("check folder", "folder: is a folder, not a file\n\nhint: marina init mine\n"),
+        ("check --properties gone", "gone: no such file\n\nhint: marina check --properties config.properties\n"),
+        ("inspect folder", "folder: not a readable MAR: Is a directory\n"),
+        ("simulate SPEC --trace folder", "folder: cannot be read: Is a directory\n"),
+        ("simulate SPEC --recorded gone", "gone: cannot be read: No such file or directory\n"),
+        ("loadtest SPEC --cacert gone", "`--cacert`: gone contains no certificates: No such file or directory\n"),
+        ("status gone", "gone: no such spec\n\nhint: a deployment can be named without a spec: NAME -n NAMESPACE\n"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(
+    words: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["pytest"])
+    (tmp_path / "folder").mkdir()
+    assert marina.main(words.replace("SPEC", str(DIGITS)).split()) == 2
+    assert capsys.readouterr().err.startswith(f"error: {error}")
+
+
+def test_a_reason_has_no_number_of_a_system_call_and_no_path() -> None:
+    refused = URLError(ConnectionRefusedError(111, "Connection refused"))
+    assert [reason_of(err) for err in (refused, URLError("no host given"), ValueError())] == [
+        "Connection refused",
+        "<urlopen error no host given>",
+        "ValueError",
+    ]

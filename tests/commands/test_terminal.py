@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from specs import ROOT
+from specs import DIGITS, ROOT
 from tools import needs
 
 import marina
@@ -43,23 +43,43 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("marina 0.")
 
 
-def test_an_unknown_option_shows_the_usage_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        marina.main(["package", "--ot=x"])
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
-    assert err.startswith("usage: marina package ")
-    assert "did you mean `--out`?" in err
+@pytest.mark.parametrize(
+    ("words", "text", "help_of"),
+    [
+        ("pakage", "`VERB`: got `pakage`, did you mean `package`?", "marina"),
+        ("--quiet", "`--quiet`: unknown option", "marina"),
+        ("--vresion", "`--vresion`: unknown option, did you mean `--version`?", "marina"),
+        ("package --ot=x", "`--ot`: unknown option, did you mean `--out`?", "marina package"),
+        ("--quiet package", "`--quiet`: write it after the verb", "marina package"),
+        ("check a b", "`b`: unknown argument", "marina check"),
+        ("init", "`NAME`: missing", "marina init"),
+        ("loadtest --rate", "`--rate`: its value is missing", "marina loadtest"),
+        ("loadtest --rate x", "`--rate`: got `x`, allowed: a number", "marina loadtest"),
+        ("serve --port-base x", "`--port-base`: got `x`, allowed: a whole number", "marina serve"),
+        ("loadtest --soak 2x", "`--soak`: got `2x`, allowed: a time such as `90s`, `30m` or `2h`", "marina loadtest"),
+        (
+            "image --target phone",
+            "`--target`: got `phone`, allowed: `cpu`, `cuda`, `loadtest`, `vllm`",
+            "marina image",
+        ),
+    ],
+)
+def test_a_wrong_word_is_an_error_like_any_other(
+    words: str, text: str, help_of: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    assert marina.main(words.split()) == 2
+    assert capsys.readouterr().err == f"error: {text}\n\nhint: {help_of} --help\n"
+    assert marina.main([*words.split(), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 2
 
 
-@pytest.mark.parametrize("option", ["--quiet", "--vresion"])
-def test_an_option_without_a_verb_is_an_error(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        marina.main([option])
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
-    assert f"unrecognized arguments: {option}" in err
-    assert ("did you mean `--version`?" in err) is (option == "--vresion")
+def test_the_hint_of_an_error_in_json_names_the_spec_that_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    assert marina.main(["serve", str(DIGITS), "--out", str(tmp_path), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["hint"] == f"marina package {DIGITS} --out {tmp_path}"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -228,8 +248,9 @@ def test_a_command_names_the_folder_and_the_cluster_that_were_typed(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest"])
     typed = argparse.Namespace(spec=DEFAULT_SPEC, out=Path("a b"), context="production", kubeconfig=None)
-    assert localised(text, typed) == shown
-    assert localised(text, argparse.Namespace(spec=DEFAULT_SPEC, out=BUILD, context=None)) == text
+    assert localised(text, typed) == shown.replace("SPEC", str(DEFAULT_SPEC))
+    here = argparse.Namespace(spec=DEFAULT_SPEC, out=BUILD, context=None)
+    assert localised(text, here) == text.replace("SPEC", str(DEFAULT_SPEC))
 
 
 @pytest.mark.parametrize(("option", "verb"), [(option, verb) for option in PLACES for verb in PLACES[option]])

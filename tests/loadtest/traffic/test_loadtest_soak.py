@@ -6,7 +6,6 @@ import math
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -262,16 +261,15 @@ def test_options_that_contradict_a_soak_are_refused(option: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--soak", "2x"], "argument --soak: got `2x`, allowed: a time such as `90s`, `30m` or `2h`"),
-        (["--ramp", "5"], "argument --ramp: got `5`, allowed: two rates such as `10:200`"),
-        (["--max-duration", "-1"], "`--max-duration`: got `-1.0`: input should be greater than 0"),
+        (["--soak", "2x"], "`--soak`: got `2x`, allowed: a time such as `90s`, `30m` or `2h`"),
+        (["--ramp", "5"], "`--ramp`: got `5`, allowed: two rates such as `10:200`"),
+        (["--max-duration", "-1"], "`--max-duration`: got `-1`, allowed: more than 0"),
     ],
 )
 def test_an_option_that_cannot_be_read_is_named_as_it_is_typed(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with suppress(SystemExit):
-        assert marina.main(["loadtest", *words]) == 2
+    assert marina.main(["loadtest", *words]) == 2
     assert message in capsys.readouterr().err
 
 
