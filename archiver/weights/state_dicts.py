@@ -3,6 +3,7 @@ it in training."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,19 @@ def _read(where: str, file: Path) -> Any:
             from safetensors.torch import load_file
 
             return load_file(file)
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):
+            return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as err:
         # torch's message first explains how to load a file that one trusts.
         text = str(err).rpartition("WeightsUnpickler error:")[2].strip()
         reason = text.partition("\n")[0].partition(". ")[0] or f"{type(err).__name__}, it may be cut off"
-        code = "Unsupported global" in reason or "TorchScript" in reason
-        hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors" if code else None
+        script, code = "TorchScript" in reason, "Unsupported global" in reason
+        loaded = f"torch.jit.load('{file}')" if script else f"torch.load('{file}', weights_only=False)"
+        hint = (
+            "it holds code, not only weights; if you trust it, save its weights by themselves: "
+            f"torch.save({loaded}.state_dict(), 'weights.pt')"
+        )
+        hint = hint if script or code else None
         raise SourceError(f"{where}: `{file}` cannot be read: {reason}", hint=hint) from err
 
 

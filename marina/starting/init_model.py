@@ -263,7 +263,8 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         text = f"`--source`: `{source}` says everything itself, the only other option allowed: `--task`"
         raise InputError(text, hint="--task embed")
     if not Path(folder).is_dir():
-        raise InputError(f"`--source`: no such folder: `{folder}`")
+        hint = f"hf download NAME --local-dir {folder}, if it is on Hugging Face's hub"
+        raise InputError(f"`--source`: no such folder: `{folder}`", hint=hint)
     try:
         read = read_model_folder(Path(folder))
         pooling = "cls" if read.read_pooling() == "cls" else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 
-from config.errors import InputError, SourceError, listed
+from config.errors import InputError, SourceError, listed, nearest
+from config.torchvision_models import TORCHVISION_MODELS
 
 _WEIGHTS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 _FACTORY_NAMES = ("build", "build_model", "create_model", "get_model", "make_model", "model")
@@ -16,10 +18,15 @@ def resolve_source(source: str) -> str:
     if not source.removeprefix("hf:").partition(":")[0]:
         raise InputError(f"`--source`: got `{source}`, without a path", hint="--source ./model.py:Net")
     if source.endswith(_WEIGHTS):
-        text = f"`--source`: `{source}` contains weights, but no model"
+        text = f"`--source`: got `{source}`, but such a file goes with the code of its model"
         raise InputError(text, hint=f"--source ./model.py:Net --weights {source}")
     if Path(source).is_dir():
         raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source hf:{source}")
+    if not re.search(r"^(hf|torchvision):|\.py(:|$)|\.pt2$", source):
+        close = nearest(source, TORCHVISION_MODELS)
+        allowed = "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2` or `hf:./folder`"
+        text = f"`--source`: got `{source}`, allowed: {allowed}"
+        raise InputError(text, hint=f"--source torchvision:{close}" if close else None)
     if not source.endswith(".py") or not Path(source).is_file():
         return source
     models = _models_in(_import_source(Path(source)))

@@ -128,8 +128,11 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      "`DIR/levels.pt` is int8, but float32 in `./model.py:build`", id="quantised weights"),
         pytest.param({"model.weights": "./tensors.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/tensors.pt` cannot be read: "
                      "Unsupported operand", id="safetensors under another name"),
-        pytest.param({"model.weights": "./whole.pt"}, "it holds code, not only weights: save `model.state_dict()`, best "
-                     "as safetensors", id="a pickled model"),
+        pytest.param({"model.weights": "./whole.pt"}, "it holds code, not only weights; if you trust it, save its weights by "
+                     "themselves: torch.save(torch.load('DIR/whole.pt', weights_only=False).state_dict(), 'weights.pt')",
+                     id="a pickled model"),
+        pytest.param({"model.weights": "./script.pt"}, "torch.save(torch.jit.load('DIR/script.pt').state_dict(), "
+                     "'weights.pt')", id="TorchScript"),
         pytest.param({"model.weights": "./checkpoint.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/checkpoint.pt` holds "
                      "`ema`, `epoch`, `student`, allowed: names to tensors, or one state dict under a key\n\n"
                      "hint: torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
@@ -149,6 +152,7 @@ def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: st
         "import argparse\nargparse.ArgumentParser().parse_args(['x'])\n", encoding="utf-8"
     )
     torch.save(nn.Linear(3, 2), folder / "whole.pt")
+    torch.jit.script(nn.Linear(3, 2)).save(folder / "script.pt")
     (folder / "cut.pt").write_bytes(b"")
     levels = {"layer.weight": torch.ones(2, 3, dtype=torch.int8), "layer.bias": torch.ones(2)}
     torch.save(levels, folder / "levels.pt")

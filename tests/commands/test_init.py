@@ -213,8 +213,26 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "net.pt"],
-        "`--source`: `net.pt` contains weights, but no model\n\nhint: --source ./model.py:Net --weights net.pt",
+        "`--source`: got `net.pt`, but such a file goes with the code of its model\n\n"
+        "hint: --source ./model.py:Net --weights net.pt",
         id="weights alone",
+    ),
+    pytest.param(
+        ["--source", "resnet18"],
+        "`--source`: got `resnet18`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2` or `hf:./folder`"
+        "\n\nhint: --source torchvision:resnet18",
+        id="a model of torchvision without its prefix",
+    ),
+    pytest.param(
+        ["--source", "gpt2.onnx"],
+        "`--source`: got `gpt2.onnx`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2` or `hf:./folder`",
+        id="another format",
+    ),
+    pytest.param(
+        ["--source", "hf:some/bert"],
+        "`--source`: no such folder: `./some/bert`\n\n"
+        "hint: hf download NAME --local-dir ./some/bert, if it is on Hugging Face's hub",
+        id="a name on the hub",
     ),
     pytest.param(
         ["--source", "nets.py:table", "--template", "mask"],
