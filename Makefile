@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.installed  ## one virtual environment with everything in it
+setup: $(VENV)/.installed  ## make the virtual environment, with everything in it
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installs torch, TorchServe, its Java, Locust and what these need into $(VENV): some 150 packages and 2.5 GB," \
@@ -25,76 +25,76 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $${CXX:-g++} >/dev/null || echo "note: no g++ here; 'compile: aot' and 'jit' need one (apt-get install g++)"
 	@touch $@
 
-check: setup  ## the completed spec, or every error in it            (SPEC=FILE)
+check: setup  ## print the spec with every default filled in, or every error in it  (SPEC=FILE)
 	$(BIN)/marina check '$(SPEC)'
 
-demo: setup  ## the whole way once: package, serve, load, verdict, manifests
+demo: setup  ## do every step once: package, serve, load, verdict, manifests, verify  (SPEC=FILE)
 	$(BIN)/marina demo '$(SPEC)'
 
-doctor: setup  ## what is missing here, for which verb, and what to type
+doctor: setup  ## show what is missing here, which verbs need it, and what to type
 	$(BIN)/marina doctor
 
-init: setup  ## a folder to start from                             (NAME=mine SOURCE=torchvision:resnet18)
+init: setup  ## make a folder with a spec and a sample to start from  (NAME=mine SOURCE=torchvision:resnet18)
 	$(BIN)/marina init $(if $(SOURCE),--source '$(SOURCE)') $(if $(NAME),'$(NAME)')
 
-package: setup  ## the model as a verified MAR under build/             (SPEC=FILE)
+package: setup  ## compile the model into a checked MAR under build/  (SPEC=FILE)
 	$(BIN)/marina package '$(SPEC)'
 
-serve: setup  ## a running server, until Ctrl-C                     (SPEC=FILE)
+serve: setup  ## run the server until Ctrl-C  (SPEC=FILE)
 	$(BIN)/marina serve '$(SPEC)'
 
-loadtest: setup  ## PASS, FAIL or INVALID against the objective        (SPEC=FILE RATE=50)
+loadtest: setup  ## say whether a server meets the objective: PASS, FAIL or INVALID  (SPEC=FILE RATE=50)
 	$(BIN)/marina loadtest '$(SPEC)' $(if $(RATE),--rate $(RATE))
 
-calibrate: setup  ## the highest rate that meets the objective         (SPEC=FILE)
+calibrate: setup  ## find the highest rate that meets the objective  (SPEC=FILE)
 	$(BIN)/marina calibrate '$(SPEC)'
 
-compare: setup  ## whether a package is worse than another one     (AGAINST=old.mar SPEC=FILE)
+compare: setup  ## say whether a package is worse than another one  (AGAINST=old.mar SPEC=FILE)
 	$(BIN)/marina compare '$(SPEC)' $(if $(AGAINST),--against '$(AGAINST)')
 
-manifests: setup  ## Kubernetes manifests under build/                 (SPEC=FILE)
+manifests: setup  ## write Kubernetes manifests under build/  (SPEC=FILE)
 	$(BIN)/marina manifests '$(SPEC)'
 
-simulate: setup  ## how the autoscaler follows traffic, without a cluster (SPEC=FILE ARGS='--step 2.2')
+simulate: setup  ## show how the autoscaler follows traffic, without a cluster  (SPEC=FILE ARGS='--step 2.2')
 	$(BIN)/marina simulate '$(SPEC)' $(ARGS)
 
-verify: setup  ## whether manifests will work, without a cluster       (SPEC=FILE, or ARGS='--dir DIR')
+verify: setup  ## check manifests, without a cluster  (SPEC=FILE, or ARGS='--dir DIR')
 	$(BIN)/marina verify '$(SPEC)' $(ARGS)
 
-deploy: setup  ## into a cluster, until it serves             (SPEC=FILE CONTEXT=C)
+deploy: setup  ## apply the manifests to a cluster, and wait until the pods serve  (SPEC=FILE CONTEXT=C)
 	$(BIN)/marina deploy '$(SPEC)' $(if $(CONTEXT),--context '$(CONTEXT)')
 
-rollback: setup  ## back to the revision that ran before        (SPEC=FILE CONTEXT=C)
+rollback: setup  ## go back to the revision that ran before  (SPEC=FILE CONTEXT=C)
 	$(BIN)/marina rollback '$(SPEC)' $(if $(CONTEXT),--context '$(CONTEXT)')
 
-image: setup  ## a container image of the package                  (SPEC=FILE ARGS=--push)
+image: setup  ## build a container image of the package  (SPEC=FILE ARGS=--push)
 	$(BIN)/marina image '$(SPEC)' $(ARGS)
 
-image-cuda: setup  ## the CUDA image, the model mounted at run time       (SPEC=FILE)
+image-cuda: setup  ## build the CUDA image without the model, which is mounted when it runs  (SPEC=FILE)
 	$(BIN)/marina image '$(SPEC)' --target cuda --model-at-runtime $(ARGS)
 
-wheels: setup  ## what an image is installed from, for builds without an index (EXTRA=serve)
+wheels: setup  ## download what an image is installed from, for builds without an index  (EXTRA=serve)
 	$(BIN)/python docker/install.py download $(or $(EXTRA),serve) build/wheels
 
-test: setup  ## all tests; what fails beside others runs once more   (ARGS=pytest's)
+test: setup  ## run all tests; those that fail beside others run once more alone  (ARGS for pytest)
 	$(BIN)/pytest --quiet --processes 4 $(ARGS)
 
-quick: setup  ## the tests for every edit: no servers, no compiling   (ARGS=pytest's)
+quick: setup  ## run the tests that need no server and no compiler  (ARGS for pytest)
 	$(BIN)/pytest --quiet --processes 2 -m "not slow" --ignore tests/e2e $(ARGS)
 
-bench-serve: setup  ## requests a second of ResNet-50, against others and the ceiling
+bench-serve: setup  ## ResNet-50 over HTTP: requests/s, compared with others and with the ceiling
 	$(BIN)/python tests/bench/bench_serve.py $(ARGS)
 
-bench-lengths: setup  ## requests of many lengths, padded to buckets, to none and to the largest
+bench-lengths: setup  ## requests of many lengths: in buckets, dynamic, and padded to the largest
 	$(BIN)/python tests/bench/lengths/bench_lengths.py $(ARGS)
 
-bench-kinds: setup  ## eleven kinds of models from their files to a verdict, nothing edited
+bench-kinds: setup  ## eleven kinds of models, from their files to a verdict without an edit
 	$(BIN)/python tests/bench/kinds/bench_kinds.py $(ARGS)
 
-bench-overhead: setup  ## what the tensor handler costs, against a handler that does nothing
+bench-overhead: setup  ## what the tensor handler costs, compared with a handler that does nothing
 	$(BIN)/python tests/bench/bench_overhead.py $(ARGS)
 
-bench-parts: setup  ## the parts of an answer, each with and without what was done for its speed
+bench-parts: setup  ## the parts of an answer, each with and without its optimisation
 	$(BIN)/python tests/bench/bench_parts.py
 
 bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray Serve
@@ -103,55 +103,55 @@ bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray 
 bench-encoder: setup  ## the language example behind Marina, TorchServe, FastAPI and BentoML
 	$(BIN)/python tests/bench/encoder/bench_encoder.py $(ARGS)
 
-bench-attack: setup  ## thousands of hostile bodies and streams against a served model  (ARGS='--bodies 20000')
+bench-attack: setup  ## thousands of hostile requests to a served model  (ARGS='--bodies 20000')
 	$(BIN)/python tests/bench/bench_attack.py $(ARGS)
 
-bench-memory: setup  ## the worst pictures that a spec permits, in a pod's memory
+bench-memory: setup  ## the largest pictures that a spec permits, in a pod's memory
 	$(BIN)/python tests/bench/bench_memory.py $(ARGS)
 
-bench-start: setup  ## cold start of ResNet-50, aot against jit
+bench-start: setup  ## cold start of ResNet-50, with aot and with jit
 	$(BIN)/python tests/bench/bench_start.py
 
-bench-verdict: setup  ## how often a verdict is wrong, on queues whose p99 is known
+bench-verdict: setup  ## how often a verdict is wrong, for queues whose p99 is known
 	$(BIN)/python tests/bench/bench_verdict.py $(ARGS)
 
-bench-knee: setup  ## how often a calibration's interval holds the true knee, on simulated queues
+bench-knee: setup  ## how often a calibration's interval holds the true knee, for simulated queues
 	$(BIN)/python tests/bench/bench_knee.py $(ARGS)
 
-bench-compare: setup  ## how often a comparison is wrong, on pairs whose difference is known
+bench-compare: setup  ## how often a comparison is wrong, for pairs whose difference is known
 	$(BIN)/python tests/bench/comparing/bench_compare.py $(ARGS)
 
-bench-front: setup  ## what a door or a proxy before TorchServe costs: rate, p50 and CPU a request
+bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: rate, p50, CPU time
 	$(BIN)/python tests/bench/bench_front.py $(ARGS)
 
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
 	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 
-bench-streams: setup  ## time between tokens and tokens a second, streamed through TorchServe from a timed engine
+bench-streams: setup  ## streamed answers of the fake engine: time between tokens, tokens/s
 	$(BIN)/python tests/bench/text/bench_streams.py $(ARGS)
 
-bench-text: setup  ## a step of writing and the reading of a prompt, of our engines and of others'  (ARGS=--quick)
+bench-text: setup  ## language models: a step and a prompt, by Marina's engines and others  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_text.py $(ARGS)
 
-bench-text-http: setup  ## language models over HTTP, of our server and of others', with 1, 8 and 32 streams  (ARGS=--quick)
+bench-text-http: setup  ## language models over HTTP: 1, 8 and 32 streams of each server  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_text_http.py $(ARGS)
 
-bench-speculation: setup  ## an answer with guesses of what comes next and without, in turns  (ARGS=--quick)
+bench-speculation: setup  ## an answer with and without guessed tokens, in turns  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_speculation.py $(ARGS)
 
-bench-promises: setup  ## prompts that begin alike, who goes first, and a Redis that dies  (ARGS=priorities)
+bench-promises: setup  ## prompts that begin alike, priorities, and a Redis that dies  (ARGS=priorities)
 	$(BIN)/python tests/bench/text/bench_promises.py $(ARGS)
 
-bench-clients: setup  ## what the load test and guidellm measure of the same server, in turns (ARGS='--only fake')
+bench-clients: setup  ## what the load test and guidellm measure of the same server  (ARGS='--only fake')
 	$(BIN)/python tests/bench/text/bench_clients.py $(ARGS)
 
-check-vllm: setup  ## our program around a real vLLM               (VLLM_PYTHON=FILE, a Python that has it)
+check-vllm: setup  ## test the program that runs vLLM with a real vLLM  (VLLM_PYTHON=FILE, a Python that has it)
 	VLLM_PYTHON='$(VLLM_PYTHON)' $(BIN)/pytest --quiet -rs tests/handlers/generation/test_generation_vllm_real.py
 
-bench-generator: setup  ## what the load generator can send, with wrk beside it
+bench-generator: setup  ## how much the load generator can send, compared with wrk
 	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py
 
-smoke: setup  ## the wheel with its own dependencies alone starts
+smoke: setup  ## install the wheel with only its own dependencies, and start it
 	rm -rf build/smoke && $(PYTHON) -m venv build/smoke
 	build/smoke/bin/pip install --quiet --constraint constraints.txt .
 	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check '../$(SPEC)' >/dev/null
@@ -160,7 +160,7 @@ smoke: setup  ## the wheel with its own dependencies alone starts
 	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
 	rm -rf build/smoke build/lib build/bdist.*
 
-lint: setup  ## style, types, and the sizes of functions, modules and folders
+lint: setup  ## check style, types, and the sizes of functions, modules and folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -170,19 +170,19 @@ lint: setup  ## style, types, and the sizes of functions, modules and folders
 	$(BIN)/shellcheck docker/base.sh .ci/run
 	$(BIN)/python tests/sizes.py
 
-format: setup  ## put the code into the common form
+format: setup  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-jar: setup  ## compile the door in front of TorchServe again (a JDK 17)
+jar: setup  ## compile the Java classes again that run inside TorchServe  (needs a JDK 17)
 	$(BIN)/python tests/server/marina_jar.py
 	$(BIN)/python -m server.java.make_class_archive
 
-pictures: setup  ## the README's pictures, drawn or taken of real pages (SPEC=FILE)
+pictures: setup  ## make the README's pictures again  (SPEC=FILE)
 	$(BIN)/python docs/pictures/make.py '$(SPEC)' $(ARGS)
 
 golden: setup  ## write the golden files and docs/01-spec.md again
 	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/test_k8s_golden.py tests/k8s/test_k8s_verify.py
 
-clean:  ## remove what was built, keep the virtual environment
+clean:  ## remove what was built; keep the virtual environment
 	rm -rf build

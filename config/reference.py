@@ -18,7 +18,7 @@ _INTRODUCTION = """\
 # The spec
 
 One YAML file says what is served and how well; everything else is made from it. Unknown keys are errors. Relative paths
-start at the spec's folder. `marina check SPEC` prints the completed spec, or every error in it at once.
+start at the spec's folder. `marina check SPEC` prints it with every default filled in, or every error in it at once.
 
 `marina check --fields` prints this page. It is generated from `config/sections/`.
 """
@@ -58,8 +58,8 @@ def _type_names(part: Any) -> Iterator[str]:
     elif get_origin(part) is Literal:
         yield ", ".join(f"`{word}`" for word in get_args(part))
     elif get_origin(part) is dict and not section_in(part):
-        inner = next(types_in(get_args(part)[1]))
-        yield "texts by name" if inner is str else "mapping" if inner is Any else f"{_plural(inner)} by name"
+        inner, *others = types_in(get_args(part)[1])
+        yield "mapping" if inner is Any else f"{'values' if others else _plural(inner)} by name"
     elif get_origin(part) is tuple:
         yield f"list of {_plural(next(types_in(get_args(part)[0])))}"
     elif part is not type(None):

@@ -73,7 +73,7 @@ class _Demo:
                 spec = _packageable(given)
             out = self._options.out / spec.name
             self._record = {"name": spec.name, "version": spec.version}
-            self._say(f"{self._options.spec} is right: {spec.name} {spec.version}{_objective(spec)}")
+            self._say(f"{self._options.spec} is valid: {spec.name} {spec.version}{_objective(spec)}")
             if spec is not given:
                 self._stage = ""
                 self._say("there is no C++ compiler, so the model is served uncompiled: apt-get install g++")
