@@ -4,6 +4,7 @@ for any other load test."""
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 from dataclasses import replace
 from importlib.metadata import version
@@ -157,8 +158,8 @@ def job_of(image: str, load: LoadPlan, name: str) -> LoadJob:
     return LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
 
 
-def dry_run_yaml(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
-    """The objects of a run, as `kubectl create -f -` takes them."""
+def dry_run_text(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
+    """The objects of a run as YAML, or as JSON with `--json`, as `kubectl create -f -` takes them."""
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
     objective = objective_of(spec)
@@ -172,7 +173,10 @@ def dry_run_yaml(spec: Spec, plan: Plan, image: str, how: RunOptions, options: a
         timeout_s=client_timeout_s(objective, how.timeout_s),
         **objective.limits,
     )
-    return to_yaml(load_objects(plan, job_of(image, load, f"{plan.name}-load")))
+    objects = load_objects(plan, job_of(image, load, f"{plan.name}-load"))
+    if options.json:
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2) + "\n"
+    return to_yaml(objects)
 
 
 def target_of(plan: Plan, image: str, options: argparse.Namespace, *, service: str | None, one_pod: bool) -> InCluster:

@@ -60,7 +60,7 @@ def loadtest(options: argparse.Namespace) -> int:
         plan = make_plan(spec, options.out / spec.name)
         image = options.image or in_cluster.image_of(spec, options.out / spec.name)
         if options.dry_run:
-            print(in_cluster.dry_run_yaml(spec, plan, image, how, options), end="")
+            print(in_cluster.dry_run_text(spec, plan, image, how, options), end="")
             return 0
         target = in_cluster.target_of(plan, image, options, service=options.service, one_pod=options.one_pod)
         where = replace(where, remote=target)

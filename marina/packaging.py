@@ -61,7 +61,11 @@ def add_verbs(verbs: Any) -> None:
 
 def check(options: argparse.Namespace) -> int:
     if options.fields:
+        from config.errors import InputError
         from config.reference import render_reference
+
+        if options.json:
+            raise InputError("`--json`: not together with `--fields`, which prints a page in Markdown")
 
         print(render_reference(), end="")
         return 0

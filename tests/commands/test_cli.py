@@ -52,6 +52,11 @@ def test_check_explains_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (ROOT / "docs/01-spec.md").read_text(encoding="utf-8")
 
 
+def test_the_page_of_fields_is_not_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["check", "--fields", "--json"]) == 2
+    assert "`--json`: not together with `--fields`" in json.loads(capsys.readouterr().out)["error"]
+
+
 def test_a_description_is_wrapped_at_the_width_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

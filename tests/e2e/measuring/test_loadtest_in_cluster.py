@@ -202,8 +202,11 @@ def test_a_pod_that_fails_ends_the_load_with_its_last_words(
 def test_a_dry_run_prints_what_would_be_made(service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del service
     folder = tmp_path / "build"
-    assert marina.main(["loadtest", str(tmp_path / "spec.yaml"), "--out", str(folder), "--rate", "5", "--dry-run"]) == 0
+    command = ["loadtest", str(tmp_path / "spec.yaml"), "--out", str(folder), "--rate", "5", "--dry-run"]
+    assert marina.main(command) == 0
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert marina.main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "List", "items": documents}
     assert [document["kind"] for document in documents] == ["Job", "ConfigMap", "Service", "NetworkPolicy"]
     assert json.loads(documents[1]["data"]["plan.json"])["schedule"]["rate"] == 5
 
