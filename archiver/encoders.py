@@ -98,7 +98,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         )
     if task == "classify" and (outputs == 1 or _problem(network) == "regression"):
         raise SourceError(
-            f"{spec.file}: `model.task`: got `classify`, but `{spec.model.source}` returns numbers that are no "
+            f"{spec.file}: `model.task`: got `classify`, but `{spec.model.source}` returns numbers that are not "
             "probabilities of classes",
             hint="task: rerank" if outputs == 1 else None,
         )
@@ -210,7 +210,7 @@ def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
     if mismatched := sorted(name for name, *_ in loaded["mismatched_keys"]):
         raise SourceError(
             f"{spec.file}: `model.source`: `{mismatched[0]}` in the weights of `{spec.model.source}` has another size "
-            f"than by its `{CONFIG}`"
+            f"than its `{CONFIG}` says"
         )
     if missing := sorted(name for name in loaded["missing_keys"] if "pooler" not in name or spec.model.task != "embed"):
         raise SourceError(

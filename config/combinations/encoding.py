@@ -54,7 +54,7 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
         return
     if pooling is not None and pooling != spec.encoding.pooling:
         is_known = pooling in ("cls", "mean")
-        text = f"got `{spec.encoding.pooling}`, but by its folder the model's embeddings are made by `{pooling}`"
+        text = f"got `{spec.encoding.pooling}`, but the folder says that its embeddings are made by `{pooling}`"
         text += "" if is_known else ", which Marina does not compute"
         yield "model.encoding.pooling", text, f"pooling: {pooling}" if is_known else None
     longest = folder.longest

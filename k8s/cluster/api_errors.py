@@ -94,7 +94,7 @@ def api_error(status: int, reason: str, data: bytes, headers: Mapping[str, str])
 
 def _hint(error: ApiError) -> str | None:
     if error.status == 401:
-        return "log in again: the cluster does not accept the credentials of this context, or no longer"
+        return "log in again: the cluster does not accept this context's credentials; they may have expired"
     if error.status == 429:
         return "the cluster is busy; try again in a minute"
     if refusal := _FORBIDDEN.search(error.message):

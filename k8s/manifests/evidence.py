@@ -104,7 +104,7 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
         raise InputError(text, hint=f"marina package {spec_file}")
     if evidence.package != package.sha256:
         measured = f"sha256 {evidence.package[:12]}…" if evidence.package else "an unknown package"
-        raise InputError(f"{file}: measured on {measured}, but packaged is {package.sha256[:12]}…", hint=hint)
+        raise InputError(f"{file}: measured on {measured}, but the package is now {package.sha256[:12]}…", hint=hint)
     return evidence
 
 

@@ -41,7 +41,7 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
     if not image.ref.startswith(f"{registry}/"):
         raise InputError(f"{file}: `{image.ref}`, but `kubernetes.registry` is `{registry}`", hint=hint)
     if image.package_sha256 and package and image.package_sha256 != package.sha256:
-        text = f"{file}: contains package {image.package_sha256[:12]}…, but packaged is {package.sha256[:12]}…"
+        text = f"{file}: contains package {image.package_sha256[:12]}…, but the package is now {package.sha256[:12]}…"
         raise InputError(text, hint=hint)
     return image
 

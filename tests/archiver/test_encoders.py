@@ -281,8 +281,8 @@ def test_labels_that_do_not_exclude_each_other_have_their_own_probabilities(fold
 @pytest.mark.parametrize(
     ("task", "changes", "message"),
     [
-        ("rerank", {}, "numbers that are no probabilities"),
-        ("classify", {"problem_type": "regression"}, "numbers that are no probabilities"),
+        ("rerank", {}, "numbers that are not probabilities"),
+        ("classify", {"problem_type": "regression"}, "numbers that are not probabilities"),
         ("classify", {"id2label": {"1": "calm", "2": "loud", "3": "odd"}}, "`id2label` has no `0`"),
         ("classify", {"id2label": {"0": "calm", "1": "odd"}}, "`classifier.bias` in the weights .* has another size"),
     ],

@@ -151,7 +151,7 @@ def test_memory_under_the_measured_peak_is_refused() -> None:
 def test_evidence_of_another_package_is_refused() -> None:
     error = refused(evidence=evidence(package="b" * 64))
     assert error.message == (
-        "build/digits/evidence.json: measured on sha256 bbbbbbbbbbbb…, but packaged is 49346cd03cfd…"
+        "build/digits/evidence.json: measured on sha256 bbbbbbbbbbbb…, but the package is now 49346cd03cfd…"
     )
     assert (error.hint or "").startswith(f"marina calibrate {digits_spec().file}, or delete ")
 
@@ -210,7 +210,7 @@ def test_the_image_is_named_by_its_digest() -> None:
     [
         pytest.param(
             {"package_sha256": "c" * 64},
-            "contains package cccccccccccc…, but packaged is 49346cd03cfd…",
+            "contains package cccccccccccc…, but the package is now 49346cd03cfd…",
             id="another package",
         ),
         pytest.param(

@@ -171,7 +171,7 @@ class Weights:
 
     def _expect(self, name: str, *wanted: int) -> None:
         if (got := self._size(name)) != wanted:
-            raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, but by `{CONFIG}` it has {_sides(wanted)}")
+            raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, but `{CONFIG}` says {_sides(wanted)}")
         if (kind := self._file(name).get_slice(name).get_dtype()) not in _DTYPES:
             raise UnknownModel(f"`{name}`: got `{kind}`, allowed: {quote_all(_DTYPES)}")
         self._expected.add(name)

@@ -247,7 +247,10 @@ def test_refused_credentials_and_unknown_contexts_are_reported(cluster: Rig) -> 
     cluster.fake.kubeconfig.write_text(cluster.fake.kubeconfig.read_text().replace("a-token-for-tests", "an-old-token"))
     with pytest.raises(ClusterError, match="Unauthorized") as error:
         cluster.deploy(*documents())
-    assert error.value.hint == "log in again: the cluster does not accept the credentials of this context, or no longer"
+    assert (
+        error.value.hint
+        == "log in again: the cluster does not accept this context's credentials; they may have expired"
+    )
 
 
 def test_a_wrong_certificate_is_reported_and_not_retried(cluster: Rig, pauses: list[float]) -> None:
