@@ -182,8 +182,8 @@ class _NotPassed(Refused):
 
     def __init__(self, verdict: Any) -> None:
         reasons = "\n".join(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())
-        hint = "stop other programs that use this machine's cores, and try again"
-        super().__init__(f"{verdict.status}\n{reasons}", hint=hint if verdict.status == "INVALID" else None)
+        hint = "if other programs use this machine's cores, stop them and try again"
+        super().__init__(f"{verdict.status}\n{reasons}", hint=hint)
         self.exit_code = verdict.exit_code
 
 
