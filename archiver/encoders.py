@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from archiver.quantize import silence_torchao
 from archiver.torchvision_import import prepare_torchvision
 from config.errors import SourceError, ToolMissing
 from config.hf_folder import CONFIG, TOKENIZER, FolderRefused, ModelFolder, read_model_folder
@@ -186,6 +187,7 @@ def _read(spec: Spec) -> ModelFolder:
 
 def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
     prepare_torchvision()
+    silence_torchao()
     try:
         import transformers
     except ImportError as err:

@@ -32,10 +32,15 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], 
 
 def import_torchao() -> None:
     """Registers the operators of int8 programs, which takes seconds."""
-    # It logs each CUDA extension that a CPU build of torch cannot load.
+    silence_torchao()
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
+
+
+def silence_torchao() -> None:
+    """Keeps torchao from logging each CUDA extension that a CPU build of torch cannot load; `transformers` imports it
+    too."""
     for name in ("torchao", "torch.utils._pytree"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
 
 
 def _drop_unused(module: nn.Module) -> None:
