@@ -111,7 +111,7 @@ class _ModelServer:
     ) -> None:
         self._spec, self._launch, self._record, self._ports = spec, launch, record, ports
         self._output, self._signals = output, Signals()
-        self._say(f"loading {spec.name} {spec.version}: {spec.workers} workers × {spec.threads} threads …")
+        self._say(f"loading {spec.name} {spec.version}, workers × threads {spec.workers} × {spec.threads} …")
         adopt_orphans()
         traffic, health = Traffic(spec), Health(spec.workers)
         frontend = Frontend(spec.name, ports, launch.address, launch.directory)
