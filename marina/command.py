@@ -16,7 +16,18 @@ from marina.starting import demo, doctor, init
 from marina.terminal import coloured, completion, localised, lost_output, prepare_streams
 
 # In the order of the flow.
-_STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, demo, doctor)
+_VERBS = (
+    init.add_verbs,
+    packaging.add_verbs,
+    serving.add_verbs,
+    measuring.add_verbs,
+    comparing.add_verbs,
+    packaging.add_image_verb,
+    simulating.add_verbs,
+    cluster.add_verbs,
+    demo.add_verbs,
+    doctor.add_verbs,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,8 +97,8 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--completion", action=_PrintAction, text=lambda: completion(whole), help=text)
     whole.set_defaults(run=_show_help, parser=whole)
     verbs = whole.add_subparsers(metavar="VERB")
-    for stage in _STAGES:
-        stage.add_verbs(verbs)
+    for add_verbs in _VERBS:
+        add_verbs(verbs)
     return whole
 
 

@@ -47,6 +47,10 @@ def add_verbs(verbs: Any) -> None:
         spec=False,
     )
     added.add_argument("mar", metavar="FILE.mar", type=Path, help="a MAR, made by Marina or by anyone else")
+
+
+def add_image_verb(verbs: Any) -> None:
+    """Adds `image`, which comes later in the flow."""
     _image_options(
         add_verb(
             verbs,

@@ -55,7 +55,7 @@ def _kubectl() -> list[ProbeResult]:
 
 
 def _cluster() -> list[ProbeResult]:
-    wanted_by = "deploy, rollback, status"
+    wanted_by = "deploy, rollback, status, delete"
     try:
         cluster = json.loads(python(_ASK_CLUSTER, timeout_s=_ANSWER_S))
     except CommandFailed as err:

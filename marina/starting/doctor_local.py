@@ -178,7 +178,7 @@ def _machine() -> list[ProbeResult]:
     has = [name for name, flag in known.items() if flag in machine.isa]
     text = f"{machine}; {', '.join(has) or 'no AVX2'}"
     if "VNNI" not in has and "AVX2" in has:
-        return [ProbeResult("cpu", "note", text, "nothing, but int8 and bf16 gain little without VNNI")]
+        return [ProbeResult("cpu", "note", f"{text}, no VNNI", "int8 and bf16, which gain little without it")]
     return [ProbeResult("cpu", "ok", text)]
 
 
