@@ -155,12 +155,9 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add("--cert", metavar="FILE", type=Path, help=text)
     add("--key", metavar="FILE", type=Path, help="key of the client certificate")
     add("--any-package", action="store_true", help="do not check which package the server serves")
-    add("--repeat", metavar="N", type=int, help="number of runs, which are judged together (default: 1)")
     add("--processes", metavar="P", type=int, help="number of processes that send the load (default: 1)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    text = "seconds of load before anything is measured (default: 5; for calibrate 2)"
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
     text = "seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
     add("--timeout", dest="timeout_s", metavar="S", type=float, help=text)
 
@@ -169,6 +166,9 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     _target_options(parser)
     add = parser.add_argument
     add("--rate", metavar="R", type=float, help="requests/s to send (default: the spec's `slo.throughput_rps`)")
+    add("--repeat", metavar="N", type=int, help="number of runs, which are judged together (default: 1)")
+    text = "seconds of load before anything is measured (default: 5)"
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
     text = "seconds to measure (default: 30, or longer if the p99 needs more requests)"
     add("--duration", dest="duration_s", metavar="S", type=float, help=text)
     text = "measure for at most S seconds while the verdict is undecided (default: ten times the first run)"
@@ -220,8 +220,14 @@ def _ramp(text: str) -> tuple[float, float]:
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     _target_options(parser)
     add = parser.add_argument
-    add("--first", metavar="R", type=float, help="rate of the first run, requests/s")
-    add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
+    text = "number of searches, which must find about the same rate (default: 1)"
+    add("--repeat", metavar="N", type=int, help=text)
+    text = "seconds of load before each run (default: 2)"
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
+    text = "rate of the first run, requests/s (default: a little below what short bursts show)"
+    add("--first", metavar="R", type=float, help=text)
+    text = "seconds of each run (default: as long as its requests and a growing queue need)"
+    add("--trial", dest="trial_s", metavar="S", type=float, help=text)
     text = "seconds that all runs together may take (default: no limit; an estimate is printed at the start)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     text = "how precisely to find the rate, as a share of it (default: 0.03)"

@@ -11,6 +11,7 @@ from test_docs import every_verb
 
 import marina
 from config.errors import reason_of
+from loadtest import CalibrateOptions, RunOptions
 from server import Exit
 
 VERBS = tuple(every_verb())
@@ -175,3 +176,19 @@ def test_the_verbs_are_listed_in_the_order_of_the_flow() -> None:
     flow = next(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "spec.yaml ─" in line)
     stages = flow.split(" ─ ")[1:]
     assert [verb for verb in VERBS if verb in stages] == stages
+
+
+@pytest.mark.parametrize(
+    ("verb", "meaning", "default"),
+    [("loadtest", "number of runs, which are judged together", 5), ("calibrate", "number of searches, which must", 2)],
+)
+def test_an_option_that_two_verbs_share_is_explained_as_each_uses_it(
+    verb: str, meaning: str, default: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        marina.main([verb, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"--repeat N {meaning}" in text
+    assert text.partition("--warmup S ")[2].partition(")")[0].endswith(f"(default: {default}")
+    kind = RunOptions if verb == "loadtest" else CalibrateOptions
+    assert kind().warmup_s == default
