@@ -71,14 +71,19 @@ def _read(where: str, file: Path) -> Any:
         # torch's message first explains how to load a file that one trusts.
         text = str(err).rpartition("WeightsUnpickler error:")[2].strip()
         reason = text.partition("\n")[0].partition(". ")[0] or f"{type(err).__name__}, it may be cut off"
-        script, code = "TorchScript" in reason, "Unsupported global" in reason
-        loaded = f"torch.jit.load('{file}')" if script else f"torch.load('{file}', weights_only=False)"
-        hint = (
-            "it holds code, not only weights; if you trust it, save its weights by themselves: "
-            f"torch.save({loaded}.state_dict(), 'weights.pt')"
-        )
-        hint = hint if script or code else None
-        raise SourceError(f"{where}: `{file}` cannot be read: {reason}", hint=hint) from err
+        raise SourceError(f"{where}: `{file}` cannot be read: {reason}", hint=_how_to_save(file, reason)) from err
+
+
+def _how_to_save(file: Path, reason: str) -> str | None:
+    """What saves the weights of a whole model by themselves; None if the file holds none."""
+    if "TorchScript" in reason:
+        loaded = f"torch.jit.load('{file}')"
+    elif "Unsupported global" in reason:
+        loaded = f"torch.load('{file}', weights_only=False)"
+    else:
+        return None
+    how = f"torch.save({loaded}.state_dict(), 'weights.pt')"
+    return f"it holds code, not only weights; if you trust it, save its weights by themselves: {how}"
 
 
 def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any]) -> tuple[str, State, tuple[str, ...]]:
