@@ -19,13 +19,16 @@ def main() -> int:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     # If it is full, only the thread that writes the log waits; an error would end the log.
     os.set_blocking(sys.stderr.fileno(), True)
-    parser = argparse.ArgumentParser(prog="python -m server", description="serve a packaged model")
-    parser.add_argument("spec", type=Path)
-    parser.add_argument("--mar", type=Path, required=True)
-    parser.add_argument("--port-base", type=int, default=8080)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--docs", action="store_true", help="add a page for trying the model; not meant for a cluster")
-    parser.add_argument("--log-file", metavar="FILE", type=Path, help="also write the log to this file, rotated once")
+    parser = argparse.ArgumentParser(prog="python -m server", description="Serves a packaged model, as in a pod.")
+    add = parser.add_argument
+    add("spec", metavar="SPEC", type=Path, help="spec of the model")
+    add("--mar", metavar="FILE", type=Path, required=True, help="the MAR to serve")
+    text = "inference on port N, the supervisor's pages on N+10 (default: 8080)"
+    add("--port-base", metavar="N", type=int, default=8080, help=text)
+    text = "address on which inference and the pages listen (default: 127.0.0.1)"
+    add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
+    add("--docs", action="store_true", help="serve /docs, a page to try the model, and /openapi.json, on port N+10")
+    add("--log-file", metavar="FILE", type=Path, help="also write the log to this file, rotated once")
     options = parser.parse_args()
     try:
         spec = load_spec(options.spec, files=False)

@@ -153,11 +153,11 @@ def _checked(source: str, url: str) -> str:
 
 def main() -> int:
     """Returns 0 once the package is in place."""
-    parser = argparse.ArgumentParser(prog="python -m server.fetch", description="get a MAR and verify it")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--sha256", required=True)
+    parser = argparse.ArgumentParser(prog="python -m server.fetch", description="Gets a MAR and verifies it.")
+    parser.add_argument("file", metavar="FILE", type=Path, help="the MAR, which must exist unless it is downloaded")
+    parser.add_argument("--sha256", metavar="SHA256", required=True, help="the checksum that it must have")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--from", dest="url")
+    source.add_argument("--from", metavar="URL", dest="url", help="address of the MAR")
     source.add_argument("--from-environment", action="store_true", help=f"download from the URL in `{_VARIABLE}`")
     parser.add_argument("--secret", metavar="DIR", type=Path, help="a folder with one file per environment variable")
     options = parser.parse_args()
