@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
@@ -15,6 +17,16 @@ from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import coloured, completion, localised, lost_output, prepare_streams
 
+_UNUSABLE = (
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
 # In the order of the flow.
 _VERBS = (
     init.add_verbs,
@@ -82,6 +94,22 @@ def _run(options: argparse.Namespace) -> int:
         if missing := missing_extras(options.run.__name__, err):
             raise missing from err
         raise
+    except OSError as err:
+        if unusable := _unusable_out(err, options):
+            raise unusable from err
+        raise
+
+
+def _unusable_out(err: OSError, options: argparse.Namespace) -> InputError | None:
+    """The error if the folder of `--out` cannot be made or used; None if the error is about something else."""
+    out = getattr(options, "out", None)
+    if out is None or not isinstance(err.filename, str) or err.errno not in _UNUSABLE:
+        return None
+    file, folder = Path(err.filename).absolute(), out.absolute()
+    # A file in it that does not exist is another mistake.
+    if folder.is_relative_to(file) or (file.is_relative_to(folder) and err.errno != errno.ENOENT):
+        return InputError(f"`--out`: {err.filename}: {err.strerror}", hint="--out DIR, a folder that you may write to")
+    return None
 
 
 def parser() -> argparse.ArgumentParser:

@@ -192,3 +192,15 @@ def test_an_option_that_two_verbs_share_is_explained_as_each_uses_it(
     assert text.partition("--warmup S ")[2].partition(")")[0].endswith(f"(default: {default}")
     kind = RunOptions if verb == "loadtest" else CalibrateOptions
     assert kind().warmup_s == default
+
+
+@pytest.mark.parametrize("words", ["manifests", "simulate --knee 5 --cold-start 3", "loadtest", "calibrate", "serve"])
+def test_a_build_folder_that_cannot_be_used_is_no_defect(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    verb, *others = words.split()
+    for out in (taken, taken / "below"):
+        assert marina.main([verb, str(DIGITS), *others, "--out", str(out), "--quiet"]) == 2
+        assert "Not a directory" in capsys.readouterr().err
