@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path],
     from marina.starting.init_sample import make_sample
     from marina.starting.init_spec import spec_text
 
+    # Loading the model takes seconds.
+    _refuse_existing([folder / "spec.yaml"])
     facts = find_model_facts(options.name, options)
     sample, body = make_sample(facts)
     files = {folder / "spec.yaml": spec_text(options.name, facts, sample).encode(), folder / sample: body}
@@ -111,9 +114,7 @@ def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path],
         files[folder / "handler.py"] = _handler(kind, facts)
     for name in facts.files:
         files[folder / name] = _template(Path(name).name)
-    if existing := sorted(str(file) for file in files if file.exists()):
-        text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in existing)}; nothing is overwritten"
-        raise InputError(text, hint="marina init ANOTHER-NAME")
+    _refuse_existing(files)
     written: list[Path] = []
     folders = [path for path in (folder, folder / "samples") if not path.exists()]
     try:
@@ -135,6 +136,14 @@ def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path],
                 made.rmdir()
         raise
     return sorted(files), _notes(facts, finished) if options.source else []
+
+
+def _refuse_existing(files: Iterable[Path]) -> None:
+    from config.errors import InputError
+
+    if existing := sorted(str(file) for file in files if file.exists()):
+        text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in existing)}; nothing is overwritten"
+        raise InputError(text, hint="marina init ANOTHER-NAME")
 
 
 def _notes(facts: Any, finished: Any) -> list[str]:

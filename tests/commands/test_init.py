@@ -165,6 +165,13 @@ def test_existing_files_are_never_overwritten(here: Path, capsys: pytest.Capture
     assert [file.name for file in (here / "mine").iterdir()] == ["model.py"]
 
 
+def test_a_second_init_ends_before_it_loads_the_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "mine").mkdir()
+    (here / "mine/spec.yaml").touch()
+    monkeypatch.setattr("marina.starting.init_model.find_model_facts", lambda *_: pytest.fail("it was loaded"))
+    assert init() == 2
+
+
 def test_a_model_that_is_in_the_folder_already_is_used(here: Path) -> None:
     (here / "mine").mkdir()
     (here / "nets.py").rename(here / "mine/nets.py")
