@@ -1,6 +1,7 @@
 """Building images with `marina image`, starting them, and asking them, for tests of images."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -57,8 +58,10 @@ def install_wheel(place: Path) -> Path:
 
 def build(out: Path, *options: str | Path, marina: Path = ROOT) -> dict[str, Any]:
     """`marina image` of the Marina in a folder; its record."""
+    # A `.pth` file of the development environment imports a package of it before anything else.
+    environment = os.environ | {"PYTHONPATH": str(marina)}
     command = [sys.executable, "-m", "marina", "image", DIGITS, "--out", out, "--builder", "buildah", *options]
-    record: dict[str, Any] = json.loads(run(*command, "--json", "--quiet", cwd=marina))
+    record: dict[str, Any] = json.loads(run(*command, "--json", "--quiet", cwd=marina, env=environment))
     return record
 
 
