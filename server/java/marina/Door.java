@@ -8,6 +8,7 @@ import io.netty.channel.ChannelPromise;
 import io.netty.channel.socket.ChannelInputShutdownEvent;
 import io.netty.channel.socket.DuplexChannel;
 import io.netty.handler.codec.DecoderException;
+import io.netty.handler.codec.TooLongFrameException;
 import io.netty.handler.codec.http.FullHttpResponse;
 import io.netty.handler.codec.http.HttpContent;
 import io.netty.handler.codec.http.HttpHeaderNames;
@@ -279,7 +280,7 @@ final class Door extends ChannelDuplexHandler {
             context.fireExceptionCaught(cause);
         } else if (current == null) {
             understood();
-            say(context, Refusal.headers());
+            say(context, cause instanceof TooLongFrameException ? Refusal.headers() : Refusal.malformed(null, true));
         } else if (current.received) {
             current.last = true;
         } else {
@@ -346,7 +347,7 @@ final class Door extends ChannelDuplexHandler {
             HttpUtil.setTransferEncodingChunked(answer, false);
             current.last = true;
         }
-        current.last |= ledger.draining || current.status >= 400 || (saidAll && waiting.isEmpty());
+        current.last |= current.status >= 400 || ((ledger.draining || saidAll) && waiting.isEmpty());
         if (current.id != null) {
             answer.headers().set("x-request-id", current.id);
         }
@@ -421,7 +422,9 @@ final class Door extends ChannelDuplexHandler {
             context.close();
             return;
         }
-        if (waiting.isEmpty() && !closing) {
+        // While the server drains, what is asked in one go is answered, and no more is read.
+        boolean enough = ledger.draining && current != null && current.received;
+        if (waiting.isEmpty() && !closing && !enough) {
             context.channel().config().setAutoRead(true);
         }
     }
