@@ -11,14 +11,20 @@ import java.util.concurrent.atomic.AtomicLong;
  */
 final class Memory {
     private static final long MOST = Runtime.getRuntime().maxMemory() / 3;
-    /** What is smaller is let in whatever else there is: the number of connections limits it. */
     private static final long SMALL = 65_536;
     /** Nobody is slow before that. */
     private static final long HASTE_NS = TimeUnit.SECONDS.toNanos(1);
 
+    /** What is smaller is let in whatever else there is: the number of connections limits it. */
+    private final long small;
+
     private final AtomicLong taken = new AtomicLong();
     /** Those that are not small. */
     private final Set<Share> shares = ConcurrentHashMap.newKeySet();
+
+    Memory(int connections) {
+        small = Math.min(SMALL, MOST / connections);
+    }
 
     /** What one connection takes of it. */
     final class Share {
@@ -53,7 +59,7 @@ final class Memory {
 
         private boolean take(long more, long hasteNs) {
             taken.addAndGet(more);
-            if (bytes.addAndGet(more) < SMALL) {
+            if (bytes.addAndGet(more) < small) {
                 return true;
             }
             shares.add(this);
