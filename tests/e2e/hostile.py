@@ -36,7 +36,6 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
     """Each kind for the model `name`, with the status that it gets."""
     path = f"/predictions/{name}"
     plain = f"POST {path} HTTP/1.1\r\n".encode() + _HOST
-    old, chunked = plain.replace(b"1.1", b"1.0"), b"Transfer-Encoding: chunked\r\n\r\n"
     form = b"Content-Type: application/x-www-form-urlencoded\r\n"
     many, large = b"X:\r\n" * 300, b"X: " + SECRET * 400 + b"\r\n"
     part = b"--b\r\nContent-Disposition: form-data%s\r\n%s\r\n" + SECRET + b"\r\n--b--\r\n"
@@ -90,6 +89,16 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
         "a chunk of less than nothing": (plain + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + SECRET, 400),
         "an unknown expectation": (posted(path, b"Expect: 200-" + SECRET + b"\r\n"), 417),
         "escape bytes": (posted("/\x1b[2J" + SECRET.decode() + "?\x1b", b""), 400),
+        "broken chunks": (plain + b"Transfer-Encoding: chunked\r\n\r\n" + SECRET + b"\r\n", 400),
+        "declared too large": (plain + b"Content-Length: 4000000000000\r\n\r\n" + SECRET, 413),
+    } | ambiguous(path)
+
+
+def ambiguous(path: str) -> dict[str, tuple[bytes, int]]:
+    """What another server may take for another request, or for several."""
+    plain = f"POST {path} HTTP/1.1\r\n".encode() + _HOST
+    old, chunked = plain.replace(b"1.1", b"1.0"), b"Transfer-Encoding: chunked\r\n\r\n"
+    return {
         "a line without CR": (posted(path, b"X: " + SECRET + b"\n", b"{}"), 400),
         "lines without CR and no end": (b"POST / HTTP/1.1\nX: " + SECRET, 400),
         "a space before the first header": (plain.replace(b"Host", b" Host") + b"Content-Length: 0\r\n\r\n", 400),
@@ -100,8 +109,6 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
         "chunks of old": (old + chunked + b"2\r\n{}\r\n0\r\n\r\n", 400),
         "a chunk's size without CR": (plain + chunked + b"2;" + SECRET + b"\n{}\r\n0\r\n\r\n", 400),
         "more than a chunk": (plain + chunked + b"2\r\n{}" + SECRET + b"\r\n0\r\n\r\n", 400),
-        "broken chunks": (plain + b"Transfer-Encoding: chunked\r\n\r\n" + SECRET + b"\r\n", 400),
-        "declared too large": (plain + b"Content-Length: 4000000000000\r\n\r\n" + SECRET, 413),
     }
 
 
