@@ -100,7 +100,9 @@ class LoadWorker:
             # Without this, Locust would start the task again; and the leader must know of it.
             self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
             return
-        self._send(messages.MEASURED, {"measurement": measured.model_dump(mode="json")})
+        # In a thread, because the measurement of hours takes seconds to write, in which heartbeats must go on.
+        text = gevent.get_hub().threadpool.apply(measured.model_dump_json)
+        self._send(messages.MEASURED, {"measurement": text})
 
     def _take_plan(self, data: dict[str, Any]) -> None:
         try:
