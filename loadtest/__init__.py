@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         find_package,
         next_step,
         run_load_test,
+        sole_writer,
         started_server,
         verdict_text,
     )
@@ -80,6 +81,7 @@ __all__ = [
     "read_second_line",
     "run_load_test",
     "settings_space",
+    "sole_writer",
     "started_server",
     "this_machine",
     "tune_settings",

@@ -5,6 +5,7 @@ from loadtest.running.load_test import known_knee, run_load_test, verdict_text
 from loadtest.running.next_step import next_step
 from loadtest.running.options import RunOptions, stated_rate
 from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
+from loadtest.running.sole_writer import sole_writer
 from loadtest.running.target import Target, await_ready, check_listening, existing_server, serve_command, started_server
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "open_session",
     "run_load_test",
     "serve_command",
+    "sole_writer",
     "started_server",
     "stated_rate",
     "verdict_text",
