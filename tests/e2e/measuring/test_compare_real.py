@@ -52,3 +52,19 @@ def test_a_generator_that_spins_decides_nothing(tmp_path: Path) -> None:
         made = compare(spec, old, few, TargetOptions(out=tmp_path / "build", url=new), quiet=True)
     assert made.status == "INVALID"
     assert made.reasons[0].id == "disturbed"
+
+
+def test_a_comparison_that_takes_long_says_so_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
+    write_package(tmp_path / "build")
+    with running_server(tmp_path / "server") as url:
+        for rate in (1, 60):
+            brief = CompareOptions(rate=rate, turn_s=0.5, warmup_s=0, max_duration_s=1)
+            compare(spec, url, brief, TargetOptions(out=tmp_path / "build", url=url))
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: a PASS takes 10 minutes or more, for 299 requests to each server, at 1 requests/s; "
+        "a higher `--rate` shortens it"
+    ]
