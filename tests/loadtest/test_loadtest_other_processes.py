@@ -66,6 +66,15 @@ def test_what_xml_cannot_hold_is_replaced() -> None:
     assert "its process ended with ��[31m��" in str(failure.text)
 
 
+def test_junit_names_the_death_of_a_server_that_also_missed_an_objective() -> None:
+    answers, end = histogram([20] * 1500), "its process ended with code 1"
+    died = made(20, errors={"refused": 500}, response=answers, in_time=1500, server_end=end, others=BUSY)
+    failures = list(ElementTree.fromstring(verdict_xml(outcome(died))).iter("failure"))
+    assert [failure.get("type") for failure in failures] == ["errors-over", "throughput-not-held"]
+    assert all(f"server-died: the server died during the run: {end}" in str(failure.text) for failure in failures)
+    assert all("machine-busy: other processes used 1.5 of 2 cores" in str(failure.text) for failure in failures)
+
+
 def test_a_fail_on_a_busy_machine_names_what_used_it() -> None:
     verdict = judge(measured(*[200.0] * 1000, others=BUSY), OBJECTIVE)
     assert verdict.status == "FAIL"
