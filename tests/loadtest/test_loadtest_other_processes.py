@@ -19,7 +19,7 @@ import marina
 from loadtest.judging import judge
 from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
 from loadtest.reporting.junit import verdict_xml
-from loadtest.running import next_step, sole_writer
+from loadtest.running import measuring_into, next_step
 
 BUSY = OtherProcesses(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
 QUIET = OtherProcesses(cores=0.1, of=2)
@@ -144,7 +144,7 @@ def test_two_measurements_do_not_write_into_one_folder(
     verb: list[str], spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, folder = [*verb, spec, "--out", str(tmp_path)], tmp_path / "digits"
-    with sole_writer(folder):
+    with measuring_into(folder):
         assert marina.main(words) == 2
         assert f"error: {folder}: another measurement is running" in capsys.readouterr().err
     assert marina.main(words) == 2

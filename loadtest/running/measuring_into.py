@@ -1,8 +1,9 @@
-"""Keeps two measurements from writing into one folder: each would overwrite the records of the other."""
+"""What a measurement needs around it: a folder to itself, for another would overwrite its records, and a proper end."""
 
 from __future__ import annotations
 
 import fcntl
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,11 @@ from config.errors import InputError
 
 
 @contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Locks a folder until its context ends, or the process does; InputError if it is locked or cannot be written."""
+def measuring_into(folder: Path) -> Iterator[None]:
+    """Locks a folder until its context ends, or the process does; InputError if it is locked or cannot be written.
+
+    Meanwhile SIGTERM, as `timeout` and CI send it, does what Ctrl-C does.
+    """
     lock = folder / ".measuring"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -25,7 +29,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
         except BlockingIOError as err:
             text = f"{folder}: another measurement is running and will write its records there"
             raise InputError(text, hint="wait until it ends, or choose another folder by `--out`") from err
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             yield
         finally:
+            signal.signal(signal.SIGTERM, before)
             lock.unlink(missing_ok=True)
