@@ -299,6 +299,7 @@ def write_text(file: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(file)
     except OSError as err:
+        raise InputError(f"{file}: cannot be written: {err.strerror}") from err
+    finally:
         with suppress(OSError):
             partial.unlink()
-        raise InputError(f"{file}: cannot be written: {err.strerror}") from err
