@@ -25,7 +25,7 @@ from loadtest.measuring import GeneratorHealth, Second
 from loadtest.sending import messages
 from loadtest.sending.engine import OpenLoop, user_class
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_ctrl_c, raise_priority
+from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_interrupts, raise_priority
 
 _CONNECT_S, _RETRY_S = 5.0, 0.2
 
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True, help="where the leader listens")
     parser.add_argument("--part", type=int, required=True, help="which share of the schedule this one sends")
     options = parser.parse_args()
-    ignore_ctrl_c()
+    ignore_interrupts()
     gevent.spawn(_end_with_leader)
     work("127.0.0.1", options.port, options.part)
     return 0
