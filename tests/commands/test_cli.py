@@ -29,10 +29,8 @@ def test_the_help_of_a_verb_has_an_example_and_the_exit_codes(verb: str, capsys:
 
 @pytest.mark.parametrize("verb", ["check", "inspect", "serve", "status"])
 def test_a_verb_without_progress_has_no_option_to_hide_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        marina.main([verb, "nothing", "--quiet"])
-    assert exit_.value.code == 2
-    assert "unrecognized arguments: --quiet" in capsys.readouterr().err
+    assert marina.main([verb, "nothing", "--quiet"]) == 2
+    assert "`--quiet`: unknown option" in capsys.readouterr().err
 
 
 def test_the_help_of_serve_has_every_exit_code_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,5 +208,5 @@ def test_a_build_folder_that_cannot_be_used_is_no_defect(
     taken.touch()
     verb, *others = words.split()
     for out in (taken, taken / "below"):
-        assert marina.main([verb, str(DIGITS), *others, "--out", str(out), "--quiet"]) == 2
+        assert marina.main([verb, str(DIGITS), *others, "--out", str(out)]) == 2
         assert "Not a directory" in capsys.readouterr().err
