@@ -83,3 +83,13 @@ def test_credentials_that_expire_during_a_deploy_leave_words_about_what_was_appl
     told = "marina deploy spec.yaml continues, marina rollback spec.yaml goes back to revision 1"
     assert cluster.said.getvalue().endswith(f"the cluster keeps what was applied; {told}\n")
     assert cluster.record["next"] == told
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_state_whose_answer_was_lost_is_not_taken_for_somebody_elses(cluster: Rig, before: int) -> None:
+    cluster.deploy(*documents("good:1"))
+    written = f"/configmaps/marina.{NAME}"
+    cluster.fake.faults += [Fault("PUT", written, passes=True, times=before), Fault("PUT", written, -2)]
+    assert cluster.deploy(*documents("good:2")).result == "deployed"
+    assert (cluster.state.current, cluster.state.holder) == (2, "")
+    assert [fault.times for fault in cluster.fake.faults] == [0, 0]
