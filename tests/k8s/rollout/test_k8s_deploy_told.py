@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import urllib3
 from fake_apiserver_controllers import KIND
 from fake_apiserver_store import key
 from fake_apiserver_world import Fault
 from k8s_rig import NAME, SPACE, Rig, documents, rig
 
 from config.errors import ClusterError
+from k8s.cluster import Cluster
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -93,3 +96,21 @@ def test_a_state_whose_answer_was_lost_is_not_taken_for_somebody_elses(cluster: 
     assert cluster.deploy(*documents("good:2")).result == "deployed"
     assert (cluster.state.current, cluster.state.holder) == (2, "")
     assert [fault.times for fault in cluster.fake.faults] == [0, 0]
+
+
+@pytest.mark.parametrize(("status", "body"), [(429, "{}"), (429, "Too many requests"), (502, "<html>bad gateway</html>")])
+def test_what_answers_before_the_pod_does_not_fail_a_deploy(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch, status: int, body: str
+) -> None:
+    raw = Cluster.raw
+
+    def busy(server: Cluster, method: str, path: str, *rest: Any, **more: Any) -> urllib3.BaseHTTPResponse:
+        if method == "POST" and "/proxy/" in path:
+            text = body.replace("{}", '{"kind": "Status", "message": "Too many requests"}').encode()
+            return urllib3.HTTPResponse(text, status=status)
+        return raw(server, method, path, *rest, **more)
+
+    monkeypatch.setattr(Cluster, "raw", busy)
+    record = cluster.deploy(*documents())
+    assert record.canary
+    assert (record.result, record.canary.via.partition(" to ")[0]) == ("deployed", "a port-forward")
