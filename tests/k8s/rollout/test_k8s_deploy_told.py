@@ -9,7 +9,7 @@ import urllib3
 from fake_apiserver_controllers import KIND
 from fake_apiserver_store import key
 from fake_apiserver_world import Fault
-from k8s_rig import NAME, SPACE, Rig, documents, rig
+from k8s_rig import NAME, SPACE, Rig, document, documents, rig
 
 from config.errors import ClusterError
 from k8s.cluster import Cluster
@@ -114,3 +114,13 @@ def test_what_answers_before_the_pod_does_not_fail_a_deploy(
     record = cluster.deploy(*documents())
     assert record.canary
     assert (record.result, record.canary.via.partition(" to ")[0]) == ("deployed", "a port-forward")
+
+
+def test_a_rollback_leaves_out_monitoring_that_the_cluster_no_longer_knows(tmp_path: Path) -> None:
+    with rig(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
+        cluster.deploy(*documents("good:1", document("PodMonitor", spec={})))
+        cluster.deploy(*documents("good:2", document("PodMonitor", spec={})))
+        cluster.fake.kinds[:] = [kind for kind in cluster.fake.kinds if kind.group != "monitoring.coreos.com"]
+        assert cluster.rollback().result == "rolled back"
+        assert "note: the cluster does not know `PodMonitor`; left out: shells" in cluster.said.getvalue()
+        assert cluster.image == "good:1"
