@@ -112,6 +112,30 @@ def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
                 yield from (Remark(node, misuse) for misuse in misuses(selector, _recorded(application)))
 
 
+@TOPIC.rule(
+    "metric-elsewhere",
+    "error",
+    what="An expression asks for metrics of another namespace or Deployment than the server's.",
+    why="A kustomization's `namespace` or `namePrefix` changes the objects and no expression: no alert fires, and KEDA "
+    "never adds a pod.",
+    fix="set `kubernetes.namespace` and `name` in the spec, and write the manifests again",
+)
+def _elsewhere(application: Application, _: Scope) -> Iterator[Remark]:
+    servers = [workload.document for workload in application.made_by_marina]
+    known = {"namespace": {server.namespace for server in servers}, "deployment": {server.name for server in servers}}
+    told = set()
+    for node, text in _expressions(application):
+        # Rules of others may well be about several namespaces.
+        ours = node.document.root.at("metadata", "labels", "app.kubernetes.io/part-of").value == "marina"
+        for selector in _read(text) if servers and ours else []:
+            for matcher in selector.matchers if find_series(selector.name) else ():
+                names, where = known.get(matcher.label, {""}), (id(node.document), matcher)
+                # An object without a namespace goes to whichever kubectl uses.
+                if matcher.op == "=" and not names & {"", matcher.value} and where not in told:
+                    told.add(where)
+                    yield Remark(node, f'asks for `{matcher.label}="{matcher.value}"`, the server is {listed(names)}')
+
+
 def _recorded(application: Application) -> set[str]:
     return {
         name.text
