@@ -4,7 +4,7 @@ requests."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,6 +114,14 @@ def is_hopeless_pod(pod: Document, view: DeploymentView) -> bool:
 def describe_problem(pod: Document, view: DeploymentView) -> str:
     """Why one pod does not come up; empty if nothing is wrong."""
     return next((cause.text for cause in _of_pod(pod, view)), "")
+
+
+def find_refusal(job: str, events: Iterable[Document]) -> Cause | None:
+    """Why a Job has no pods; None if the events do not tell."""
+    for event in events:
+        if event.get("reason") == "FailedCreate" and (event.get("involvedObject") or {}).get("name") == job:
+            return _rejected(f"Job {job}", "no pod was", _ATTEMPT.sub("", event["message"]))
+    return None
 
 
 def _all(view: DeploymentView) -> Iterator[Cause]:
