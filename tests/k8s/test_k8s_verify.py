@@ -133,8 +133,8 @@ def test_torchserve_takes_no_tokens_if_its_settings_say_so(settings: str, warned
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [server]}}
     data = {"config.properties": f"enable_metrics_api=true\ndisable_token_authorization{settings}"}
     configuration = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}
-    found = {finding.rule for finding in _found([pod, configuration], Scope(("1.36",)))}
-    assert ("torchserve-token" in found) is warned
+    rules = {finding.rule for finding in _found([pod, configuration], Scope(("1.36",)))}
+    assert ("torchserve-token" in rules) is warned
 
 
 @pytest.mark.parametrize(
@@ -156,5 +156,5 @@ def test_a_rollout_of_one_pod_must_not_wait_for_the_claim_of_the_old_one(
     spec = {"selector": {}, "strategy": strategy, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}}
-    found = _found([deployment, claim | {"spec": {"accessModes": [mode]}}], Scope(("1.36",)))
-    assert [finding.level for finding in found if finding.rule == "claim-shared"] == ([level] if level else [])
+    findings = _found([deployment, claim | {"spec": {"accessModes": [mode]}}], Scope(("1.36",)))
+    assert [finding.level for finding in findings if finding.rule == "claim-shared"] == ([level] if level else [])

@@ -9,7 +9,7 @@ from typing import Any
 
 from config.errors import InputError, SpecError, listed, nearest
 from config.yaml_lines import read_documents
-from k8s.monitoring import CATALOGUE, Selector, adapter_rules, external_rules, find_series, misuses, selectors
+from k8s.monitoring import CATALOGUE, Matcher, Selector, adapter_rules, external_rules, find_series, misuses, selectors
 from k8s.verify.application import Application
 from k8s.verify.located import Place, is_adapter_settings, settings_rules
 from k8s.verify.rule import Level, Remark, Scope, Topic
@@ -123,7 +123,7 @@ def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
 def _elsewhere(application: Application, _: Scope) -> Iterator[Remark]:
     servers = [workload.document for workload in application.made_by_marina]
     known = {"namespace": {server.namespace for server in servers}, "deployment": {server.name for server in servers}}
-    told = set()
+    reported: set[tuple[int, Matcher]] = set()
     for node, text in _expressions(application):
         # Rules of others may well be about several namespaces.
         ours = node.document.root.at("metadata", "labels", "app.kubernetes.io/part-of").value == "marina"
@@ -131,8 +131,8 @@ def _elsewhere(application: Application, _: Scope) -> Iterator[Remark]:
             for matcher in selector.matchers if find_series(selector.name) else ():
                 names, where = known.get(matcher.label, {""}), (id(node.document), matcher)
                 # An object without a namespace goes to whichever kubectl uses.
-                if matcher.op == "=" and not names & {"", matcher.value} and where not in told:
-                    told.add(where)
+                if matcher.op == "=" and not names & {"", matcher.value} and where not in reported:
+                    reported.add(where)
                     yield Remark(node, f'asks for `{matcher.label}="{matcher.value}"`, the server is {listed(names)}')
 
 

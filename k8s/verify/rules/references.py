@@ -84,8 +84,8 @@ def _named_by(pod: Pod) -> Iterator[str]:
 @TOPIC.rule(
     "claim-shared",
     "error",
-    what="There can be several pods, if only while a rollout replaces one, but they mount a claim that only one node or "
-    "one pod can mount.",
+    what="There can be several pods, if only while a rollout replaces one, but they mount a claim that only one node "
+    "or one pod can mount.",
     why="Each object is valid by itself. A second pod on another node waits forever, and a rollout never ends.",
     fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or put the model into the image; for one pod "
     "`strategy: {type: Recreate}`",
@@ -99,7 +99,9 @@ def _claims(application: Application, _: Scope) -> Iterator[Remark]:
             claim = application.find("PersistentVolumeClaim", name.text, workload.document)
             modes = {mode.text for mode in claim.root.all("spec.accessModes[]")} if claim else set()
             if modes and modes <= {"ReadWriteOnce", "ReadWriteOncePod"}:
-                when = "there can be several pods" if several else "a rollout starts the new pod before the old one ends"
+                when = (
+                    "there can be several pods" if several else "a rollout starts the new pod before the old one ends"
+                )
                 # The new pod may get the same node.
                 level: Level | None = "warning" if not several and "ReadWriteOnce" in modes else None
                 yield Remark(name, f"`{name.text}` is {listed(modes)}, and {when}", level=level)

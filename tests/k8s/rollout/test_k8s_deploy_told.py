@@ -41,8 +41,10 @@ def test_a_delete_that_fails_is_called_partly_deleted_and_can_be_finished(cluste
     assert f"the cluster keeps what was applied; {told}\n" in cluster.said.getvalue()
     # The Deployment is deleted before the Service.
     assert (cluster.record["running"], cluster.record["next"]) == (0, told)
-    assert cluster.status().to_text().startswith(
-        "shells in sea (context fake): partly deleted: marina delete spec.yaml finishes it"
+    assert (
+        cluster.status()
+        .to_text()
+        .startswith("shells in sea (context fake): partly deleted: marina delete spec.yaml finishes it")
     )
     cluster.fake.denied = set()
     assert cluster.delete().result == "deleted"
@@ -98,7 +100,9 @@ def test_a_state_whose_answer_was_lost_is_not_taken_for_somebody_elses(cluster: 
     assert [fault.times for fault in cluster.fake.faults] == [0, 0]
 
 
-@pytest.mark.parametrize(("status", "body"), [(429, "{}"), (429, "Too many requests"), (502, "<html>bad gateway</html>")])
+@pytest.mark.parametrize(
+    ("status", "body"), [(429, "{}"), (429, "Too many requests"), (502, "<html>bad gateway</html>")]
+)
 def test_what_answers_before_the_pod_does_not_fail_a_deploy(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch, status: int, body: str
 ) -> None:

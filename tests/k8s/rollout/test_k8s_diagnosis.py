@@ -192,7 +192,9 @@ ROWS: list[Any] = [
         view(
             pod(
                 containerStatuses=[container({"running": {}}) | {"ready": True}],
-                conditions=[{"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "message": "gate"}],
+                conditions=[
+                    {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "message": "gate"}
+                ],
             )
         ),
         ("readiness-gate", "its containers are ready, but it is not: gate", False),
