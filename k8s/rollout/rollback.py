@@ -74,8 +74,8 @@ def restore(
 
 
 def _permitted(placement: Placement, revision: Revision) -> list[Document]:
-    """The documents of a revision, without a Namespace that we may not apply, and without monitoring that the cluster no
-    longer knows."""
+    """The documents of a revision, without a Namespace that we may not apply, and without monitoring that the cluster
+    does not know any more."""
     unknown = unknown_kinds(placement.cluster, list(revision.documents))[0]
     return [
         document
