@@ -9,7 +9,7 @@ from config.errors import listed
 from k8s.verify.application import Application, makes_pods
 from k8s.verify.located import LocatedDocument, is_adapter_settings
 from k8s.verify.rule import Level, Remark, Scope, Topic
-from k8s.verify.schemas import SchemaMistake, is_built_in, served
+from k8s.verify.schemas import SchemaMistake, is_built_in, is_shipped, served
 
 TOPIC = Topic("Objects")
 
@@ -104,8 +104,14 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
 def _namespace(application: Application, _: Scope) -> Iterator[Remark]:
     defined = [item.root.at("spec") for item in application.of("CustomResourceDefinition")]
     wide = {spec.at("names", "kind").text for spec in defined if spec.at("scope").text == "Cluster"}
+    known = {spec.at("names", "kind").text for spec in defined} - wide
     namespaced = [
-        item for item in _objects(application) if not _CLUSTER_WIDE.fullmatch(item.kind) and item.kind not in wide
+        item
+        for item in _objects(application)
+        if not _CLUSTER_WIDE.fullmatch(item.kind)
+        and item.kind not in wide
+        # Of other custom resources nobody here knows whether they are in a namespace.
+        and (item.namespace or item.kind in known or is_built_in(item) or is_shipped(item))
     ]
     used = [item.namespace for item in namespaced]
     # Compare with the most common namespace, so that the stray object is reported and not all the others.
