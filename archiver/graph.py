@@ -99,7 +99,9 @@ def output_ports(
             outputs = graph(*(value.clone() for value in inputs))
     except Exception as err:
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
-        if spec.model.task:
+        if spec.model.task and isinstance(err, ValueError):
+            hint = "use a model of another architecture: this one's own code does not take every text"
+        elif spec.model.task:
             hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(
             f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",

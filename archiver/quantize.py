@@ -30,11 +30,16 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], 
     return converted
 
 
-def import_torchao() -> None:
-    """Registers the operators of int8 programs, which takes seconds."""
-    # It logs each CUDA extension that a CPU build of torch cannot load.
+def silence_torchao() -> None:
+    """Call it before anything that imports torchao, which logs each CUDA extension that a CPU build of torch cannot
+    load."""
     for name in ("torchao", "torch.utils._pytree"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def import_torchao() -> None:
+    """Registers the operators of int8 programs, which takes seconds."""
+    silence_torchao()
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
 
 
