@@ -23,7 +23,7 @@ def picked_rows(node: torch.fx.Node) -> range | None:
 
 
 def _rows(user: torch.fx.Node, node: torch.fx.Node) -> Iterator[range]:
-    operation, arguments = str(user.target), user.args
+    operation, arguments = str(user.target), tuple[Any, ...](user.args)
     if operation.startswith(_SAME_NUMBERS) and arguments[0] is node:
         yield from filter(None, [picked_rows(user)])
     elif "embedding" in operation and len(arguments) > 1 and arguments[1] is node:
@@ -31,11 +31,11 @@ def _rows(user: torch.fx.Node, node: torch.fx.Node) -> Iterator[range]:
     elif operation.startswith(_BY_DIMENSION) and arguments[2] is node:
         yield from _sizes(arguments[0], arguments[1])
     elif operation == "aten.index.Tensor":
-        places = [place for place, index in enumerate(arguments[1]) if index is node]  # type: ignore[arg-type]
+        places = [place for place, index in enumerate(arguments[1]) if index is node]
         # As in Python, negative numbers count from the end.
         yield from (range(-rows.stop, rows.stop) for place in places for rows in _sizes(arguments[0], place))
     elif operation == "aten.one_hot.default" and arguments[0] is node and len(arguments) > 1:
-        yield range(int(arguments[1]))  # type: ignore[call-overload]
+        yield range(arguments[1])
 
 
 def _sizes(table: Any, dimension: Any) -> Iterator[range]:

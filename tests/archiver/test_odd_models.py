@@ -92,16 +92,6 @@ class Picking(nn.Module):
         picked = self.table(x.long().reshape(-1, 3)).sum(1) + self.pairs.weight.index_select(0, y[:, 0])
         return picked + torch.nn.functional.one_hot(z, 4).sum(1)
 
-class Indexing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("table", torch.eye(10))
-        self.register_buffer("line", torch.arange(7.0))
-
-    def forward(self, x, y, z):
-        picked = self.table[x].sum((1, 2)) + self.line.expand(len(y), 7).gather(1, y).sum(1)
-        return picked + torch.zeros(len(z), 5).scatter_add(1, z, torch.ones(len(z), 2)).amax(1)
-
 class Killed(Same):
     def __init__(self):
         super().__init__()
@@ -244,11 +234,6 @@ PICKING: dict[str, Any] = {"model.compile": "export", "model.inputs": {
 def test_an_input_that_picks_rows_of_a_table_allows_only_rows_that_exist(folder: Path) -> None:
     x, y, z = packaged(folder, "Picking", PICKING).record.inputs
     assert [(port.min, port.max) for port in (x, y, z)] == [(0, 99), (None, None), (0, 2)]
-    inputs = {name: {"shape": [2], "dtype": "int64"} for name in "xyz"} | {
-        "x": {"shape": [2], "dtype": "int64", "min": -10}
-    }
-    x, y, z = packaged(folder, "Indexing", PICKING | {"model.inputs": inputs}).record.inputs
-    assert [(port.min, port.max) for port in (x, y, z)] == [(-10, 9), (0, 6), (0, 4)]
 
 
 @pytest.mark.slow

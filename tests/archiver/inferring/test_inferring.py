@@ -28,8 +28,8 @@ def attends(self: Any, input_ids: Any, attention_mask: Any = None) -> Any:
     return self.layer(states, src_key_padding_mask=attention_mask == 0)[:, 0]
 
 
-def all_optional(self: Any, input_ids: Any = None, attention_mask: Any = None, states: Any = None) -> Any:
-    return attends(self, input_ids, attention_mask)
+def all_optional(self: Any, input_ids: Any = None, attention_mask: Any = None, scale: Any = None) -> Any:
+    return attends(self, input_ids, attention_mask) * (1 if scale is None else scale)
 
 
 def halves(self: Any, x: Any) -> Any:
