@@ -193,7 +193,7 @@ def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     encoders = transformers.models.auto.modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
-    if spec.model.task == "embed" and encoders.get(folder.config.get("model_type"), "").endswith("EncoderModel"):
+    if spec.model.task == "embed" and encoders.get(str(folder.config.get("model_type")), "").endswith("EncoderModel"):
         # Folders of T5's encoder alone have no weights for the decoder of `AutoModel`.
         kind = "AutoModelForTextEncoding"
     try:

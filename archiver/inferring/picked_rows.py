@@ -23,7 +23,8 @@ def picked_rows(node: torch.fx.Node) -> range | None:
 
 
 def _rows(user: torch.fx.Node, node: torch.fx.Node) -> Iterator[range]:
-    operation, arguments = str(user.target), tuple[Any, ...](user.args)
+    operation = str(user.target)
+    arguments: Any = user.args
     if operation.startswith(_SAME_NUMBERS) and arguments[0] is node:
         yield from filter(None, [picked_rows(user)])
     elif "embedding" in operation and len(arguments) > 1 and arguments[1] is node:
