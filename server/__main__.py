@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
-
-from config.errors import MarinaError
-from config.load import load_spec
-from server.serve import serve
 
 
 def main() -> int:
     """Returns the exit code of the server, or of the error that kept it from starting."""
+    for number in (signal.SIGTERM, signal.SIGQUIT):
+        # The kernel drops what PID 1 does not handle, and the imports below take a second. Once there is something to
+        # drain, `Signals` takes over.
+        signal.signal(number, lambda *_: sys.exit(0))
+    from config.errors import MarinaError
+    from config.load import load_spec
+    from server.serving import serve
+
     if sys.stderr is None:
         # It was closed before this process started; then nobody reads the log.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -20,6 +20,7 @@ from signal import SIGTERM
 from typing import Any, Literal
 
 from archiver.containers.builders import Builder, BuildRequest, Command, find_builder
+from archiver.containers.context import build_context, find_clone
 from archiver.containers.layers import Layout, read_image_file, read_layout
 from config.errors import InputError, Refused, listed
 from config.machine import end_with_parent
@@ -31,7 +32,6 @@ SCHEMA = "marina.image/1"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 BOM = "opt/marina/bom.json"
 ImageTarget = Literal["cpu", "cuda", "loadtest", "vllm"]
-_ROOT = Path(__file__).resolve().parents[2]
 # 1980-01-01, as in the MAR and in docker/install.py: equal inputs give equal layers, whenever they are built.
 _EPOCH = 315532800
 _ARGUMENTS = ("BUILD_BASE", "TORCH_INDEX")
@@ -91,10 +91,9 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
     base = options.base if options.base_digest is None else f"{_without_tag(options.base)}@{options.base_digest}"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{stem}.log"
-    with _staged_contexts(spec, folder, package, options.wheels) as contexts:
+    with _staged_contexts(spec, folder, package, options.wheels) as (code, contexts):
         request = BuildRequest(
-            context=_ROOT,
-            dockerfile=_ROOT / "docker" / "Dockerfile",
+            context=code,
             target=target,
             reference=f"{ref}:{tag}",
             epoch=_EPOCH,
@@ -145,10 +144,6 @@ def _checked_package(spec: Spec, folder: Path, target: ImageTarget) -> Package:
 
 
 def _check_options(options: ImageOptions) -> None:
-    if not (_ROOT / "docker" / "Dockerfile").is_file():
-        raise InputError(
-            f"{_ROOT}: no `docker/Dockerfile`: images are built from Marina's repository, not from its wheel"
-        )
     if options.base_digest is not None and not _DIGEST.fullmatch(options.base_digest):
         raise InputError(f"`--base-digest`: got `{options.base_digest}`, allowed: `sha256:` and 64 hexadecimal digits")
     for argument in options.build_arg:
@@ -173,12 +168,13 @@ def image_reference(spec: Spec, target: ImageTarget, options: ImageOptions) -> t
 @contextmanager
 def _staged_contexts(
     spec: Spec, folder: Path, package: Package | None, wheels: Path | None
-) -> Iterator[dict[str, Path]]:
-    """Build contexts besides the repository: the wheels, and the package as the image will contain it, with fixed modes
-    and times."""
+) -> Iterator[tuple[Path, dict[str, Path]]]:
+    """The build contexts: Marina's code, and by name the wheels, and the package as the image will contain it, with
+    fixed modes and times."""
     with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary:
-        staged = Path(temporary)
-        (staged / "config").mkdir()
+        code = build_context(Path(temporary).resolve() / "code")
+        staged = Path(temporary).resolve() / "package"
+        (staged / "config").mkdir(parents=True)
         (staged / "model").mkdir()
         shutil.copyfile(spec.file, staged / "config" / "spec.yaml")
         if package:
@@ -186,8 +182,7 @@ def _staged_contexts(
         for path in sorted(staged.rglob("*"), reverse=True):
             path.chmod(0o755 if path.is_dir() else 0o644)
             os.utime(path, (_EPOCH, _EPOCH))
-        contexts = {"package": staged.resolve()}
-        yield contexts | ({"wheels": wheels.resolve()} if wheels else {})
+        yield code, {"package": staged} | ({"wheels": wheels.resolve()} if wheels else {})
 
 
 def _labels(spec: Spec, target: ImageTarget, package: Package | None, options: ImageOptions) -> dict[str, str]:
@@ -212,7 +207,9 @@ def _labels(spec: Spec, target: ImageTarget, package: Package | None, options: I
 
 def _revision() -> str | None:
     """The commit of the code in the image, with `-dirty` if there are uncommitted changes; None outside a clone."""
-    git = ("git", "-C", str(_ROOT))
+    if (clone := find_clone()) is None:
+        return None  # `git` would find a repository that an environment with Marina lies in
+    git = ("git", "-C", str(clone))
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout

@@ -23,7 +23,7 @@ class BuildRequest:
     """One image to build."""
 
     context: Path
-    dockerfile: Path
+    """A folder with `docker/Dockerfile` and the code."""
     target: str
     reference: str
     epoch: int
@@ -60,7 +60,8 @@ class Builder:
         ]
         if request.pip_conf:
             options += ["--secret", f"id=pip,src={request.pip_conf}"]
-        where = ("--file", str(request.dockerfile), "--target", request.target, "--tag", request.reference)
+        dockerfile = request.context / "docker" / "Dockerfile"
+        where = ("--file", str(dockerfile), "--target", request.target, "--tag", request.reference)
         return (*head, *options, *where, str(request.context))
 
     def export(self, reference: str, place: Path) -> Command:

@@ -68,7 +68,8 @@ class Serving(Section):
     chance: `temperature: 0` or a `seed`. Default: every request is computed. Load tests and other measurements do not
     use it."""
     java_heap_mb: Annotated[int, Field(ge=64, le=1_048_576)] = 512
-    """Heap of TorchServe's frontend, MB. Lands in the Java command as `-Xmx`."""
+    """Heap of TorchServe's frontend, MB. The bodies and answers of all requests may take a third of it; a large body
+    for which there is no room gets 503. Lands in the Java command as `-Xmx`."""
     java_compiler: Literal["auto", "quick", "full"] = "auto"
     """How thoroughly Java compiles TorchServe's frontend. full: more requests/s for a tiny model, but compiling takes
     minutes, on the cores that the workers need; auto: quick for a MAR above 4 MB. Lands in the Java command as

@@ -17,6 +17,7 @@ import orjson
 
 from handlers.generation.loop import EngineLoop
 from handlers.generation.sequence import End, Piece
+from handlers.record import DEFAULT_MAX_RESPONSE_BYTES
 
 Result = Literal["forwarded", "returned", "broken", "cancelled"]
 _DONE = b"data: [DONE]"
@@ -108,6 +109,9 @@ class ForwardedAnswer:
             self._set_timeout(deadline)
             data = response.read1(65536)
             held += data
+            if len(held) > DEFAULT_MAX_RESPONSE_BYTES:
+                # TorchServe would end the worker.
+                raise NotAnswered
             if not self._request.stream:
                 if not data:
                     self._pass_on(_check_whole(held))

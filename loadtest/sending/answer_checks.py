@@ -20,7 +20,7 @@ from loadtest.sending.wire import EventReader, HttpAnswer
 TIMEOUT, REFUSED, BROKEN, SHED = "timeout", "refused", "broken", "shed"
 MALFORMED, UNFINISHED = "malformed", "unfinished"
 # Texts of our server and of a bare TorchServe; a handler that fails also answers 503, but with other texts.
-_QUEUE_FULL = (b"overloaded: the queue is full", b"has no worker to serve", b'"code":"busy"')
+_QUEUE_FULL = (b'"overloaded: ', b"has no worker to serve", b'"code":"busy"')
 _MOST_REMEMBERED = 64
 
 

@@ -65,6 +65,7 @@ class Traffic:
         openai = "/v1/(?:chat/)?completions" if spec.model.writes else "/v1/embeddings"
         self._inference = re.compile(
             rf"/(?:predictions|explanations)/{name}(?:/{version}(?:/.*)?|/*(?:\.\.\.)?)"
+            rf"|/{name}(?:/{version})?/predict|/models/(?:{name})?/invoke"
             rf"|/v1/models/{name}:(?:predict|explain)(?::.*)?"
             rf"|/v2/models/{name}/(?:(?:versions/{version}/)?infer|explain)|{openai}|/invocations"
             r"|.*InferenceAPIsService/Predictions"

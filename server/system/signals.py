@@ -23,8 +23,9 @@ class Signals:
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             # Started with `nohup`.
             caught.remove(signal.SIGHUP)
-        self._before = {number: signal.signal(number, self._ignore) for number in caught}
+        # First, so that no signal arrives between the old handlers and the pipe.
         self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, self._ignore) for number in caught}
         self.stops: list[signal.Signals] = []
         """The signals to stop, in the order received. A SIGHUP counts only as the first one: a closed terminal sends
         several."""

@@ -23,7 +23,6 @@ from k8s.manifests import model_volume
 
 BUILD = BuildRequest(
     context=Path("/repository"),
-    dockerfile=Path("/repository/docker/Dockerfile"),
     target="cpu",
     reference="registry.local/marina/digits:1.0",
     epoch=315532800,

@@ -88,9 +88,27 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
         "HTTP/2 at once": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         "a chunk of less than nothing": (plain + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + SECRET, 400),
         "an unknown expectation": (posted(path, b"Expect: 200-" + SECRET + b"\r\n"), 417),
-        "escape bytes": (posted("/\x1b[2J" + SECRET.decode() + "?\x1b", b""), 404),
+        "escape bytes": (posted("/\x1b[2J" + SECRET.decode() + "?\x1b", b""), 400),
         "broken chunks": (plain + b"Transfer-Encoding: chunked\r\n\r\n" + SECRET + b"\r\n", 400),
         "declared too large": (plain + b"Content-Length: 4000000000000\r\n\r\n" + SECRET, 413),
+    } | ambiguous(path)
+
+
+def ambiguous(path: str) -> dict[str, tuple[bytes, int]]:
+    """What another server may take for another request, or for several."""
+    plain = f"POST {path} HTTP/1.1\r\n".encode() + _HOST
+    old, chunked = plain.replace(b"1.1", b"1.0"), b"Transfer-Encoding: chunked\r\n\r\n"
+    return {
+        "a line without CR": (posted(path, b"X: " + SECRET + b"\n", b"{}"), 400),
+        "lines without CR and no end": (b"POST / HTTP/1.1\nX: " + SECRET, 400),
+        "a space before the first header": (plain.replace(b"Host", b" Host") + b"Content-Length: 0\r\n\r\n", 400),
+        "a folded header": (posted(path, b"X: a\r\n " + SECRET + b"\r\n", b"{}"), 400),
+        "a control byte in a value": (posted(path, b"X: \x7f" + SECRET + b"\r\n", b"{}"), 400),
+        "two hosts": (posted(path, _HOST, b"{}"), 400),
+        "two lengths of old": (old + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+        "chunks of old": (old + chunked + b"2\r\n{}\r\n0\r\n\r\n", 400),
+        "a chunk's size without CR": (plain + chunked + b"2;" + SECRET + b"\n{}\r\n0\r\n\r\n", 400),
+        "more than a chunk": (plain + chunked + b"2\r\n{}" + SECRET + b"\r\n0\r\n\r\n", 400),
     }
 
 

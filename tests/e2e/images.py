@@ -1,7 +1,9 @@
 """Building images with `marina image`, starting them, and asking them, for tests of images."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,10 +44,24 @@ def run(*command: str | Path, **options: Any) -> str:
     return done.stdout.strip()
 
 
-def build(out: Path, *options: str | Path) -> dict[str, Any]:
-    """`marina image`; its record."""
+def install_wheel(place: Path) -> Path:
+    """Marina's wheel, built and installed below `place`; the folder with its packages."""
+    tree = place / "tree"
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "build", "tests", "__pycache__"))
+    pip = (sys.executable, "-m", "pip", "--quiet", "--no-input")
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place, tree)
+    run(
+        *pip, "install", "--no-deps", "--ignore-installed", "--prefix", place / "installed", *place.glob("marina-*.whl")
+    )
+    return next((place / "installed").glob("lib/python*/site-packages"))
+
+
+def build(out: Path, *options: str | Path, marina: Path = ROOT) -> dict[str, Any]:
+    """`marina image` of the Marina in a folder; its record."""
+    # A `.pth` file of the development environment imports a package of it before anything else.
+    environment = os.environ | {"PYTHONPATH": str(marina)}
     command = [sys.executable, "-m", "marina", "image", DIGITS, "--out", out, "--builder", "buildah", *options]
-    record: dict[str, Any] = json.loads(run(*command, "--json", "--quiet", cwd=ROOT))
+    record: dict[str, Any] = json.loads(run(*command, "--json", "--quiet", cwd=marina, env=environment))
     return record
 
 

@@ -13,8 +13,10 @@ from PIL import Image
 
 from handlers.image import ImageHandler
 from handlers.protocols import HEADER
-from handlers.request import Answer
+from handlers.protocols.v2 import read_exchange
+from handlers.request import Answer, Request
 from handlers.tensor import TensorHandler
+from handlers.validation import Overdue
 
 ROW = np.arange(6, dtype=np.float32).reshape(2, 3)
 PICTURE = encoded(Image.effect_noise((50, 40), 60).convert("RGB"), "PNG")
@@ -205,8 +207,11 @@ BROKEN = [
     ({"inputs": [tensor("values", ROW + 100)]}, "a number is out of range in `values`"),
     ({"inputs": [tensor("values", ROW, data=[True] * 6)]}, "a value is of the wrong type"),
     ({"inputs": [tensor("values", np.zeros((65, 2, 3)))]}, "too many in one request"),
-    ({"inputs": [tensor("values", ROW)] * 2}, "each input needs its own name"),
-    ({"inputs": [tensor("n" * 5000, ROW, data=[])]}, f"in `{'n' * 120}…`: got a list of 0"),
+    ({"inputs": [tensor("values", ROW)] * 2}, "got 2, 1 with known names"),
+    # No more is read of what the model does not take.
+    ({"inputs": [tensor("n" * 5000, ROW, data=[])]}, "got 1, 0 with known names"),
+    ({"inputs": [tensor("values", ROW), tensor("other", ROW, "X")]}, "got 2, 1 with known names"),
+    ({"inputs": [tensor([], ROW)]}, "got 1, 0 with known names"),
     ({"inputs": [tensor("values", ROW, "UINT64", data=[2**64 - 1] * 6)]}, "got 1.8446744073709552e+19, allowed: -100"),
 ]
 
@@ -232,6 +237,15 @@ def test_binary_data_of_another_size_is_malformed(double, size):
     head = json.dumps({"inputs": [described]}).encode()
     reply = asked(double, head + ROW.tobytes(), **{"inference-header-content-length": str(len(head))})
     assert reply.status == 400
+
+
+def test_the_elements_of_bytes_are_read_only_as_long_as_there_is_time(double):
+    described = {"name": "values", "shape": [2], "datatype": "BYTES", "parameters": {"binary_data_size": 8}}
+    head = json.dumps({"inputs": [described]}).encode()
+    headers = {"inference-header-content-length": str(len(head))}
+    request = Request({"body": head + bytes(8)}, headers, request_id="-", max_bytes=1000, max_values=1000)
+    with pytest.raises(Overdue):
+        read_exchange(double, request, until=0.0)
 
 
 def test_a_models_own_input_of_a_protocols_name_stays_its_own(tmp_path):

@@ -188,6 +188,7 @@ EXPECTED = Expected(form="json", keys=("top_indices",))
         pytest.param(200, b"\xff", "malformed", id="no text"),
         pytest.param(200, b"[" * 100_000, "malformed", id="too deep to be parsed"),
         pytest.param(503, b'{"error":"overloaded: the queue is full, or no worker is ready"}', "shed", id="shed"),
+        pytest.param(503, b'{"error":"overloaded: too many large bodies at once"}', "shed", id="shed by memory"),
         pytest.param(
             503,
             b'{"message": "Model \\"m\\" has no worker to serve inference request"}',

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from specs import ROOT
 
+from server import Exit
 from server.system.processes import ProcessHandles, ProcessIdentity, identify
 from server.system.signals import Signals
 
@@ -71,6 +75,38 @@ def test_a_signal_that_other_servers_take_for_log_rotation_ends_nothing() -> Non
         assert signals.stops == [signal.SIGQUIT]
     finally:
         signals.close()
+
+
+def test_a_signal_is_not_lost_while_the_handlers_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_handler, before = signal.signal, signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def set_and_stop(number: int, handler: Any) -> Any:
+        old = set_handler(number, handler)
+        if number == signal.SIGTERM and callable(handler):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return old
+
+    with monkeypatch.context() as changed:
+        changed.setattr(signal, "signal", set_and_stop)
+        signals = Signals()
+    try:
+        signals.wait(0)
+        assert signals.stops == [signal.SIGTERM]
+    finally:
+        signals.close()
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_server_that_is_still_imported_stops_when_it_is_told(tmp_path: Path) -> None:
+    # The first thing that `config` imports, which never ends here.
+    (tmp_path / "pydantic.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(3600)\n")
+    command = [sys.executable, "-m", "server", "spec.yaml", "--mar", "digits.mar"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"importing\n"
+        process.terminate()
+        assert process.wait(60) == Exit.DRAINED
 
 
 def test_the_end_of_its_terminal_is_nothing_to_a_server_under_nohup() -> None:

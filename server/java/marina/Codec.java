@@ -4,11 +4,14 @@ import io.netty.buffer.ByteBuf;
 import io.netty.buffer.Unpooled;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.CombinedChannelDuplexHandler;
+import io.netty.handler.codec.DecoderResult;
 import io.netty.handler.codec.TooLongFrameException;
 import io.netty.handler.codec.http.HttpMessage;
+import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpRequestDecoder;
 import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpResponseEncoder;
+import io.netty.util.ReferenceCountUtil;
 import java.util.List;
 
 /** Netty's codec of HTTP/1, stricter than by itself. */
@@ -21,27 +24,26 @@ final class Codec extends CombinedChannelDuplexHandler<HttpRequestDecoder, HttpR
     }
 
     private static final class Decoder extends HttpRequestDecoder {
-        /** How many lines it has read since it last gave something on: of a head, or of what follows the last chunk. */
-        private int lines;
+        private final Framing framing = new Framing();
 
         @Override
         protected void decode(ChannelHandlerContext context, ByteBuf buffer, List<Object> out) throws Exception {
             int from = buffer.readerIndex();
             super.decode(context, buffer, out);
-            if (!out.isEmpty()) {
-                lines = 0;
+            boolean sound = framing.isSound(buffer, from, out);
+            if (sound && framing.lines <= MOST_HEADERS) {
                 return;
             }
-            int end = buffer.readerIndex();
-            while ((from = buffer.indexOf(from, end, (byte) '\n') + 1) > 0) {
-                lines++;
+            if (!out.isEmpty() && out.get(0) instanceof HttpRequest) {
+                ((HttpRequest) out.get(0)).setDecoderResult(DecoderResult.failure(new IllegalArgumentException()));
+                return;
             }
-            if (lines > MOST_HEADERS) {
-                reset();
-                // It forgets what it has read only when it is asked for more.
-                super.decode(context, Unpooled.EMPTY_BUFFER, out);
-                throw new TooLongFrameException();
-            }
+            out.forEach(ReferenceCountUtil::release);
+            out.clear();
+            reset();
+            // It forgets what it has read only when it is asked for more.
+            super.decode(context, Unpooled.EMPTY_BUFFER, out);
+            throw sound ? new TooLongFrameException() : new IllegalArgumentException();
         }
 
         /** Who stands in front of us may go by the length, and take the end of this request for the next one. */

@@ -8,6 +8,7 @@ import io.netty.channel.ChannelPromise;
 import io.netty.channel.socket.ChannelInputShutdownEvent;
 import io.netty.channel.socket.DuplexChannel;
 import io.netty.handler.codec.DecoderException;
+import io.netty.handler.codec.TooLongFrameException;
 import io.netty.handler.codec.http.FullHttpResponse;
 import io.netty.handler.codec.http.HttpContent;
 import io.netty.handler.codec.http.HttpHeaderNames;
@@ -62,11 +63,13 @@ final class Door extends ChannelDuplexHandler {
     private ChannelHandlerContext here;
     private boolean turnedAway;
     final Stay stay = new Stay();
+    private final Memory.Share share;
 
     Door(Ledger ledger, Crowd crowd, Settings settings) {
         this.ledger = ledger;
         this.crowd = crowd;
         this.settings = settings;
+        share = ledger.memory.new Share(this::makeMemory);
     }
 
     @Override
@@ -114,6 +117,17 @@ final class Door extends ChannelDuplexHandler {
                                 close(here);
                             }
                         });
+    }
+
+    /** Ends what is slow to come or to go. */
+    private void makeMemory() {
+        here.channel().eventLoop().execute(() -> {
+            if (current != null && !current.received) {
+                refuse(here, Refusal.full(), null);
+            } else if (current != null && current.answered) {
+                here.close();
+            }
+        });
     }
 
     /**
@@ -201,6 +215,7 @@ final class Door extends ChannelDuplexHandler {
     private void begin(ChannelHandlerContext context, HttpRequest message) {
         current = new Request(message, settings);
         stay.works();
+        share.moves();
         ledger.open.incrementAndGet();
         if (current.inference) {
             ledger.inferences.incrementAndGet();
@@ -229,12 +244,16 @@ final class Door extends ChannelDuplexHandler {
     }
 
     private void go(ChannelHandlerContext context, HttpContent message) {
-        current.bodyBytes += message.content().readableBytes();
+        int more = message.content().readableBytes();
+        current.bodyBytes += more;
         current.pieces++;
+        boolean room = share.takes(more);
         if (message.decoderResult().isFailure()) {
             refuse(context, Refusal.malformed(message.decoderResult().cause(), false), message);
         } else if (current.bodyBytes > settings.bodyBytes) {
             refuse(context, Refusal.tooLarge(settings), message);
+        } else if (!room) {
+            refuse(context, Refusal.full(), message);
         } else if (current.isCrumbs()) {
             refuse(context, Refusal.crumbs(), message);
         } else if (current.parts != null && message.content().forEachByte(current.parts) >= 0) {
@@ -243,6 +262,7 @@ final class Door extends ChannelDuplexHandler {
             if (message instanceof LastHttpContent) {
                 current.received = true;
                 current.receivedAt = System.nanoTime();
+                share.rests();
             }
             if (current.page == null) {
                 context.fireChannelRead(message);
@@ -279,7 +299,7 @@ final class Door extends ChannelDuplexHandler {
             context.fireExceptionCaught(cause);
         } else if (current == null) {
             understood();
-            say(context, Refusal.headers());
+            say(context, cause instanceof TooLongFrameException ? Refusal.headers() : Refusal.malformed(null, true));
         } else if (current.received) {
             current.last = true;
         } else {
@@ -297,6 +317,10 @@ final class Door extends ChannelDuplexHandler {
         ReferenceCountUtil.release(message);
         current.received = true;
         current.last = true;
+        if (context.pipeline().get("aggregator") != null) {
+            // With what it has of the body.
+            context.pipeline().remove("aggregator");
+        }
         context.channel().writeAndFlush(refusal.answer(null, settings));
     }
 
@@ -316,6 +340,9 @@ final class Door extends ChannelDuplexHandler {
                 return;
             }
             sent = prepare(answer);
+            if (sent instanceof FullHttpResponse) {
+                share.answers(((FullHttpResponse) sent).content().readableBytes());
+            }
         }
         ChannelPromise written = promise.unvoid();
         if (sent instanceof LastHttpContent && current != null) {
@@ -346,7 +373,7 @@ final class Door extends ChannelDuplexHandler {
             HttpUtil.setTransferEncodingChunked(answer, false);
             current.last = true;
         }
-        current.last |= ledger.draining || current.status >= 400 || (saidAll && waiting.isEmpty());
+        current.last |= current.status >= 400 || ((ledger.draining || saidAll) && waiting.isEmpty());
         if (current.id != null) {
             answer.headers().set("x-request-id", current.id);
         }
@@ -371,6 +398,7 @@ final class Door extends ChannelDuplexHandler {
     }
 
     private void over(ChannelHandlerContext context, int status) {
+        share.free();
         ledger.open.decrementAndGet();
         if (current.inference) {
             ledger.inferences.decrementAndGet();
@@ -421,7 +449,9 @@ final class Door extends ChannelDuplexHandler {
             context.close();
             return;
         }
-        if (waiting.isEmpty() && !closing) {
+        // While the server drains, what is asked in one go is answered, and no more is read.
+        boolean enough = ledger.draining && current != null && current.received;
+        if (waiting.isEmpty() && !closing && !enough) {
             context.channel().config().setAutoRead(true);
         }
     }

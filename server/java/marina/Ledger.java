@@ -18,6 +18,7 @@ final class Ledger {
     /** Those of them that are TorchServe's to answer, on a path of inference. */
     final AtomicLong inferences = new AtomicLong();
     final Crowd crowd = Crowd.fromProperties();
+    final Memory memory = new Memory(crowd.limit);
     /** From now on every answer is the last of its connection. */
     volatile boolean draining;
 

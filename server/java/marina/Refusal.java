@@ -96,6 +96,11 @@ final class Refusal {
         return new Refusal(503, "the worker ended before it began this request").with("hint", "send it again");
     }
 
+    /** A large body, or one that comes slowly, while others take all memory. */
+    static Refusal full() {
+        return new Refusal(503, "overloaded: too many large bodies at once").with("hint", "send it again");
+    }
+
     /** What a connection hears for which there is no room. */
     static Refusal crowded(int limit) {
         return new Refusal(503, "too many connections, and none of them is idle")

@@ -1,13 +1,17 @@
 package marina;
 
 import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpHeaders;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.HttpVersion;
+import io.netty.handler.codec.http.QueryStringDecoder;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Locale;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 
 /** What is remembered of a request until its answer is sent. */
 final class Request {
@@ -37,7 +41,7 @@ final class Request {
     final boolean multipart;
     /** Reads along in a multipart body; null where there is none. */
     final Parts parts;
-    /** What the head says of the body's length; negative where it is no length. */
+    /** What the head says of the body's length; negative where it can be read in two ways, or not at all. */
     final long declaredBytes;
     /** Its body has been read to the end, or there is nothing more of it that could be read. */
     boolean received;
@@ -60,7 +64,9 @@ final class Request {
             // As a client writes it that takes us for a proxy; TorchServe knows only paths.
             message.setUri(address.group(1).startsWith("/") ? address.group(1) : "/" + address.group(1));
         }
-        String uri = withoutLastSlashes(message.uri());
+        // What comes after a `#` is for the client alone; TorchServe would leave it out.
+        addressed = message.uri().startsWith("/") && message.uri().indexOf('#') < 0;
+        String uri = canonical(message.uri());
         message.setUri(uri);
         int query = uri.indexOf('?');
         String bare = query < 0 ? uri : uri.substring(0, query);
@@ -68,8 +74,6 @@ final class Request {
         path = printable(bare, LONGEST_PATH);
         protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
         isOld = message.protocolVersion().compareTo(HttpVersion.HTTP_1_1) < 0;
-        // What comes after a `#` is for the client alone; TorchServe would leave it out.
-        addressed = uri.startsWith("/") && uri.indexOf('#') < 0;
         declaredBytes = declaredBytes(message);
         host = Pages.host(message);
         String given = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim();
@@ -98,24 +102,49 @@ final class Request {
         return client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
     }
 
-    /** TorchServe passes over slashes at the end of a path, and so do the door's patterns. */
-    private static String withoutLastSlashes(String uri) {
+    /** A path as TorchServe and the door's patterns read it: without slashes at its end, and escaped only where it must. */
+    private static String canonical(String uri) {
         int query = uri.indexOf('?');
-        int end = query < 0 ? uri.length() : query;
-        int last = end;
-        while (last > 1 && uri.charAt(last - 1) == '/') {
+        String path = query < 0 ? uri : uri.substring(0, query);
+        if (path.indexOf('%') >= 0) {
+            path = unescaped(path);
+        }
+        int last = path.length();
+        while (last > 1 && path.charAt(last - 1) == '/') {
             last--;
         }
-        return uri.substring(0, last) + uri.substring(end);
+        return path.substring(0, last) + (query < 0 ? "" : uri.substring(query));
+    }
+
+    private static String unescaped(String path) {
+        String decoded;
+        try {
+            decoded = new QueryStringDecoder(path).path();
+        } catch (IllegalArgumentException err) {
+            // TorchServe says the same, and refuses it.
+            return path;
+        }
+        StringBuilder plain = new StringBuilder();
+        for (byte one : decoded.getBytes(StandardCharsets.UTF_8)) {
+            boolean safe = one > ' ' && one < 127 && "\"#%<>?\\^`{|}".indexOf(one) < 0;
+            plain.append(safe ? String.valueOf((char) one) : String.format("%%%02X", one));
+        }
+        return plain.toString();
     }
 
     private static long declaredBytes(HttpRequest message) {
-        String length = message.headers().get(HttpHeaderNames.CONTENT_LENGTH, "0");
-        List<String> codings = message.headers().getAll(HttpHeaderNames.TRANSFER_ENCODING);
-        // Netty reads `+2` as 2 and passes over codings that it does not know. Who stands in front of us may read them
-        // otherwise, and then take the end of one request for the beginning of another.
+        HttpHeaders headers = message.headers();
+        String length = headers.get(HttpHeaderNames.CONTENT_LENGTH, "0");
+        List<String> codings = headers.getAll(HttpHeaderNames.TRANSFER_ENCODING);
+        // Netty reads `+2` as 2, passes over codings that it does not know, and takes the first of several values. Who
+        // stands in front of us may read them otherwise, and then take the end of one request for the beginning of
+        // another.
         boolean plain = length.chars().allMatch(c -> c >= '0' && c <= '9');
-        if (!plain || codings.size() > 1 || !(codings.isEmpty() || codings.get(0).equalsIgnoreCase("chunked"))) {
+        boolean twice = Stream.of(HttpHeaderNames.CONTENT_LENGTH, HttpHeaderNames.HOST, HttpHeaderNames.TRANSFER_ENCODING)
+                .anyMatch(name -> headers.getAll(name).size() > 1);
+        boolean chunks = message.protocolVersion().compareTo(HttpVersion.HTTP_1_1) >= 0;
+        boolean known = codings.isEmpty() || (chunks && codings.get(0).equalsIgnoreCase("chunked"));
+        if (!plain || twice || !known) {
             return -1;
         }
         try {

@@ -22,7 +22,9 @@ final class Route {
     private static final Pattern MODEL = Pattern.compile("/v1/models/[^/:]+");
     private static final Pattern MODELS = Pattern.compile("/+v1/models(?:/.*)?");
     private static final Pattern TORCHSERVES =
-            Pattern.compile("/(?:predictions|explanations)/.*|/invocations|/v1/models/[^/]+:.*|/v2/models/.+/explain");
+            Pattern.compile(
+                    "/(?:predictions|explanations)/.*|/invocations|/models/[^/]*/invoke|(?:/[^/]+){1,2}/predict"
+                            + "|/v1/models/[^/]+:.*|/v2/models/.+/explain");
 
     /** Whether TorchServe asks a model for it. */
     final boolean inference;

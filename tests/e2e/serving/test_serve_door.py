@@ -116,6 +116,13 @@ def test_an_answer_without_a_body_is_followed_by_the_next(server: Running) -> No
         ("PATCH", "/v1/models/tiny:explain", 405, "POST, PUT, OPTIONS"),
         ("GET", "/v2/models/tiny/infer", 405, "POST"),
         ("PUT", "/v1/models/tiny:predict", 405, "POST"),
+        # As TorchServe reads them, and under its old paths.
+        ("DELETE", "/%70redictions/tiny", 405, "POST, PUT, OPTIONS"),
+        ("GET", "/predictions%2Ftiny/1.0/%20", 405, "POST, PUT, OPTIONS"),
+        ("PUT", "/v1/models/tiny%3Apredict%2F", 405, "POST"),
+        ("DELETE", "/tiny/predict", 405, "POST, PUT, OPTIONS"),
+        ("GET", "/tiny/1.0/predict", 405, "POST, PUT, OPTIONS"),
+        ("HEAD", "/models//invoke", 405, "POST, PUT, OPTIONS"),
     ],
 )
 def test_a_model_is_asked_only_by_the_methods_that_ask(
@@ -125,8 +132,14 @@ def test_a_model_is_asked_only_by_the_methods_that_ask(
     assert (answer.status, answer.headers.get("allow")) == (status, allowed)
 
 
-@pytest.mark.parametrize("path", [f"{PATH}/", PATH + "/" * 300, "/invocations/", f"{PATH}/1.0//?a=/"])
-def test_slashes_at_the_end_of_a_path_hide_no_request(path: str, server: Running) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"{PATH}/", PATH + "/" * 300, "/invocations/", f"{PATH}/1.0//?a=/", "/invocations%2f"),
+        *("/%70redictions/tiny", "/tiny/predict", "/tiny/1.0/predict", "/models/tiny/invoke", "/models//invoke"),
+    ],
+)
+def test_no_way_to_write_a_path_hides_a_request(path: str, server: Running) -> None:
     name = "inference_request_duration_seconds_count"
     before = metric(server, name, code="200")
     assert exchange(server.ports.inference, posted(path, b"", b"{}")).status == 200
@@ -236,6 +249,21 @@ def test_from_the_start_of_the_drain_every_answer_ends_its_connection(start_tiny
         assert kept.recv(1) == b""
     server.process.terminate()
     server.process.wait(60)
+
+
+def test_what_was_asked_in_one_go_before_a_drain_is_answered_to_its_end(start_tiny: Start) -> None:
+    server = start_tiny()
+    (worker,) = worker_pids(server)
+    os.kill(worker, signal.SIGSTOP)
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as connection:
+        connection.sendall(posted(PATH, b"", b"{}") * 3)
+        eventually(lambda: metric(server, "marina_in_flight") == 1)
+        server.process.terminate()
+        eventually(lambda: "no new connections" in server.log.read_text())
+        os.kill(worker, signal.SIGCONT)
+        answers = connection.makefile("rb").read().lower()
+    assert (answers.count(b"http/1.1 200"), answers.count(b"connection: close")) == (3, 1)
+    assert server.process.wait(60) == Exit.DRAINED
 
 
 def test_an_answer_that_its_client_does_not_read_is_told_and_is_no_clean_end(start_tiny: Start) -> None:

@@ -1,11 +1,19 @@
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+
 import pytest
 from conftest import Start
+from hostile import exchange, posted, read_answer
 from load import Load
-from waiting import DIGIT, ask, eventually, metric
+from running import Running
+from troubles import shows
+from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
 pytestmark = pytest.mark.e2e
 
 LEAK = b'{"sleep_s": 0.005, "leak_mb": 2}'
+LARGE = b'{"sleep_s": 0.1}'.ljust(9_900_000)
 
 
 def test_growing_workers_are_renewed_under_load_without_a_failed_request(start_tiny: Start) -> None:
@@ -40,3 +48,42 @@ def test_limit_below_what_the_model_needs_renews_each_worker_once(start_digits: 
     assert metric(server, "marina_worker_recycles_total") == 2
     assert metric(server, "marina_worker_recycles_failed_total") == 0
     assert metric(server, "marina_worker_restarts_total") == 0
+
+
+def test_more_large_bodies_than_java_has_memory_for_are_refused_and_end_nothing(module_tiny: Running) -> None:
+    java, workers = java_pid(module_tiny), worker_pids(module_tiny)
+    assert module_tiny.spec.serving.java_heap_mb < 40 * 9.9 / 2
+    request = posted("/predictions/tiny", b"", LARGE)
+    with ThreadPoolExecutor(40) as pool:
+        exchanges = [pool.submit(exchange, module_tiny.ports.inference, request) for _ in range(40)]
+        answers = {each.result().status: each.result().body.decode() for each in exchanges}
+    assert answers.keys() == {200, 503}
+    shows("large-bodies", answers[503])
+    assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers)
+
+
+def test_slow_bodies_make_room_for_others(module_tiny: Running) -> None:
+    java, workers = java_pid(module_tiny), worker_pids(module_tiny)
+    with ExitStack() as kept:
+        slow = [
+            kept.enter_context(socket.create_connection(("127.0.0.1", module_tiny.ports.inference), timeout=60))
+            for _ in range(12)
+        ]
+        for connection in slow:
+            with suppress(ConnectionError):
+                connection.sendall(posted("/predictions/tiny", b"", LARGE)[:-1])
+        eventually(lambda: ask(module_tiny, LARGE) == 200)
+        assert b"too many large bodies" in read_answer(slow[0]).body
+    assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers)
+
+
+def test_answers_that_nobody_reads_make_room_for_others(module_tiny: Running) -> None:
+    java, workers = java_pid(module_tiny), worker_pids(module_tiny)
+    with ExitStack() as kept:
+        for _ in range(40):
+            deaf = kept.enter_context(socket.socket())
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", module_tiny.ports.inference))
+            deaf.sendall(posted("/predictions/tiny", b"", b'{"answer_mb": 6}'))
+        assert ask(module_tiny, b"{}") == 200
+    assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers)

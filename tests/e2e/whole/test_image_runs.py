@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from container import Container
-from images import Image, build, built, get, infer, mounted, registry, run, started, wait_ready
+from images import Image, build, built, get, infer, install_wheel, mounted, registry, run, started, wait_ready
 from specs import DIGITS, ROOT, Packaged
 from tools import needs, skip_unless_required
 from waiting import eventually
@@ -261,6 +261,13 @@ def test_another_model_changes_the_last_layer_alone(digits: Image, base: str, wh
     assert layers[-1] != others[-1]
     with mounted(f"{plain['ref']}:empty") as root:
         assert list((root / "model").iterdir()) == []
+
+
+def test_a_marina_from_its_wheel_builds_the_same_layers(
+    digits: Image, base: str, wheels: Path, out: Path, tmp_path: Path
+) -> None:
+    record = build(out, "--base", base, "--wheels", wheels, "--tag", "of-wheel", marina=install_wheel(tmp_path))
+    assert record["layers"] == digits.record["layers"]
 
 
 def test_the_load_generator_is_an_image_without_torch(base: str, out: Path, tmp_path: Path) -> None:

@@ -203,6 +203,15 @@ def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch,
     rounds.handler.loop.close()
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_is_too_long_to_be_passed_on_is_not_read_to_its_end(tmp_path, monkeypatch, small: Small, stream) -> None:
+    rounds = start(tmp_path, monkeypatch, small.server_port, patience_ms=3_600_000)
+    small.script = [*[b"x" * 1_000_000] * 7, HANG]
+    assert text(rounds.ask(COMPLETIONS, completion(stream=stream))) == "abcabca"
+    assert results(rounds) == {"returned": 1}
+    rounds.handler.loop.close()
+
+
 def test_a_small_model_that_is_down_does_not_get_every_request(tmp_path, monkeypatch) -> None:
     rounds = start(tmp_path, monkeypatch, 1)
     for _ in range(3):

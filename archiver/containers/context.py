@@ -1,0 +1,41 @@
+"""The folder that an image is built from: a clone of the repository, or what Marina's wheel has of it."""
+
+from __future__ import annotations
+
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+from config.errors import InputError
+
+_ROOT = Path(__file__).resolve().parents[2]
+_DOCKERFILE = Path("docker/Dockerfile")
+_PACKAGES = ("config", "loadtest", "marina", "server")
+
+
+def find_clone() -> Path | None:
+    """The repository that this code belongs to; None if it was installed from a wheel."""
+    return _ROOT if (_ROOT / _DOCKERFILE).is_file() else None
+
+
+def build_context(place: Path) -> Path:
+    """The clone; if there is none, `place`, which then holds the same files."""
+    if clone := find_clone():
+        return clone
+    shutil.copytree(_installed_files(), place)
+    for package in _PACKAGES:
+        shutil.copytree(_ROOT / package, place / package)
+    return place
+
+
+def _installed_files() -> Path:
+    """The folder of the wheel's files that are no Python packages."""
+    shared = Path("share/marina")
+    recorded = [Path(str(file.locate())) for file in metadata.files("marina") or () if file.name == _DOCKERFILE.name]
+    # `pip install --target` records another place than it installs these files in.
+    for folder in (*(file.parents[1] for file in recorded), _ROOT / shared):
+        if (folder / _DOCKERFILE).is_file():
+            return folder
+    raise InputError(
+        f"{_ROOT}: this Marina was installed without `{shared / _DOCKERFILE}`", hint="install its wheel with pip"
+    )
