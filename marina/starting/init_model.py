@@ -273,7 +273,9 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
     kind = str((read.config.get("architectures") or [""])[0])
     if options.task is None and kind.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):
         if read.config.get("is_encoder_decoder"):
-            text = f"`--source`: `{source}` is a `{kind}`, which writes one text for another, and Marina serves none such"
+            text = (
+                f"`--source`: `{source}` is a `{kind}`, which writes one text for another, and Marina serves none such"
+            )
             raise InputError(text, hint="--task embed, for the embeddings of its encoder")
         return _of_language_model(source, read)
     task = options.task or "embed"

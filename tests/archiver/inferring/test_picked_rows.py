@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from specs import make_spec
 
 from archiver.compiling import export_graph
@@ -11,7 +10,6 @@ from archiver.graph import build_graph, examples, limited_inputs
 from archiver.sources import load_source
 
 MODEL = """
-import torch
 from torch import nn
 
 class Indexing(nn.Module):
