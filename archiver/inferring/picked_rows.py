@@ -18,8 +18,8 @@ _BY_DIMENSION = ("aten.gather.", "aten.index_add.", "aten.index_select.", "aten.
 
 def picked_rows(node: torch.fx.Node) -> range | None:
     """The numbers by which an input of a graph may pick rows of all its tables; None if it picks none."""
-    found = [rows for user in node.users for rows in _rows(user, node)]
-    return range(max(rows.start for rows in found), min(rows.stop for rows in found)) if found else None
+    ranges = [rows for user in node.users for rows in _rows(user, node)]
+    return range(max(rows.start for rows in ranges), min(rows.stop for rows in ranges)) if ranges else None
 
 
 def _rows(user: torch.fx.Node, node: torch.fx.Node) -> Iterator[range]:

@@ -10,6 +10,7 @@ from archiver.graph import build_graph, examples, limited_inputs
 from archiver.sources import load_source
 
 MODEL = """
+import torch
 from torch import nn
 
 class Indexing(nn.Module):
