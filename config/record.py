@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -291,8 +292,14 @@ def partial_file(file: Path) -> Path:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Writes a text file; a reader sees the old file or the new one, never half of it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Writes a text file; a reader sees the old file or the new one, never half of it. InputError if it cannot."""
     partial = partial_file(file)
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    except OSError as err:
+        raise InputError(f"{file}: cannot be written: {err.strerror}") from err
+    finally:
+        with suppress(OSError):
+            partial.unlink()

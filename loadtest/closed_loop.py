@@ -15,7 +15,7 @@ from typing import Any
 
 import locust.stats
 from locust.env import Environment
-from locust.runners import WorkerRunner
+from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.judging import BUSY_CPU, Objective, judge, stream_figures
 from loadtest.measuring import GeneratorHealth, Histogram, Measurement, Streams, bucket_ms, merge_streams
@@ -57,6 +57,7 @@ class ClosedLoop:
         if isinstance(self._environment.runner, WorkerRunner):
             return
         self._end()
+        self._find_lost()
         measurement = self.measurement()
         verdict = judge(measurement, self._objective)
         self._environment.process_exit_code = verdict.exit_code
@@ -87,11 +88,13 @@ class ClosedLoop:
             seconds=(),
             streams=self._streams(),
             generators=((GeneratorHealth(cpu=BUSY_CPU, loop_lag_ms=0),),) if busy else (),
+            lost_processes=tuple(sorted(self._lost)),
         )
 
     def _reset(self) -> None:
         self._begun, self._ended = time.monotonic(), 0.0
         self._warmup = 0
+        self._lost: set[str] = set()
         self._reset_counts()
 
     def _reset_counts(self) -> None:
@@ -139,7 +142,13 @@ class ClosedLoop:
             data[_KEY]["streams"] = streams.model_dump(mode="json")
         self._reset_counts()
 
+    def _find_lost(self) -> None:
+        """Remembers workers whose heartbeats are missing, since Locust forgets them after a minute."""
+        if isinstance(self._environment.runner, MasterRunner):
+            self._lost |= {worker.id for worker in self._environment.runner.clients.missing}
+
     def _merge(self, data: dict[str, Any], **_: object) -> None:
+        self._find_lost()
         if _KEY in data:
             self._response.merge(Histogram.from_data(data[_KEY]["response"]))
             self._errors.update(data[_KEY]["errors"])

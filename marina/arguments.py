@@ -36,9 +36,10 @@ def add_verb(
     spec: bool = True,
     exit_codes: str = EXIT_CODES,
     as_json: str = "the record",
+    progress: bool = True,
 ) -> argparse.ArgumentParser:
-    """Adds a verb, named after the function `run`, with the options --json and --quiet, and with examples in its help;
-    with `spec`, it takes a spec as an argument. `as_json` is what --json prints."""
+    """Adds a verb, named after the function `run`, with the option --json, and with examples in its help. With `spec`,
+    it takes a spec as an argument; if it shows `progress`, it has --quiet. `as_json` is what --json prints."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         run.__name__,
         help=text,
@@ -50,7 +51,8 @@ def add_verb(
         shown = f"spec of the model (default: {DEFAULT_SPEC})"
         parser.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=DEFAULT_SPEC, help=shown)
     parser.add_argument("--json", action="store_true", help=f"print {as_json} as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    if progress:
+        parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(run=run, parser=parser)
     return parser
 

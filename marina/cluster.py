@@ -63,6 +63,7 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
         "marina status my/spec.yaml --json",
         "marina status mine -n shop",
         spec=False,
+        progress=False,
     )
     _named_options(parser)
     parser = add_verb(

@@ -43,7 +43,7 @@ def add_verbs(verbs: Any) -> None:
 def compare(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
-    from loadtest import CompareOptions, TargetOptions, compare_with_baseline, comparison_text
+    from loadtest import CompareOptions, TargetOptions, compare_with_baseline, comparison_text, measuring_into
     from loadtest import compare as run
 
     if (options.against is None) == (options.baseline is None):
@@ -57,7 +57,8 @@ def compare(options: argparse.Namespace) -> int:
     if options.baseline:
         comparison = compare_with_baseline(spec, options.baseline, where)
     else:
-        comparison = run(spec, options.against, how, where, quiet=options.quiet)
+        with measuring_into(folder):
+            comparison = run(spec, options.against, how, where, quiet=options.quiet)
     if options.json:
         print_json(comparison.to_data())
     else:

@@ -42,7 +42,7 @@ def add_verbs(verbs: Any) -> None:
 def loadtest(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
-    from loadtest import RunOptions, next_step, run_load_test, verdict_text
+    from loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
     spec, how = load_spec(options.spec, files=False), stage_options(RunOptions, options)
     where = _server_options(options, spec.name)
@@ -64,7 +64,8 @@ def loadtest(options: argparse.Namespace) -> int:
             return 0
         target = in_cluster.target_of(plan, image, options, service=options.service, one_pod=options.one_pod)
         where = replace(where, remote=target)
-    outcome = run_load_test(spec, how, where, quiet=options.quiet)
+    with measuring_into(where.out):
+        outcome = run_load_test(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(outcome.to_data())
     else:
@@ -99,7 +100,7 @@ def _target_arguments(options: argparse.Namespace) -> list[str]:
 
 def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest import CalibrateOptions, evidence_text
+    from loadtest import CalibrateOptions, evidence_text, measuring_into
     from loadtest import calibrate as run
 
     spec = load_spec(options.spec, files=False)
@@ -115,10 +116,11 @@ def calibrate(options: argparse.Namespace) -> int:
         image = options.image or in_cluster.image_of(spec, out)
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
         where = replace(where, remote=target)
-    # If there are better settings, the user should apply the patch first: evidence of the present ones would mislead.
-    if options.tune and not _tune(options, spec, how, where):
-        return 0
-    evidence = run(spec, how, where, quiet=options.quiet)
+    with measuring_into(out):
+        # If there are better settings, the patch should be applied first: evidence of the present ones would mislead.
+        if options.tune and not _tune(options, spec, how, where):
+            return 0
+        evidence = run(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(evidence.to_data())
     else:

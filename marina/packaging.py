@@ -22,6 +22,7 @@ def add_verbs(verbs: Any) -> None:
         "marina check my/spec.yaml",
         "marina check --fields",
         "marina check --properties config.properties",
+        progress=False,
     )
     text = "check a config.properties or model-config.yaml of TorchServe instead"
     added.add_argument("--properties", metavar="FILE", type=Path, help=text)
@@ -45,6 +46,7 @@ def add_verbs(verbs: Any) -> None:
         "marina inspect build/digits/model.mar",
         "marina inspect foreign.mar --json",
         spec=False,
+        progress=False,
     )
     added.add_argument("mar", metavar="FILE.mar", type=Path, help="a MAR, made by Marina or by anyone else")
     _image_options(

@@ -28,6 +28,7 @@ def add_verbs(verbs: Any) -> None:
         "marina serve my/spec.yaml --port-base 9000 --host 0.0.0.0",
         exit_codes=_EXIT_CODES,
         as_json="an error",
+        progress=False,
     )
     add = add_out_option(added).add_argument
     add("--mar", metavar="FILE", type=Path, help="the MAR to serve (default: DIR/NAME/model.mar)")

@@ -93,12 +93,16 @@ def marina_command() -> str:
 
 def localised(text: str, options: argparse.Namespace | None = None) -> str:
     """The text with its `marina` commands as they work here; those in a hint or at the beginning of a line are changed.
-    With the options that the user typed, `SPEC` becomes the spec, and options that say where things are follow it."""
-    return re.sub(
+    With the options that the user typed, `SPEC` becomes the spec, and options that say where things are follow it.
+    Every `kubectl` gets those about the cluster."""
+    text = re.sub(
         r"(?m)^(\s*(?:(?:hint|next):)?\s*)marina (?=[a-z-])(.*)$",
         lambda match: f"{match[1]}{marina_command()} {match[2] if options is None else _as_typed(match[2], options)}",
         text,
     )
+    places = place_options("status", options) if options else []
+    kubectl = " ".join(["kubectl", *(place for place in places if not place.startswith("--out "))])
+    return re.sub(r"(?<![\w-])kubectl(?= [-a-z])", lambda _: kubectl, text)
 
 
 def _as_typed(words: str, options: argparse.Namespace) -> str:

@@ -93,10 +93,9 @@ def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool 
             changes.append(ObjectChange(ref, "create"))
             continue
         try:
-            if ending := _ending(cluster.get(ref)):
-                refused.append((ref, f"{ending}; what is applied now would go with it"))
-                continue
             changes.append(_dry_run(cluster, document, force=force))
+        except Refused as err:
+            refused.append((ref, err.message))
         except ApiError as err:
             if not force and err.conflicts and not _left_by_autoscaler(err.conflicts, autoscaled):
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
@@ -164,6 +163,8 @@ def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChan
     for _ in range(_DRY_RUN_TRIES):
         if (before := cluster.get(ref)) is None:
             return ObjectChange(ref, "create", warnings=cluster.apply(document, force=force, dry_run=True).warnings)
+        if ending := _ending(before):
+            raise Refused(f"{ending}; what is applied now would go with it")
         applied = cluster.apply(document, force=force, dry_run=True)
         # If a controller, for one, wrote the object between the two reads, its changes would count as ours.
         if before["metadata"]["resourceVersion"] == applied.document["metadata"]["resourceVersion"]:

@@ -45,12 +45,14 @@ def delete(
             _check_namespace(placement, state, spaces)
         with held(placement, state, record, progress) as hold:
             hold.save(phase="deleting")
+            record.running = 0
             objects = [ref for ref in state.objects if ref not in spaces]
             record.pruned += prune_objects(placement.cluster, objects, progress)
             placement.store.erase()
+            hold.state = State()
             if with_namespace:
                 record.pruned += prune_objects(placement.cluster, spaces, progress)
-        record.result, record.running = "deleted", 0
+        record.result = "deleted"
     return record
 
 

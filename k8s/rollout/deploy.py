@@ -126,11 +126,12 @@ def _go_back(
     """Goes back to the revision before, if there is one and the user did not forbid it."""
     state = hold.state
     text = f"revision {record.revision} failed: {record.error}"
-    before = placement.store.read_revision(state.current) if state.current and options.go_back else None
-    if before is None:
+    before = placement.store.read_revision(state.current) if state.current else None
+    if before is None or not options.go_back:
         hold.save(phase="failed", message=text, holder="")
         record.running = 0
-        record.next = f"marina deploy {placement.typed} once it is fixed, or marina delete {placement.typed}"
+        undo = "rollback" if before else "delete"
+        record.next = f"marina deploy {placement.typed} once it is fixed, or marina {undo} {placement.typed}"
         return
     progress.say(f"failed: {record.error}\ngoing back to revision {before.number}")
     record.back = back = start_record("rollback", placement)

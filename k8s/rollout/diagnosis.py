@@ -4,7 +4,7 @@ requests."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,10 @@ from k8s.cluster import Document, is_ready
 Logs = Callable[[str, str, bool], str]
 """Reads the last log lines of a container; called with the pod, the container, and whether to read its previous run."""
 
-_PULL = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
+_PULL = {
+    *("ErrImageNeverPull", "ErrImagePull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName"),
+    *("RegistryUnavailable", "SignatureValidationFailed"),
+}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 # With these answers of a registry, retrying does not help; with any other, the registry may be down.
 _NO_SUCH_IMAGE = re.compile(
@@ -113,6 +116,14 @@ def describe_problem(pod: Document, view: DeploymentView) -> str:
     return next((cause.text for cause in _of_pod(pod, view)), "")
 
 
+def find_refusal(job: str, events: Iterable[Document]) -> Cause | None:
+    """Why a Job has no pods; None if the events do not tell."""
+    for event in events:
+        if event.get("reason") == "FailedCreate" and (event.get("involvedObject") or {}).get("name") == job:
+            return _rejected(f"Job {job}", "no pod was", _ATTEMPT.sub("", event["message"]))
+    return None
+
+
 def _all(view: DeploymentView) -> Iterator[Cause]:
     yield from _of_deployment(view)
     for pod in view.new_pods:
@@ -121,11 +132,11 @@ def _all(view: DeploymentView) -> Iterator[Cause]:
 
 def _of_deployment(view: DeploymentView) -> Iterator[Cause]:
     """A pause, and pods that were never created because admission refused them."""
-    bare = view.deployment["metadata"]["name"]
-    name = f"Deployment {bare}"
+    metadata = view.deployment["metadata"]
+    name = f"Deployment {metadata['name']}"
     if view.deployment["spec"].get("paused"):
-        text = f"is paused, so its pods stay as they are: `kubectl rollout resume deployment {bare}`"
-        yield Cause("paused", name, text, True)
+        resume = f"kubectl -n {metadata['namespace']} rollout resume deployment {metadata['name']}"
+        yield Cause("paused", name, f"is paused, so its pods stay as they are: `{resume}`", True)
     texts = [c["message"] for c in _conditions(view.deployment) if _is(c, "ReplicaFailure") and c.get("message")]
     # Unlike the condition, events outlive their cause; if pods exist, admission accepts them.
     if view.newest and not view.new_pods:
@@ -145,6 +156,8 @@ def _rejected(name: str, which: str, text: str) -> Cause:
     if "exceeded quota" in text:
         quota = "exceeded quota" + text.partition("exceeded quota")[2]
         return Cause("quota", name, f"{which} admitted: {quota}", hint="kubectl describe resourcequota")
+    if "failed quota" in text and "must specify" in text:
+        return Cause("quota", name, f"{which} admitted: {text}", True, hint="kubectl describe resourcequota")
     if _LIMIT_RANGE.search(text):
         return Cause("limit-range", name, f"{which} admitted: {text}", True, hint="kubectl describe limitrange")
     if "admission webhook" in text or "ValidatingAdmissionPolicy" in text:
@@ -155,8 +168,10 @@ def _rejected(name: str, which: str, text: str) -> Cause:
 def _of_pod(pod: Document, view: DeploymentView) -> Iterator[Cause]:
     name = pod["metadata"]["name"]
     status = pod.get("status") or {}
-    if status.get("reason") == "Evicted":
-        yield Cause("evicted", name, f"evicted: {status.get('message', '')}".rstrip(": "))
+    if reason := status.get("reason"):
+        # A kubelet refused it or ended it, whatever its containers did.
+        kind, word = ("evicted", "evicted") if reason == "Evicted" else ("node", reason)
+        yield Cause(kind, name, f"{word}: {status.get('message', '')}".rstrip(": "))
         return
     if pod["metadata"].get("deletionTimestamp"):  # it ends because somebody wants it to
         return
@@ -241,8 +256,12 @@ def _crashed(name: str, container: Document, ended: Document, events: list[Docum
 
 
 def _of_probes(pod: Document, view: DeploymentView) -> Iterator[Cause]:
+    name = pod["metadata"]["name"]
     if not is_ready(pod) and (probe := _probe(view.about(pod), killing=False)):
-        yield Cause("probe", pod["metadata"]["name"], probe)
+        yield Cause("probe", name, probe)
+    for condition in _conditions(pod):
+        if condition.get("reason") == "ReadinessGatesNotReady":
+            yield Cause("readiness-gate", name, f"its containers are ready, but it is not: {condition.get('message')}")
 
 
 def _probe(events: list[Document], *, killing: bool) -> str:

@@ -140,6 +140,9 @@ class Store:
             else:
                 written = self._cluster.create(document)
         except ApiError as err:
+            # If the answer to our own write was lost, it was sent again, over itself.
+            if err.lost_race and (stored := self.load()) == state:
+                return stored
             if err.lost_race or err.status == 404:
                 raise Refused(
                     f"`{self._name}` was changed by somebody else at the same time", hint="marina status SPEC"

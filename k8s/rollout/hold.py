@@ -76,17 +76,20 @@ def held(placement: Placement, state: State, record: RolloutRecord, progress: Pr
             hold.state = store.hold(state, holder)
             with hold.kept_alive():
                 yield hold
-        except KeyboardInterrupt:
-            record.error = f"interrupted at {now()}"
-            target = f" --to {record.revision}" if record.verb == "rollback" else ""
-            record.next = f"marina {record.verb} {placement.typed}{target} continues"
-            if current := hold.state.current:
-                record.next += f", marina rollback {placement.typed} goes back to revision {current}"
-            hold.end(holder, phase="interrupted", message=f"{record.verb} was {record.error}")
-            progress.say(f"the cluster keeps what was applied; {record.next}")
-            raise
-        except MarinaError as err:
-            hold.end(holder, phase="failed", message=f"{record.verb} failed: {err.message}")
+        except (KeyboardInterrupt, MarinaError) as err:
+            begun, current = hold.state.holder == holder, hold.state.current
+            if isinstance(err, MarinaError):
+                phase, text = "failed", f"{record.verb} failed: {err.message}"
+            else:
+                record.error = f"interrupted at {now()}"
+                phase, text, begun = "interrupted", f"{record.verb} was {record.error}", True
+            hold.end(holder, phase="deleting" if record.verb == "delete" else phase, message=text)
+            if begun:
+                target = f" --to {record.revision}" if record.verb == "rollback" else ""
+                record.next = f"marina {record.verb} {placement.typed}{target} continues"
+                if current:
+                    record.next += f", marina rollback {placement.typed} goes back to revision {current}"
+                progress.say(f"the cluster keeps what was applied; {record.next}")
             raise
 
 

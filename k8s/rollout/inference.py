@@ -27,8 +27,6 @@ from k8s.cluster import Cluster
 
 _LONGEST = 300
 _SHA = 12
-# With these codes the API server reports its own failures; a pod may answer with them, too.
-_SERVER_FAILURES = (403, 404, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def _through_server(
     except ClusterError as err:
         return None, err.message
     seconds = time.perf_counter() - begun
-    if answer.status in _SERVER_FAILURES and (message := _status_message(answer.data)):
+    if answer.status != 200 and (message := _on_the_way(answer.status, answer.data)):
         return None, message
     return _Reply("the Service", answer.status, answer.data, seconds), ""
 
@@ -184,10 +182,13 @@ def pod_page(cluster: Cluster, namespace: str, pod: str, page: str, timeout_s: f
     return reply.body if reply is not None and reply.status == 200 else b""
 
 
-def _status_message(data: bytes) -> str:
-    """The message of a Kubernetes Status; empty if the answer comes from the pod."""
-    with suppress(ValueError):
+def _on_the_way(status: int, data: bytes) -> str:
+    """What somebody before the pod answered: the API server, with a Status or in plain text, or a proxy in front of it.
+    Empty if the answer is JSON of another kind, as pods send it."""
+    try:
         body = json.loads(data)
-        if isinstance(body, dict) and body.get("kind") == "Status":
-            return str(body.get("message") or body.get("reason") or "refused")
+    except ValueError:
+        return f"{status} {' '.join(data.decode(errors='replace').split())[:_LONGEST]}"
+    if isinstance(body, dict) and body.get("kind") == "Status":
+        return str(body.get("message") or body.get("reason") or "refused")
     return ""

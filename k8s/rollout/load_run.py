@@ -12,7 +12,7 @@ from config.errors import ClusterError
 from config.progress import Progress
 from k8s.cluster import Cluster, Document, Ref
 from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
-from k8s.rollout.diagnosis import DeploymentView, describe_problem, is_hopeless_pod
+from k8s.rollout.diagnosis import DeploymentView, describe_problem, find_refusal, is_hopeless_pod
 from k8s.rollout.inference import pod_page, served_package
 
 _POLL_S = 1.0
@@ -74,6 +74,12 @@ def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str],
             if reported.get(name) != text:
                 reported[name] = text
                 progress.say(f"  {name}  {text}")
+        refused = None if view.pods else find_refusal(job.name, view.events)
+        if refused and refused.final:
+            raise ClusterError(f"the load cannot run: {refused}", hint=refused.hint)
+        if refused and reported.get(job.name) != refused.text:
+            reported[job.name] = refused.text
+            progress.say(f"  {refused}")
         _check(cluster, plan, view)
         leader = next((pod for pod in view.pods if _index(pod) == 0), None)
         if leader is not None:

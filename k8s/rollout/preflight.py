@@ -24,7 +24,7 @@ from k8s.cluster import (
 from k8s.manifests import SUPPORTED_VERSIONS
 
 # API groups that only help to monitor the service; it runs without them.
-_OPTIONAL = {
+OPTIONAL = {
     "monitoring.coreos.com": "no metrics are collected, and no rule or alert is evaluated: install the Prometheus "
     "operator, or set `monitoring.monitor: annotations`",
 }
@@ -115,7 +115,7 @@ def run_preflight(cluster: Cluster, documents: Iterable[Document], namespace: st
     documents = list(documents)
     version = cluster.version()
     user = _user(cluster)
-    skipped, notes, blockers = _kinds(cluster, documents)
+    skipped, notes, blockers = unknown_kinds(cluster, documents)
     known = [document for document in documents if Ref.of(document) not in skipped]
     blockers += [*_version(version), *_image(known), *_metrics(cluster, known)]
     blockers += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
@@ -180,7 +180,7 @@ def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list
     return [], []
 
 
-def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list[str], list[Blocker]]:
+def unknown_kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list[str], list[Blocker]]:
     """The objects to leave out, notes about them, and blockers for the other kinds that the cluster does not know."""
     skipped: list[Ref] = []
     notes: list[str] = []
@@ -193,9 +193,9 @@ def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list
         ]
         group = version.partition("/")[0]
         skipped += refs
-        if group in _OPTIONAL:
+        if group in OPTIONAL:
             names = ", ".join(ref.name for ref in refs)
-            notes.append(f"the cluster does not know `{kind}`; left out: {names}; {_OPTIONAL[group]}")
+            notes.append(f"the cluster does not know `{kind}`; left out: {names}; {OPTIONAL[group]}")
         else:
             hint = _INSTALL.get(group, "`kubectl api-resources` lists the kinds that it knows")
             blockers.append(Blocker("kind", f"the cluster does not know `{kind}` of `{version}`", hint))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from config.errors import Refused
 from config.progress import Progress
-from k8s.cluster import Document
+from k8s.cluster import Document, Ref
 from k8s.rollout.apply import dry_run_all
 from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
 from k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import namespace_is_fixed
+from k8s.rollout.preflight import OPTIONAL, namespace_is_fixed, unknown_kinds
 from k8s.rollout.record import RolloutRecord, recorded, start_record
 from k8s.rollout.transition import apply_and_wait
 
@@ -52,6 +52,8 @@ def restore(
 ) -> None:
     """Goes back to a revision, under a hold; the result is in the record. `left` are the revisions that it skips."""
     documents = _permitted(placement, revision)
+    for note in unknown_kinds(placement.cluster, list(revision.documents))[1]:
+        progress.say(f"note: {note}")
     record.revision, record.image = revision.number, revision.facts.get("image", "")
     objects = all_objects(hold.state, documents)
     state = hold.save(phase="deploying", trying=revision.number, objects=objects, message=message)
@@ -72,11 +74,14 @@ def restore(
 
 
 def _permitted(placement: Placement, revision: Revision) -> list[Document]:
-    """The documents of a revision, without a Namespace that we may not apply."""
+    """The documents of a revision, without a Namespace that we may not apply, and without monitoring that the cluster
+    does not know any more."""
+    unknown = unknown_kinds(placement.cluster, list(revision.documents))[0]
     return [
         document
         for document in revision.documents
-        if document["kind"] != "Namespace" or not namespace_is_fixed(placement.cluster, document["metadata"]["name"])
+        if not ((ref := Ref.of(document)) in unknown and ref.group in OPTIONAL)
+        and (ref.kind != "Namespace" or not namespace_is_fixed(placement.cluster, ref.name))
     ]
 
 

@@ -25,6 +25,8 @@ class ServiceStatus:
     name: str
     namespace: str
     context: str
+    typed: str
+    """How the user named it on the command line."""
     state: State | None
     facts: dict[str, str]
     pods: tuple[PodSummary, ...]
@@ -67,7 +69,7 @@ class ServiceStatus:
         state, where = self.state, f"{self.name} in {self.namespace} (context {self.context})"
         if state is None:
             return f"{where}: not deployed"
-        lines = [f"{where}: {_phase(state)}"]
+        lines = [f"{where}: {_phase(state, self.typed)}"]
         facts = self.facts
         lines += [f"  {key:<11}{facts[key]}" for key in ("version", "image", "patched") if key in facts]
         lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
@@ -91,27 +93,29 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
     deployment = next((ref for ref in state.objects if ref.kind == "Deployment"), None) if state else None
     view = read_view(cluster, deployment) if deployment else None
     facts = revision.facts if revision else {}
+    gone = (Cause("missing", str(deployment), "does not exist"),) if deployment and not view else ()
     return ServiceStatus(
         name=placement.name,
         namespace=placement.namespace,
         context=cluster.context,
+        typed=placement.typed,
         state=state,
         facts=facts,
         pods=tuple(summarise_pods(view)) if view else (),
         rollout=availability(view.deployment) if view else "",
         autoscaler=read_autoscaler(cluster, deployment) if deployment else None,
-        causes=tuple(find_causes(view)) if view else (),
+        causes=tuple(find_causes(view)) if view else gone,
         verdict=_verdict(folder, facts),
     )
 
 
-def _phase(state: State) -> str:
+def _phase(state: State, typed: str) -> str:
     if state.held:
         return f"revision {state.trying or state.current} is being changed by {state.holder}"
     if state.phase == "deployed":
         return f"revision {state.current}"
     if state.phase == "deleting":
-        return "partly deleted: marina delete finishes it"
+        return f"partly deleted: marina delete {typed} finishes it"
     # Without a hold, a deploy that is still `deploying` was killed.
     phase = "interrupted" if state.phase == "deploying" else state.phase
     before = f"; the last one that became ready is {state.current}" if state.current else ""

@@ -48,7 +48,8 @@ def apply_and_wait(
             change = apply(placement.cluster, document, force=options.force, minimum=minimum)
             changes.append(change)
             _report(change, progress)
-        serving = wait_and_infer(placement, documents, request, options, progress)
+        new = any(change.ref.kind == "Deployment" and change.action == "change" for change in changes)
+        serving = wait_and_infer(placement, documents, request, options, progress, new=new)
     except MarinaError as err:
         return Transition(tuple(changes), pruned, error=err.message)
     return replace(serving, changes=tuple(changes), pruned=pruned)
@@ -60,12 +61,14 @@ def wait_and_infer(
     request: CanaryRequest | None,
     options: RolloutOptions,
     progress: Progress,
+    *,
+    new: bool = False,
 ) -> Transition:
-    """Waits for the pods of the applied documents, and sends them the sample."""
+    """Waits for the pods of the applied documents, and sends them the sample. `new` is whether their rollout begins."""
     documents = list(documents)
     deployment = find_deployment(documents)
     progress.say(f"waiting for {deployment}")
-    waited = wait(placement.cluster, deployment, progress, timeout_s=options.timeout_s)
+    waited = wait(placement.cluster, deployment, progress, timeout_s=options.timeout_s, new=new)
     if not waited.complete:
         return Transition(waited=waited, error=waited.summary)
     if not waited.pods:

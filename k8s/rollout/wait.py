@@ -48,10 +48,13 @@ class WaitResult:
     seconds: float = 0.0
 
 
-def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: float | None) -> WaitResult:
-    """Follows a rollout until its pods are available, or will not be."""
+def wait(
+    cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: float | None, new: bool = False
+) -> WaitResult:
+    """Follows a rollout until its pods are available, or will not be. A `new` one was applied just now."""
     changed, begun = threading.Event(), time.monotonic()
     report, noticed_s = _Report(progress), 0.0
+    before: str | None = None
     with _followed(cluster, deployment, changed) as follow:
         while True:
             changed.clear()
@@ -63,7 +66,9 @@ def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: fl
             # An autoscaler may change the number of pods during the wait, and the controller then has as long again.
             noticed_s = waited_s if _is_noticed(view.deployment) else noticed_s
             available = availability(view.deployment)
-            over = _end_reason(view, waited_s, waited_s - noticed_s, timeout_s)
+            before = _given_up(view.deployment) if before is None else before
+            stale = new and waited_s < _deadline_s(view.deployment) and before == _given_up(view.deployment)
+            over = _end_reason(view, waited_s, waited_s - noticed_s, timeout_s, stale=stale)
             if available or over:
                 break
             changed.wait(_TICK_S)
@@ -172,8 +177,23 @@ def _is_noticed(deployment: Document) -> bool:
     return observed >= int(deployment["metadata"].get("generation") or 0)
 
 
-def _end_reason(view: DeploymentView, waited_s: float, unnoticed_s: float, timeout_s: float | None) -> str:
-    """Why to stop waiting; empty to go on. `unnoticed_s` is how long the newest change has not been noticed."""
+def _given_up(deployment: Document) -> str:
+    """Since when the Deployment's controller has seen no progress for too long; empty if it still waits."""
+    for condition in (deployment.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
+            return str(condition.get("lastTransitionTime") or "once")
+    return ""
+
+
+def _deadline_s(deployment: Document) -> int:
+    return int(deployment["spec"].get("progressDeadlineSeconds") or 600)
+
+
+def _end_reason(
+    view: DeploymentView, waited_s: float, unnoticed_s: float, timeout_s: float | None, *, stale: bool
+) -> str:
+    """Why to stop waiting; empty to go on. `unnoticed_s` is how long the newest change has not been noticed. With
+    `stale`, that the controller has given up is about the rollout before: it takes this back at the first progress."""
     deployment = view.deployment
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     ready = sum(map(is_ready, view.new_pods))
@@ -183,10 +203,8 @@ def _end_reason(view: DeploymentView, waited_s: float, unnoticed_s: float, timeo
         return f"no controller noticed the change within {_NOTICED_S:g} s: is one running?" if late else ""
     if is_hopeless(view):
         return f"{short}, and waiting will not help"
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
-            deadline = deployment["spec"].get("progressDeadlineSeconds", 600)
-            return f"{short}, no progress for {deadline} s"
+    if _given_up(deployment) and not stale:
+        return f"{short}, no progress for {_deadline_s(deployment)} s"
     if timeout_s is not None and waited_s >= timeout_s:
         return f"{short} after {timeout_s:g} s"
     return ""

@@ -71,8 +71,6 @@ def _drawing(title: str, lines: Sequence[Line], simulation: Simulation) -> Drawi
         x=_hours_axis(len(simulation.traffic.rates)),
         y=linear_axis(0, max(4.0, most)),
         lines=list(reversed(lines)),
-        width=960,
-        height=260,
     )
     return Drawing(chart, "", [LegendEntry(f"ink-{line.css}", line.name) for line in lines])
 

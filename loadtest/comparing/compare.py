@@ -16,7 +16,7 @@ from loadtest.comparing.answer_comparison import compare_answers
 from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Round, SideName, Turn, turn_from
 from loadtest.comparing.comparison_junit import comparison_xml
 from loadtest.comparing.comparison_page import comparison_html
-from loadtest.comparing.judgement import Judgement, judge_rounds, ratios_text
+from loadtest.comparing.judgement import FEWEST_ROUNDS, Judgement, judge_rounds, ratios_text
 from loadtest.comparing.pausing import paused
 from loadtest.comparing.rounds import first_side, look_schedule, look_share
 from loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side
@@ -42,6 +42,8 @@ _LONGEST_S, _FEWEST_ROUNDS_ALLOWED, _SPARE_REQUESTS = 720.0, 40, 1.1
 _READY_AGAIN_S = 30.0
 # As long as the first run of a load test: what comes every few seconds must be able to show.
 _SHORTEST_PASS_S = 30.0
+# A comparison that takes longer than the user expects is announced.
+_LONG_S = 300.0
 
 
 class CompareOptions(Options):
@@ -80,6 +82,16 @@ class CompareOptions(Options):
         # Enough to show that errors are as rare as they must be.
         needed = math.ceil(_SPARE_REQUESTS * arrivals_needed(objective.error_rate) / (load.rate * load.turn_s))
         return max(int(_LONGEST_S / round_s), _FEWEST_ROUNDS_ALLOWED, needed)
+
+    def note(self, load: ComparisonLoad, objective: Objective) -> str | None:
+        """What the user should know before the first round: how long a PASS takes, if that is long."""
+        shortest_s = max(FEWEST_ROUNDS * load.turn_s, _SHORTEST_PASS_S)
+        requests = math.ceil(max(shortest_s * load.rate, arrivals_needed(objective.error_rate)))
+        takes_s = 2 * requests / load.rate * (1 + load.warmup_s / load.turn_s)
+        if takes_s <= _LONG_S:
+            return None
+        needed = f"{requests:,} requests to each server, at {figure(load.rate)} requests/s"
+        return f"a PASS takes {takes_s / 60:,.0f} minutes or more, for {needed}; a higher `--rate` shortens it"
 
 
 class _RoundRunner:
@@ -158,6 +170,8 @@ def compare(
         }
         sides = [stack.enter_context(open_side(side, new, where, **how)) for side in (old, new)]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
+        if note := options.note(load, objective):
+            sides[1].session.progress.say(f"note: {note}")
         runner = _RoundRunner(sides[0], sides[1], load, objective)
         looks = look_schedule(options.most_rounds(load, objective))
         judgement = _until_clear(runner, looks, spec, objective, answers)

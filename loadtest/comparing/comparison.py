@@ -59,9 +59,9 @@ class Figure(Part):
     new: float | None
     ratio: float | None = None
     """New / old: the Hodges-Lehmann median of the rounds' own ratios, so that one disturbed round does not decide."""
-    interval: tuple[float, float] | None = None
+    interval: tuple[float, float | None] | None = None
     """The interval of the ratio, for errors that of new - old. How often its ends are exceeded depends on `looks`. None
-    for answers."""
+    for answers, and as the upper end of what so few rounds do not limit."""
     limit: float
     """The limit of the ratio; for errors and answers, the allowed share."""
     unit: Unit

@@ -9,6 +9,7 @@ from pathlib import Path
 from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn, responses
 from loadtest.comparing.comparison_junit import figure_title
+from loadtest.comparing.judgement import between_text
 from loadtest.judging import P99_SHARE
 from loadtest.measuring import Histogram, figure
 from loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
@@ -43,16 +44,12 @@ def _version(side: Side) -> str:
 
 
 def _row(value: Figure) -> dict[str, str]:
-    between = ""
-    if value.interval:
-        low, high = value.interval
-        between = f"{low:.3g} to {f'{high:.3g}' if math.isfinite(high) else '∞'}"
     return {
         "title": figure_title(value),
         "old": measured_text(value.old, value.unit),
         "new": measured_text(value.new, value.unit),
         "ratio": "-" if value.ratio is None else f"{value.ratio:.3g}",
-        "between": "" if value.ratio is None else between,
+        "between": "" if value.ratio is None else between_text(value),
         "status": value.status,
     }
 

@@ -172,7 +172,7 @@ def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, u
         old=old.whole,
         new=new.whole,
         ratio=quotient.value,
-        interval=(quotient.low, quotient.high),
+        interval=(quotient.low, quotient.high if math.isfinite(quotient.high) else None),
         limit=limit,
         unit=unit,
     )
@@ -181,7 +181,7 @@ def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, u
         text = f"{difference}, certainly more than the allowed {_share(limit)}"
         return with_status(made, "FAIL", f"{name}-worse", text)
     if not passes:
-        text = f"the limit of {limit:.3g} lies inside the interval of {name}, {quotient.low:.3g} to {quotient.high:.3g}"
+        text = f"the limit of {limit:.3g} lies inside the interval of {name}, {between_text(made)}"
         return with_status(
             made, "INVALID", UNDECIDED, f"{text}: {_more(quotient, limit, len(old.rounds))} would decide"
         )
@@ -272,5 +272,10 @@ def ratio_text(value: Figure) -> str:
         return f"answers {percent(value.new or 0.0)} the same"
     if value.figure == "errors":
         return f"errors {percent(value.old or 0.0)} and {percent(value.new or 0.0)}"
-    low, high = value.interval or (0.0, math.inf)
-    return f"{value.figure} {value.ratio:.3g} ({low:.3g} to {high:.3g})"
+    return f"{value.figure} {value.ratio:.3g} ({between_text(value)})"
+
+
+def between_text(value: Figure) -> str:
+    """The interval of a ratio as text, `0.99 to 1.05`."""
+    low, high = value.interval or (0.0, None)
+    return f"{low:.3g} to {'∞' if high is None else f'{high:.3g}'}"

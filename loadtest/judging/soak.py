@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from loadtest.judging.trend import more_came
 from loadtest.judging.verdict import Check, Reason, Verdict, VerdictStatus, worst_status
-from loadtest.measuring import MB, Measurement, ServerReadings, figure, merge_histograms
+from loadtest.measuring import MB, Measurement, ServerReading, ServerReadings, figure, merge_histograms
 
 T = TypeVar("T")
 GrowthKind = Literal["memory", "files", "drift"]
@@ -58,12 +58,10 @@ def judged_from_s(asked_s: float, warmup_s: float) -> float:
 
 def _process_check(run: Measurement, kind: GrowthKind, begin_s: float, fills: Mapping[str, float]) -> Check:
     vitals = run.vitals or ServerReadings()
-    readings = [reading for reading in vitals.readings if reading.at_s >= begin_s]
+    early = [reading for reading in vitals.readings if reading.at_s < begin_s]
+    readings = vitals.readings[len(early) :]
     looks = len(vitals.readings) + vitals.missed
-    series: dict[str, list[float]] = {}
-    for reading in readings:
-        for name, value in (reading.memory if kind == "memory" else reading.files).items():
-            series.setdefault(name, []).append(value)
+    series = _by_process(readings, kind)
     if not series or len(vitals.readings) < _SEEN_SHARE * looks:
         why = vitals.why or "the server's metrics do not include it"
         text = f"{_SUBJECTS[kind]} could not be read: {why}"
@@ -75,7 +73,20 @@ def _process_check(run: Measurement, kind: GrowthKind, begin_s: float, fills: Ma
     # A process that started later has too few readings.
     whole = {name: values for name, values in series.items() if len(values) >= _SEEN_SHARE * len(readings)}
     medians = {name: [median(block) for block in _blocks(values)] for name, values in whole.items()}
-    return _growth_check(kind, medians, run, again, fills)
+    highest = {
+        name: max(map(median, _blocks(values)))
+        for name, values in _by_process(early, kind).items()
+        if len(values) >= _BLOCKS
+    }
+    return _growth_check(kind, medians, run, again, fills, highest)
+
+
+def _by_process(readings: Sequence[ServerReading], kind: GrowthKind) -> dict[str, list[float]]:
+    series: dict[str, list[float]] = {}
+    for reading in readings:
+        for name, value in (reading.memory if kind == "memory" else reading.files).items():
+            series.setdefault(name, []).append(value)
+    return series
 
 
 def _drift_check(run: Measurement, begin_s: float, warmup_s: float) -> Check:
@@ -87,7 +98,7 @@ def _drift_check(run: Measurement, begin_s: float, warmup_s: float) -> Check:
     shares = {"p50": 0.5, "p99": 0.99}
     series = {name: [block.percentile(share) or 0.0 for block in blocks] for name, share in shares.items()}
     # If a trace sends more and more, a growing latency is expected.
-    return _growth_check("drift", {} if more_came(run) else series, run, [], {})
+    return _growth_check("drift", {} if more_came(run) else series, run, [], {}, {})
 
 
 def _too_few(noun: str) -> Reason:
@@ -105,10 +116,11 @@ def _growth_check(
     run: Measurement,
     reasons: list[Reason],
     fills: Mapping[str, float],
+    highest: Mapping[str, float],
 ) -> Check:
     """The check of several figures of one kind, each given as the medians of its blocks.
 
-    `fills` is how many bytes each process may fill at first.
+    `fills` is how many bytes each process may fill at first, `highest` how high each figure was before these blocks.
     """
     status: VerdictStatus = "FAIL" if reasons else "PASS"
     for name, blocks in series.items():
@@ -118,6 +130,9 @@ def _growth_check(
             what = "a heap does while it fills up" if name == _JAVA else "buffers do while they fill up"
             text = f"{grown}, as {what} during the first {_FULL_AFTER:,} requests"
             reasons.append(Reason(id="settles", text=f"{text}: {_LONGER}"))
+        elif shown == "FAIL" and highest.get(name, 0.0) >= blocks[-1]:
+            shown = "INVALID"
+            reasons.append(Reason(id="settles", text=f"{grown}, but it was as high before: {_LONGER}"))
         elif shown == "FAIL" and not _surely_over(blocks, kind):
             shown = "INVALID"
             text = f"{grown}, perhaps by no more than allowed: a longer soak will show it"

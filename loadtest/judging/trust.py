@@ -107,4 +107,7 @@ def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str
     if measurement.dropped:
         text = f"{measurement.dropped:,} requests were not sent, because too many others were open"
         faults.append(("arrivals-dropped", text))
+    if unsent := measurement.errors.get("unsent"):
+        text = f"{unsent:,} requests were not sent, because this machine had nothing left for another connection"
+        faults.append(("arrivals-dropped", f"{text}, such as a free port"))
     return faults

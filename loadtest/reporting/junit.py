@@ -31,8 +31,14 @@ class JUnitCase:
 
 def verdict_xml(outcome: LoadTestOutcome) -> str:
     against = outcome.verdict.reasons
+    # The budget has a case of its own.
+    whole = [reason for reason in against if outcome.costs is None or reason != outcome.costs.over]
     cases = [
-        JUnitCase(check_title(check), check.status, [*(against if check.status == "INVALID" else ()), *check.reasons])
+        JUnitCase(
+            check_title(check),
+            check.status,
+            [*whole, *check.reasons] if check.status == "INVALID" else [*check.reasons, *whole],
+        )
         for check in outcome.verdict.checks
     ]
     cases += cost_cases(outcome.costs)

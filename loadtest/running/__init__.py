@@ -2,6 +2,7 @@
 
 from loadtest.running.confinement import ServerLimits
 from loadtest.running.load_test import known_knee, run_load_test, verdict_text
+from loadtest.running.measuring_into import measuring_into
 from loadtest.running.next_step import next_step
 from loadtest.running.options import RunOptions, stated_rate
 from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
@@ -19,6 +20,7 @@ __all__ = [
     "existing_server",
     "find_package",
     "known_knee",
+    "measuring_into",
     "next_step",
     "open_session",
     "run_load_test",

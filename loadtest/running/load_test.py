@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from config.errors import InputError
-from config.record import Package, write_json, write_text
+from config.record import Package, write_text
 from config.spec import Spec
 from loadtest.judging import (
     HELD_SHARE,
@@ -103,7 +103,8 @@ def _notes(first: Schedule, objective: Objective, options: RunOptions) -> Iterat
 
 def write_outcome(outcome: LoadTestOutcome, folder: Path) -> None:
     """Writes the three files, each atomically."""
-    write_json(folder / "verdict.json", outcome.to_data())
+    # On one line: of a record with the seconds of hours, indentation would take most of the time and of the room.
+    write_text(folder / "verdict.json", json.dumps(outcome.to_data(), sort_keys=True) + "\n")
     write_text(folder / "verdict.xml", verdict_xml(outcome))
     write_text(folder / "verdict.html", verdict_html(outcome))
 

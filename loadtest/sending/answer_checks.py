@@ -7,6 +7,7 @@ shed           503 because the model's queue was full, or a language model had n
 http 404 …     any other status than 2xx
 malformed      2xx, but without the structure that the package promises
 unfinished     a stream that ended without `[DONE]`, or with an error in it
+unsent         this machine had no port, file or memory left for a connection
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from loadtest.sending.plan import Expected
 from loadtest.sending.wire import EventReader, HttpAnswer
 
 TIMEOUT, REFUSED, BROKEN, SHED = "timeout", "refused", "broken", "shed"
-MALFORMED, UNFINISHED = "malformed", "unfinished"
+MALFORMED, UNFINISHED, UNSENT = "malformed", "unfinished", "unsent"
 # Texts of our server and of a bare TorchServe; a handler that fails also answers 503, but with other texts.
 _QUEUE_FULL = (b'"overloaded: ', b"has no worker to serve", b'"code":"busy"')
 _MOST_REMEMBERED = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ssl
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 import gevent
 from gevent import socket
 
-from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
+from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, UNSENT, Checker
 from loadtest.sending.plan import LoadRequest
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
 _READ_BYTES = 65536
+# What a connection takes of this machine, which the server cannot help.
+_NOTHING_LEFT = (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # How long an address may take to accept a connection while there is another one to try.
 _NEXT_AFTER_S = 1.0
 OnBody = Callable[[bytes], None]
@@ -42,8 +45,8 @@ def send_and_check(
         failure = TIMEOUT
     except ConnectionRefusedError:
         failure = REFUSED
-    except (OSError, BrokenAnswer):
-        failure = BROKEN
+    except (OSError, BrokenAnswer) as err:
+        failure = UNSENT if isinstance(err, OSError) and err.errno in _NOTHING_LEFT else BROKEN
     return RequestResult(failure, size, events)
 
 

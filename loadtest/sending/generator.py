@@ -19,7 +19,7 @@ from config.machine import end_with_parent
 from loadtest.measuring import GeneratorHealth, Measurement, Second
 from loadtest.sending.log_lines import is_end, read_record_lines, read_second_line
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment, ignore_ctrl_c
+from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment, ignore_interrupts
 
 OnSecond = Callable[[int, Second, Sequence[GeneratorHealth]], None]
 Lines = SimpleQueue[str | None]
@@ -134,7 +134,7 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
 
 def _prepare_process() -> None:
     """Prepares the process before it becomes the sender: Ctrl-C must not end it while it imports, either."""
-    ignore_ctrl_c()
+    ignore_interrupts()
     end_with_parent(signal.SIGKILL)
 
 

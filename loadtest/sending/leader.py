@@ -51,7 +51,8 @@ class _WorkerState:
     unsure_s: float = float("inf")
     """How wrong that may be: half of the quickest round trip."""
     seconds: list[tuple[GeneratorHealth, Second]] = field(default_factory=list)
-    measured: Measurement | None = None
+    measured: str | None = None
+    """The JSON of its measurement, which takes long to read after hours: only when all have ended."""
     error: str | None = None
 
     @property
@@ -77,7 +78,7 @@ class Leader:
             messages.WAITING: lambda worker, _: setattr(worker, "waiting", True),
             messages.CLOCK: _compare_clocks,
             messages.SECOND: self._collect_second,
-            messages.MEASURED: _keep_measurement,
+            messages.MEASURED: lambda worker, data: setattr(worker, "measured", data["measurement"]),
             messages.FAILED: lambda worker, data: setattr(worker, "error", data["error"]),
         }
         messages.listen(self._runner, messages.HERE, self._add_worker)
@@ -141,12 +142,13 @@ class Leader:
                 self._send(pending, messages.STOP, {})
                 stop_sent = True
             gevent.sleep(_POLL_S)
-        measured = [worker.measured for worker in workers if worker.measured is not None]
-        if not measured:
+        texts = [worker.measured for worker in workers if worker.measured is not None]
+        if not texts:
             raise MarinaError(f"every process of the load was lost: {', '.join(worker.name for worker in workers)}")
         lost_names = tuple(worker.name for worker in workers if worker.measured is None)
         clocks_ms = 1000 * max(worker.unsure_s for worker in workers)
-        return merge_measurements(measured).model_copy(update={"lost_processes": lost_names, "clocks_ms": clocks_ms})
+        measured = merge_measurements([Measurement.model_validate_json(text) for text in texts])
+        return measured.model_copy(update={"lost_processes": lost_names, "clocks_ms": clocks_ms})
 
     def _await(self, missing: Callable[[], list[int]], within_s: float, verb: str) -> None:
         """Waits until no part is missing; MarinaError if one ended, failed, or takes too long."""
@@ -197,7 +199,3 @@ def _compare_clocks(worker: _WorkerState, data: dict[str, Any]) -> None:
     if unsure_s < worker.unsure_s:
         worker.ahead_s, worker.unsure_s = data["clock"] - (data["asked"] + now) / 2, unsure_s
     worker.clock_answers += 1
-
-
-def _keep_measurement(worker: _WorkerState, data: dict[str, Any]) -> None:
-    worker.measured = Measurement.model_validate(data["measurement"])

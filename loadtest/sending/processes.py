@@ -27,6 +27,8 @@ def child_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 
-def ignore_ctrl_c() -> None:
-    """Ignores Ctrl-C, which reaches all processes of the terminal; the first process decides, by closing a pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def ignore_interrupts() -> None:
+    """Ignores Ctrl-C, which reaches all processes of the terminal, and SIGTERM, which `timeout` sends to all of them;
+    the first process decides, by closing a pipe."""
+    for interrupt in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(interrupt, signal.SIG_IGN)

@@ -21,7 +21,7 @@ from loadtest.measuring import GeneratorHealth, Measurement, Second, this_machin
 from loadtest.sending.leader import Leader, Stopped
 from loadtest.sending.log_lines import END_LINE, record_lines, second_line
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import child_environment, ignore_ctrl_c, raise_priority
+from loadtest.sending.processes import child_environment, ignore_interrupts, raise_priority
 from loadtest.sending.single_process import SingleProcessLoad
 
 _END_WITHIN_S = 10.0
@@ -58,7 +58,7 @@ class PlanInput:
 
 def main() -> int:
     """Sends the plans on stdin, one after another."""
-    ignore_ctrl_c()
+    ignore_interrupts()
     plans = PlanInput()
     try:
         while (plan := plans.next()) is not None:

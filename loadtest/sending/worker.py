@@ -25,7 +25,7 @@ from loadtest.measuring import GeneratorHealth, Second
 from loadtest.sending import messages
 from loadtest.sending.engine import OpenLoop, user_class
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_ctrl_c, raise_priority
+from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_interrupts, raise_priority
 
 _CONNECT_S, _RETRY_S = 5.0, 0.2
 
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True, help="where the leader listens")
     parser.add_argument("--part", type=int, required=True, help="which share of the schedule this one sends")
     options = parser.parse_args()
-    ignore_ctrl_c()
+    ignore_interrupts()
     gevent.spawn(_end_with_leader)
     work("127.0.0.1", options.port, options.part)
     return 0
@@ -100,7 +100,9 @@ class LoadWorker:
             # Without this, Locust would start the task again; and the leader must know of it.
             self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
             return
-        self._send(messages.MEASURED, {"measurement": measured.model_dump(mode="json")})
+        # In a thread, because the measurement of hours takes seconds to write, in which heartbeats must go on.
+        text = gevent.get_hub().threadpool.apply(measured.model_dump_json)
+        self._send(messages.MEASURED, {"measurement": text})
 
     def _take_plan(self, data: dict[str, Any]) -> None:
         try:

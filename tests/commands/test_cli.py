@@ -24,6 +24,14 @@ def test_the_help_of_a_verb_has_an_example_and_the_exit_codes(verb: str, capsys:
     assert f"exit codes:\n  0    {'stopped by you, every' if verb == 'serve' else 'done'}" in text
 
 
+@pytest.mark.parametrize("verb", ["check", "inspect", "serve", "status"])
+def test_a_verb_without_progress_has_no_option_to_hide_it(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        marina.main([verb, "nothing", "--quiet"])
+    assert exit_.value.code == 2
+    assert "unrecognized arguments: --quiet" in capsys.readouterr().err
+
+
 def test_the_help_of_serve_has_every_exit_code_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         marina.main(["serve", "--help"])

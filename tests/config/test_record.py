@@ -1,6 +1,7 @@
 """Two modules know `marina.json`: `config` writes it, and `handlers` reads it without pydantic."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from config.errors import InputError
-from config.record import RECORD, SCHEMA, read_package
+from config.record import RECORD, SCHEMA, read_package, write_text
 from config.record import Record as Written
 from handlers.record import RECORD_FILE
 from handlers.record import SCHEMA as READ_SCHEMA
@@ -29,6 +30,14 @@ def test_a_damaged_package_record_is_an_input_error(damaged: bytes, tmp_path: Pa
     (tmp_path / "package.json").write_bytes(damaged)
     with pytest.raises(InputError, match="not a package record of this version"):
         read_package(tmp_path)
+
+
+def test_a_full_disk_is_named_and_the_old_record_stays(tmp_path: Path) -> None:
+    (tmp_path / "record.txt").write_text("old")
+    (tmp_path / f".record.txt.{os.getpid()}.partial").symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"record\.txt: cannot be written: No space left on device"):
+        write_text(tmp_path / "record.txt", "new")
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
 
 
 @pytest.mark.slow

@@ -150,6 +150,8 @@ class FakeCluster(World):
                 fault.times -= 1
                 if fault.act:
                     fault.act()
+                if fault.status == -2:
+                    await self._route(request)
                 if not fault.passes:
                     return await self._fail(request, fault)
                 break

@@ -17,7 +17,8 @@ class Fault:
     path: str
     """A pattern to search for in path and query."""
     status: int = 0
-    """0 drops the connection; -1 does not answer until the client gives up."""
+    """0 drops the connection; -1 does not answer until the client gives up; -2 does what was asked, and then drops the
+    connection."""
     times: int = 1
     reason: str = ""
     message: str = "on order of the test"

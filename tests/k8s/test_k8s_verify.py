@@ -119,3 +119,42 @@ def test_an_operators_group_may_end_like_kubernetes_own() -> None:
     scaler = {"apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler", "metadata": {"name": "a"}}
     findings = verify(locate_rendered({"a.yaml": [scaler]}), Scope(("1.36",)))
     assert [finding.rule for finding in findings] == ["kind-unknown"]
+
+
+def test_a_custom_resource_of_an_unknown_scope_does_not_miss_a_namespace() -> None:
+    pool = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "gpu"}}
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a", "namespace": "b"}}
+    assert [finding.rule for finding in _found([pool, account], Scope(("1.36",)))] == ["kind-unknown"]
+
+
+@pytest.mark.parametrize(("settings", "warned"), [("=true", False), (" = TRUE\n", False), ("=false", True)])
+def test_torchserve_takes_no_tokens_if_its_settings_say_so(settings: str, warned: bool) -> None:
+    server = {"name": "a", "image": "i", "args": ["torchserve", "--start", "--ts-config=/c/config.properties"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [server]}}
+    data = {"config.properties": f"enable_metrics_api=true\ndisable_token_authorization{settings}"}
+    configuration = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}
+    rules = {finding.rule for finding in _found([pod, configuration], Scope(("1.36",)))}
+    assert ("torchserve-token" in rules) is warned
+
+
+@pytest.mark.parametrize(
+    ("mode", "strategy", "level"),
+    [
+        ("ReadWriteOncePod", {}, "error"),
+        ("ReadWriteOncePod", {"rollingUpdate": {"maxUnavailable": 1}}, None),
+        ("ReadWriteOncePod", {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}, None),
+        ("ReadWriteOnce", {"type": "RollingUpdate"}, "warning"),
+        ("ReadWriteOnce", {"type": "Recreate"}, None),
+        ("ReadWriteMany", {}, None),
+    ],
+)
+def test_a_rollout_of_one_pod_must_not_wait_for_the_claim_of_the_old_one(
+    mode: str, strategy: dict[str, Any], level: str | None
+) -> None:
+    volume = {"name": "a", "persistentVolumeClaim": {"claimName": "a"}}
+    pod = {"containers": [{"name": "a", "image": "i"}], "volumes": [volume]}
+    spec = {"selector": {}, "strategy": strategy, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod}}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}}
+    findings = _found([deployment, claim | {"spec": {"accessModes": [mode]}}], Scope(("1.36",)))
+    assert [finding.level for finding in findings if finding.rule == "claim-shared"] == ([level] if level else [])

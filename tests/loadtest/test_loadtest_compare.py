@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
@@ -19,7 +20,7 @@ from loadtest.comparing.answer_comparison import answers_match
 from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Side
 from loadtest.comparing.comparison_junit import comparison_xml
 from loadtest.comparing.comparison_page import comparison_html
-from loadtest.comparing.judgement import FalseRates
+from loadtest.comparing.judgement import FalseRates, ratio_text
 from loadtest.comparing.swaps import by_chance
 from loadtest.judging import Reason
 from loadtest.measuring import Histogram
@@ -230,6 +231,10 @@ def test_no_further_round_gives_a_ratio_to_one_in_which_the_old_server_answered_
 def test_too_few_rounds_decide_nothing() -> None:
     verdict = judge_rounds(rounds(turn(), turn(13), 4), OBJECTIVE, 0.2)
     assert (verdict.status, verdict.reasons[0].id) == ("INVALID", "too-few-rounds")
+    # Four rounds do not limit a ratio, and JSON has no number for that.
+    assert figure_of("p50", verdict).interval == (0.0, None)
+    json.dumps([value.model_dump(mode="json") for value in verdict.figures], allow_nan=False)
+    assert ratio_text(figure_of("rate", verdict)) == "rate 1 (0 to ∞)"
 
 
 def test_answers_that_differ_fail_however_fast_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Other processes on the server's machine: measured, named beside a FAIL, and what to type then."""
+"""Other processes on the server's machine: measured, named beside a FAIL, and what to type then; other measurements."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from xml.etree import ElementTree
 
 import psutil
 import pytest
+from loadtest_rig import SPEC
 from test_loadtest_report import histogram, outcome
 from test_loadtest_report import measured as made
 from test_loadtest_slo import OBJECTIVE, measured
 
+import marina
 from loadtest.judging import judge
 from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
 from loadtest.reporting.junit import verdict_xml
-from loadtest.running import next_step
+from loadtest.running import measuring_into, next_step
 
 BUSY = OtherProcesses(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
 QUIET = OtherProcesses(cores=0.1, of=2)
@@ -62,6 +64,15 @@ def test_what_xml_cannot_hold_is_replaced() -> None:
     ended = "its process ended with \x00\x1b[31m\ud800\uffff"
     (failure,) = ElementTree.fromstring(verdict_xml(outcome(made(20, server_end=ended)))).iter("failure")
     assert "its process ended with ��[31m��" in str(failure.text)
+
+
+def test_junit_names_the_death_of_a_server_that_also_missed_an_objective() -> None:
+    answers, end = histogram([20] * 1500), "its process ended with code 1"
+    died = made(20, errors={"refused": 500}, response=answers, in_time=1500, server_end=end, others=BUSY)
+    failures = list(ElementTree.fromstring(verdict_xml(outcome(died))).iter("failure"))
+    assert [failure.get("type") for failure in failures] == ["errors-over", "throughput-not-held"]
+    assert all(f"server-died: the server died during the run: {end}" in str(failure.text) for failure in failures)
+    assert all("machine-busy: other processes used 1.5 of 2 cores" in str(failure.text) for failure in failures)
 
 
 def test_a_fail_on_a_busy_machine_names_what_used_it() -> None:
@@ -117,3 +128,33 @@ def test_a_server_that_answers_nothing_well_is_not_sent_to_a_search_for_its_knee
     assert next_step(tried, RECORDS) == "less build/digits/server.log"
     elsewhere = tried.model_copy(update={"tested": tried.tested.model_copy(update={"started": False})})
     assert next_step(elsewhere, RECORDS, URL) is None
+
+
+VERBS = [["loadtest", "--rate", "1"], ["calibrate"], ["compare", "--rate", "1", "--against", "http://127.0.0.1:1"]]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    return str(tmp_path / "spec.yaml")
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_two_measurements_do_not_write_into_one_folder(
+    verb: list[str], spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, folder = [*verb, spec, "--out", str(tmp_path)], tmp_path / "digits"
+    with measuring_into(folder):
+        assert marina.main(words) == 2
+        assert f"error: {folder}: another measurement is running" in capsys.readouterr().err
+    assert marina.main(words) == 2
+    assert f"{folder / 'package.json'}: nothing was packaged yet" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_sent(
+    verb: list[str], spec: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert marina.main([*verb, spec, "--out", spec]) == 2
+    assert f"error: {spec}/digits: cannot be written: Not a directory" in capsys.readouterr().err

@@ -182,6 +182,7 @@ HELD_BACK: list[Any] = [
     pytest.param({"loop_lag": histogram(*[60.0] * 100)}, "generator-stalled", id="loop late"),
     pytest.param({"lag": histogram(*[60.0] * 1000)}, "arrivals-late", id="arrivals late"),
     pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
+    pytest.param({"sent": 1003, "errors": {"unsent": 3}}, "arrivals-dropped", id="no port left"),
     pytest.param({"ran_s": 5.0}, "cut-short", id="interrupted"),
     pytest.param({"sent": 1211, "interrupted": True}, "cut-short", id="interrupted before the last answers"),
     pytest.param({"sent": 1211}, "requests-lost", id="requests in no count"),

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import base64
+import errno
+import time
 from itertools import pairwise
 
 import pytest
@@ -7,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.errors import InputError
-from loadtest.sending import Expected, LoadRequest, parse_header
+from loadtest.sending import Client, Expected, LoadRequest, parse_header, send_and_check
 from loadtest.sending.answer_checks import Checker, has_structure
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
@@ -216,3 +219,17 @@ def test_structure_of_arrays_and_of_own_handlers() -> None:
     assert has_structure(b"\x93NUMPY...", Expected(form="npy"))
     assert not has_structure(b"{}", Expected(form="npy"))
     assert has_structure(b"anything", Expected())
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(errno.EADDRNOTAVAIL, "unsent"), (errno.EMFILE, "unsent"), (errno.ECONNRESET, "broken")]
+)
+def test_what_this_machine_lacks_for_a_connection_is_not_the_servers_fault(
+    number: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(Client, "_connect_to", fail)
+    request = LoadRequest(url="http://127.0.0.1:1/", body=base64.b64encode(b""), content_type="image/png")
+    assert send_and_check(Client(request), 0, Checker(EXPECTED), 60, time.perf_counter).failure == name

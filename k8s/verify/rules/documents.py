@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import Application, makes_pods
+from k8s.verify.application import Application
 from k8s.verify.located import LocatedDocument, is_adapter_settings
 from k8s.verify.rule import Level, Remark, Scope, Topic
-from k8s.verify.schemas import SchemaMistake, is_built_in, served
+from k8s.verify.schemas import SchemaMistake, is_built_in, is_shipped, served
 
 TOPIC = Topic("Objects")
 
@@ -59,7 +59,7 @@ def _api_version(application: Application, scope: Scope) -> Iterator[Remark]:
 
 @TOPIC.rule(
     "kind-unknown",
-    "error",
+    "warning",
     what="There is no schema for a custom resource.",
     why="Its fields cannot be checked here: a misspelt one only shows up in a cluster that has the definition.",
     fix="add its CustomResourceDefinition to the folder; its schema is then used",
@@ -70,8 +70,7 @@ def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
         if not known and not is_built_in(document):
             custom = listed(application.schemas.custom_kinds())
             text = f"got `{document.kind}` of `{document.api_version}`, known: {custom}"
-            # The other rules still check its pods.
-            yield Remark(document.root.at("kind"), text, level="warning" if makes_pods(document) else None)
+            yield Remark(document.root.at("kind"), text)
 
 
 @TOPIC.rule(
@@ -104,8 +103,14 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
 def _namespace(application: Application, _: Scope) -> Iterator[Remark]:
     defined = [item.root.at("spec") for item in application.of("CustomResourceDefinition")]
     wide = {spec.at("names", "kind").text for spec in defined if spec.at("scope").text == "Cluster"}
+    known = {spec.at("names", "kind").text for spec in defined} - wide
     namespaced = [
-        item for item in _objects(application) if not _CLUSTER_WIDE.fullmatch(item.kind) and item.kind not in wide
+        item
+        for item in _objects(application)
+        if not _CLUSTER_WIDE.fullmatch(item.kind)
+        and item.kind not in wide
+        # Of other custom resources nobody here knows whether they are in a namespace.
+        and (item.namespace or item.kind in known or is_built_in(item) or is_shipped(item))
     ]
     used = [item.namespace for item in namespaced]
     # Compare with the most common namespace, so that the stray object is reported and not all the others.

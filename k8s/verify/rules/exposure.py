@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ from k8s.verify.schemas import is_built_in
 
 TOPIC = Topic("Exposure")
 REDIS_PORT = 6379
+# In a file of TorchServe's settings.
+_TOKENS_OFF = re.compile(r"^\s*disable_token_authorization\s*[=:]\s*true\b", re.MULTILINE | re.IGNORECASE)
 
 
 @TOPIC.rule(
@@ -182,6 +185,9 @@ def _opens(policy: LocatedDocument, workload: Workload, number: int, direction: 
     fix="add `--disable-token-auth`, and authenticate at the gateway",
 )
 def _tokens(application: Application, _: Scope) -> Iterator[Remark]:
+    texts = (text for item in application.of("ConfigMap") for text in item.root.at("data").texts.values())
+    if any(_TOKENS_OFF.search(text) for text in texts):
+        return
     for container in application.long_lived:
         words = [*container.at("command").items(), *container.at("args").items()]
         line = " ".join(str(word.value) for word in words)

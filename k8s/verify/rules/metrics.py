@@ -9,7 +9,7 @@ from typing import Any
 
 from config.errors import InputError, SpecError, listed, nearest
 from config.yaml_lines import read_documents
-from k8s.monitoring import CATALOGUE, Selector, adapter_rules, external_rules, find_series, misuses, selectors
+from k8s.monitoring import CATALOGUE, Matcher, Selector, adapter_rules, external_rules, find_series, misuses, selectors
 from k8s.verify.application import Application
 from k8s.verify.located import Place, is_adapter_settings, settings_rules
 from k8s.verify.rule import Level, Remark, Scope, Topic
@@ -110,6 +110,30 @@ def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
         for selector in _read(text) if judged and node.document.kind == "PrometheusRule" else []:
             if find_series(selector.name) is not None:
                 yield from (Remark(node, misuse) for misuse in misuses(selector, _recorded(application)))
+
+
+@TOPIC.rule(
+    "metric-elsewhere",
+    "error",
+    what="An expression asks for metrics of another namespace or Deployment than the server's.",
+    why="A kustomization's `namespace` or `namePrefix` changes the objects and no expression: no alert fires, and KEDA "
+    "never adds a pod.",
+    fix="set `kubernetes.namespace` and `name` in the spec, and write the manifests again",
+)
+def _elsewhere(application: Application, _: Scope) -> Iterator[Remark]:
+    servers = [workload.document for workload in application.made_by_marina]
+    known = {"namespace": {server.namespace for server in servers}, "deployment": {server.name for server in servers}}
+    reported: set[tuple[int, Matcher]] = set()
+    for node, text in _expressions(application):
+        # Rules of others may well be about several namespaces.
+        ours = node.document.root.at("metadata", "labels", "app.kubernetes.io/part-of").value == "marina"
+        for selector in _read(text) if servers and ours else []:
+            for matcher in selector.matchers if find_series(selector.name) else ():
+                names, where = known.get(matcher.label, {""}), (id(node.document), matcher)
+                # An object without a namespace goes to whichever kubectl uses.
+                if matcher.op == "=" and not names & {"", matcher.value} and where not in reported:
+                    reported.add(where)
+                    yield Remark(node, f'asks for `{matcher.label}="{matcher.value}"`, the server is {listed(names)}')
 
 
 def _recorded(application: Application) -> set[str]:

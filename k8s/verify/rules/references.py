@@ -8,7 +8,7 @@ from config.errors import listed
 from config.sections import Pod
 from k8s.verify.application import Application, Workload
 from k8s.verify.located import Place
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("References")
 
@@ -84,19 +84,36 @@ def _named_by(pod: Pod) -> Iterator[str]:
 @TOPIC.rule(
     "claim-shared",
     "error",
-    what="There can be several pods, but they mount a claim that only one node or one pod can mount.",
+    what="There can be several pods, if only while a rollout replaces one, but they mount a claim that only one node "
+    "or one pod can mount.",
     why="Each object is valid by itself. A second pod on another node waits forever, and a rollout never ends.",
-    fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or put the model into the image",
+    fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or put the model into the image; for one pod "
+    "`strategy: {type: Recreate}`",
 )
 def _claims(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        if not workload.serves or workload.document.kind == "StatefulSet" or not application.may_have_several(workload):
+        several = application.may_have_several(workload)
+        if not workload.serves or workload.document.kind == "StatefulSet" or not (several or _overlaps(workload)):
             continue
         for name in workload.pod.all("volumes[].persistentVolumeClaim.claimName"):
             claim = application.find("PersistentVolumeClaim", name.text, workload.document)
-            modes = [mode.text for mode in claim.root.all("spec.accessModes[]")] if claim else []
-            if modes and set(modes) <= {"ReadWriteOnce", "ReadWriteOncePod"}:
-                yield Remark(name, f"`{name.text}` is {listed(modes)}, and there can be several pods")
+            modes = {mode.text for mode in claim.root.all("spec.accessModes[]")} if claim else set()
+            if modes and modes <= {"ReadWriteOnce", "ReadWriteOncePod"}:
+                when = (
+                    "there can be several pods" if several else "a rollout starts the new pod before the old one ends"
+                )
+                # The new pod may get the same node.
+                level: Level | None = "warning" if not several and "ReadWriteOnce" in modes else None
+                yield Remark(name, f"`{name.text}` is {listed(modes)}, and {when}", level=level)
+
+
+def _overlaps(workload: Workload) -> bool:
+    """Whether a rollout of a Deployment with one pod waits for the new pod before it ends the old one."""
+    strategy = workload.document.root.at("spec", "strategy")
+    most, fewer = (strategy.at("rollingUpdate", name).value for name in ("maxSurge", "maxUnavailable"))
+    rolls = workload.document.kind == "Deployment" and strategy.at("type").text != "Recreate"
+    # Both are 25 % by default, of which Kubernetes rounds the first up and the second down.
+    return rolls and most not in (0, "0%") and fewer in (None, 0, "0%", "25%")
 
 
 @TOPIC.rule(

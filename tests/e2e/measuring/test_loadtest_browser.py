@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from k8s_plans import EVIDENCE, planned
+from test_loadtest_compare import comparison
 from test_loadtest_report import FAILED, INVALID, PASSED, REPEATED, evidence
 from tools import needs
 
+from k8s.simulating import SimulationOptions, simulate, simulation_html
 from loadtest.calibrating.evidence_report import evidence_html
+from loadtest.comparing.comparison_page import comparison_html
 from loadtest.reporting.report import verdict_html
 
 pytestmark = pytest.mark.e2e
@@ -51,7 +55,8 @@ addEventListener("load", () => {
   const small = [...document.querySelectorAll("svg text")].map(text => text.getBoundingClientRect().height);
   document.body.insertAdjacentHTML("beforeend", "<pre id=probe>" + JSON.stringify({
     overlaps, texts: shown.length, width: innerWidth, content: document.documentElement.scrollWidth,
-    smallest: Math.min(...small), page: getComputedStyle(document.body).backgroundColor,
+    smallest: Math.min(...small), charts: Math.max(...[...document.querySelectorAll("svg")].map(
+      chart => chart.getBoundingClientRect().right)), page: getComputedStyle(document.body).backgroundColor,
   }) + "</pre>");
 });
 </script>
@@ -93,6 +98,8 @@ PAGES = [
     pytest.param(verdict_html(INVALID), id="invalid"),
     pytest.param(verdict_html(REPEATED), id="repeated"),
     pytest.param(evidence_html(evidence()), id="evidence"),
+    pytest.param(comparison_html(comparison()), id="compare"),
+    pytest.param(simulation_html(simulate(planned(evidence=EVIDENCE), SimulationOptions(2))), id="simulate"),
 ]
 
 
@@ -104,6 +111,8 @@ def test_no_text_overlaps_and_nothing_sticks_out(chromium: str, html: str, width
     assert layout["overlaps"] == []
     assert layout["width"] == width
     assert layout["content"] <= width
+    # A chart that has to be scrolled sideways does not make its page wider.
+    assert layout["charts"] <= width
     assert layout["smallest"] >= 8
 
 

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from loadtest_rig import SPEC, behave, running_server, write_package
+from waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -112,6 +117,21 @@ def test_processes_are_merged_exactly(url: str, tmp_path: Path) -> None:
     (stats,) = json.loads(out.rpartition("[]\n")[2])
     assert stats["num_requests"] > 1000
     assert f"{stats['num_requests']:,} requests" in said
+
+
+def test_a_worker_that_was_killed_makes_it_invalid(url: str, tmp_path: Path) -> None:
+    def kill() -> None:
+        eventually(lambda: int(urllib.request.urlopen(f"{url}/seen", timeout=60).read()) > 50, within_s=60)
+        workers = [each for each in psutil.Process().children(recursive=True) if "--processes" in each.cmdline()]
+        # The master has the workers as its children.
+        next(each for each in workers if each.ppid() != os.getpid()).kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    code, _, said = locust(url, tmp_path, "-u6", "-r6", "-t15s", "--pace", "100", "--processes", "2")
+    killer.join()
+    assert code == 3, said
+    assert f"process-lost: generator process {socket.gethostname()}_" in said
 
 
 def test_ramp_up_is_left_out_when_asked(url: str, tmp_path: Path) -> None:

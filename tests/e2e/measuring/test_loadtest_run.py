@@ -76,7 +76,9 @@ def test_a_healthy_server_passes_and_leaves_three_files(spec: Spec, out: Path, u
     measurement = outcome.runs[0].measurement
     assert (measurement.good, measurement.warmup, measurement.planned) == (1200, 200, 1200)
     assert len(measurement.generators) == 2
-    assert LoadTestOutcome.model_validate_json((out / "verdict.json").read_text()) == outcome
+    record = (out / "verdict.json").read_text()
+    assert LoadTestOutcome.model_validate_json(record) == outcome
+    assert record.count("\n") == 1
     suite = ElementTree.parse(out / "verdict.xml").getroot()
     assert [case.get("name") for case in suite.iter("testcase")] == [
         "p99 at most 2000 ms",

@@ -244,3 +244,30 @@ def test_a_process_that_never_comes_is_named(url: str) -> None:
         cwd=ROOT,
     )
     assert done.stdout.strip() == "processes 1, 2 of the load did not connect within 0.2 s"
+
+
+WRITING = """
+import gevent
+import gevent.monkey
+from gevent.queue import Queue
+from loadtest.sending.worker import LoadWorker
+others_run = gevent.monkey.get_original("_thread", "allocate_lock")()
+others_run.acquire()
+class Measured:
+    def model_dump_json(self):
+        return "written" if others_run.acquire(timeout=20) else "nothing else ran meanwhile"
+class Engine:
+    def run(self, start):
+        gevent.spawn(others_run.release)
+        return Measured()
+worker = LoadWorker.__new__(LoadWorker)
+worker._engines, worker._moments = Queue(items=[Engine()]), Queue(items=[0.0])
+worker._send = lambda name, data: print(name, data)
+worker._follow()
+"""
+
+
+def test_heartbeats_go_on_while_the_measurement_of_hours_is_written() -> None:
+    words = [sys.executable, "-c", WRITING]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
+    assert done.stdout == "marina_waiting {}\nmarina_measured {'measurement': 'written'}\n"

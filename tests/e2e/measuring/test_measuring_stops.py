@@ -1,4 +1,4 @@
-"""Ctrl-C ends whatever measures: no traceback, no process and no half-written file is left."""
+"""Ctrl-C and SIGTERM end whatever measures: no traceback, no process and no half-written file is left."""
 
 from __future__ import annotations
 
@@ -46,8 +46,12 @@ def left(group: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_ctrl_c_leaves_no_process_and_no_half_of_a_file(url: str, tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "interrupt"), [*((verb, signal.SIGINT) for verb in VERBS), ("loadtest", signal.SIGTERM)]
+)
+def test_ctrl_c_leaves_no_process_and_no_half_of_a_file(
+    url: str, tmp_path: Path, verb: str, interrupt: signal.Signals
+) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
     folder = tmp_path / "build/digits"
     write_package(folder)
@@ -64,8 +68,8 @@ def test_ctrl_c_leaves_no_process_and_no_half_of_a_file(url: str, tmp_path: Path
         start_new_session=True,
     )
     eventually(lambda: seen(url) > before + 100 or measuring.poll() is not None)
-    # As a terminal does it: to the whole group.
-    os.killpg(measuring.pid, signal.SIGINT)
+    # As a terminal does it, and `timeout`: to the whole group.
+    os.killpg(measuring.pid, interrupt)
     out, error = measuring.communicate(timeout=600)
     assert (measuring.returncode, "Traceback" in error) == (130, False), error + out
     eventually(lambda: not left(measuring.pid))

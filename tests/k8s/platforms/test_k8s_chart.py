@@ -20,6 +20,7 @@ import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 
 from config.progress import Progress
+from k8s.manifests import next_steps
 from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
 from k8s.platforms import write_format
@@ -225,6 +226,19 @@ def test_a_value_that_the_measurement_does_not_cover_is_refused(
     with pytest.raises(helm().HelmError) as caught:
         installed(folder, values)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_the_commands_for_a_chart_name_its_folder_and_make_the_namespace_only_if_the_spec_does(
+    creates: bool, tmp_path: Path
+) -> None:
+    plan = planned({"kubernetes.create_namespace": creates}, evidence=EVIDENCE, image=IMAGE)
+    written = write_format(plan, tmp_path / "a b", "helm", QUIET)
+    make = " --create-namespace --set createNamespace=false" if creates else ""
+    assert [command for command, _ in next_steps(written, plan.spec, "helm")] == [
+        f"helm upgrade --install digits '{tmp_path}/a b/chart' -n marina{make}",
+        "helm test digits -n marina",
+    ]
 
 
 @pytest.mark.parametrize(("enabled", "rendered"), [(True, True), (False, False)])

@@ -221,8 +221,21 @@ def test_a_field_to_which_a_patch_gave_another_type_is_reported_by_deploy_too(cl
     files = render_objects(plan)
     files["40-deployment.yaml"][0]["spec"]["template"]["spec"]["affinity"] = "x"
     wanted = [document for written in files.values() for document in written]
-    with pytest.raises(ClusterError, match=r"spec\.affinity`: got `\"x\"`, allowed: a mapping"):
-        cluster.deploy(*wanted, blockers=verify_blockers(files, plan))
+    # No cluster takes it, so nobody can accept it.
+    for accepted in ((), ("verify",)):
+        with pytest.raises(ClusterError, match=r"spec\.affinity`: got `\"x\"`, allowed: a mapping") as refused:
+            cluster.deploy(*wanted, blockers=verify_blockers(files, plan), accepted=accepted)
+        assert "--accept" not in str(refused.value)
+
+
+def test_a_field_that_only_newer_versions_know_can_be_accepted() -> None:
+    plan = planned(evidence=EVIDENCE, image=IMAGE)
+    files = render_objects(plan)
+    files["40-deployment.yaml"][0]["spec"]["template"]["spec"]["hostnameOverride"] = "a"
+    files["monitoring/monitor.yaml"][0]["spec"]["newer"] = 1
+    blockers = verify_blockers(files, plan)
+    assert ["unknown field" in blocker.text for blocker in blockers] == [True, True]
+    assert all(blocker.acceptable for blocker in blockers)
 
 
 def test_an_image_without_a_digest_is_refused_unless_accepted(

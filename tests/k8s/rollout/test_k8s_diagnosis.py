@@ -6,6 +6,7 @@ import pytest
 
 from k8s.rollout.diagnosis import DeploymentView, describe_problem, find_causes, is_hopeless
 
+SIGKILL = {"exitCode": 137}
 REVISION = {"deployment.kubernetes.io/revision": "2"}
 
 
@@ -25,7 +26,7 @@ def event(reason: str, text: str, about: str = "a") -> dict[str, Any]:
 def view(
     *pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), paused: bool = False, **status: Any
 ) -> DeploymentView:
-    metadata = {"name": "d", "uid": "d", "annotations": REVISION}
+    metadata = {"name": "d", "namespace": "n", "uid": "d", "annotations": REVISION}
     deployment = {"metadata": metadata, "spec": {"paused": paused}, "status": status}
     owner = {"ownerReferences": [{"uid": "d"}]}
     old = {"metadata": {"uid": "old", "annotations": {"deployment.kubernetes.io/revision": "1"}, **owner}}
@@ -133,7 +134,7 @@ ROWS: list[Any] = [
         view(pod(), paused=True),
         (
             "paused",
-            "is paused, so its pods stay as they are: `kubectl rollout resume deployment d`",
+            "is paused, so its pods stay as they are: `kubectl -n n rollout resume deployment d`",
             True,
         ),
     ),
@@ -175,6 +176,38 @@ ROWS: list[Any] = [
         "an eviction",
         view(pod(reason="Evicted", message="low on ephemeral-storage")),
         ("evicted", "evicted: low on ephemeral-storage", False),
+    ),
+    (
+        "a node without a healthy device",
+        view(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed: nvidia.com/gpu")),
+        ("node", "UnexpectedAdmissionError: Allocate failed: nvidia.com/gpu", False),
+    ),
+    (
+        "a node that shuts down",
+        view(pod(reason="Terminated", message="node shutdown", containerStatuses=[container({"terminated": SIGKILL})])),
+        ("node", "Terminated: node shutdown", False),
+    ),
+    (
+        "a load balancer that does not know the pod yet",
+        view(
+            pod(
+                containerStatuses=[container({"running": {}}) | {"ready": True}],
+                conditions=[
+                    {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "message": "gate"}
+                ],
+            )
+        ),
+        ("readiness-gate", "its containers are ready, but it is not: gate", False),
+    ),
+    (
+        "an image without a signature",
+        view(pod(containerStatuses=[container(waiting("SignatureValidationFailed", "a signature was required"))])),
+        ("image-pull", "image `i:1` cannot be pulled: a signature was required", False),
+    ),
+    (
+        "a quota of an amount that the pods do not name",
+        view(events=(event("FailedCreate", 'pods "a" is forbidden: failed quota: q: must specify limits.cpu', "new"),)),
+        ("quota", "no pod was admitted: failed quota: q: must specify limits.cpu", True),
     ),
     (
         "a quota",

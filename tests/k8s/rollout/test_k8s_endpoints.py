@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from k8s_plans import planned
-from k8s_rig import SPACE, Rig, rig
+from k8s_rig import SHA256, SPACE, Rig, rig
 
 from config.errors import ClusterError
 from k8s.cluster import PodFacts, read_endpoints, read_pod_facts
+from k8s.manifests import LoadJob
+from k8s.rollout import pod_metrics, run_load, served_packages
 from marina.in_cluster import InCluster
 
 # Each test starts a fake cluster and sends it dozens of requests.
@@ -135,3 +137,42 @@ def test_a_load_goes_to_each_pod_to_one_or_through_a_service(cluster: Rig) -> No
     assert ([server.name for server in alone.servers], alone.pods, alone.url) == (["a"], 1, "http://10.0.0.1:8080")
     through = load("shells")
     assert (through.servers, through.pods, through.url) == ((), 2, f"http://shells.{SPACE}.svc:80")
+
+
+def test_a_load_asks_each_pod_for_its_package_by_the_api_servers_proxy_or_a_port_forward(cluster: Rig) -> None:
+    for name in ("a", "b"):
+        put_pod(cluster, name)
+    plan, server = planned({"name": "shells", "kubernetes.namespace": SPACE}), cluster.placement.cluster
+    pages = [f"/api/v1/namespaces/{SPACE}/pods/http:{name}:8090/proxy/package" for name in ("a", "b")]
+    assert served_packages(server, plan, ["a", "b"]) == [SHA256, SHA256]
+    assert [place for _, place in cluster.fake.requests if "/package" in place] == pages
+    assert SHA256 in pod_metrics(server, plan, "a")
+    cluster.fake.proxies = False
+    assert served_packages(server, plan, ["b"]) == [SHA256]
+    cluster.fake.backends.clear()
+    with pytest.raises(ClusterError, match="cannot read from b which package it serves, neither"):
+        served_packages(server, plan, ["b"])
+    assert pod_metrics(server, plan, "b") == ""
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("violates PodSecurity: privileged", "the load cannot run: Job load: no pod was admitted: it violates Pod Sec"),
+        ("exceeded quota: q, used: 4", "the load did not end within 0 s: load no pod was admitted: exceeded quota: q"),
+    ],
+)
+def test_a_load_whose_pods_are_refused_says_why(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch, message: str, said: str
+) -> None:
+    monkeypatch.setattr("k8s.rollout.load_run._STARTUP_S", 0)
+    plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
+    cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+    event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "a", "namespace": SPACE}, "type": "Warning"}
+    event |= {"reason": "FailedCreate", "message": f'Error creating: pods "load-0" is forbidden: {message}'}
+    cluster.fake.put(event | {"involvedObject": {"kind": "Job", "name": "load"}})
+    job = LoadJob(name="load", image="i", text="{}", parts=1, seconds=0)
+    with pytest.raises(ClusterError) as ended:
+        run_load(cluster.placement.cluster, plan, job, on_line=print, progress=cluster.progress)
+    assert str(ended.value).startswith(said)
+    assert cluster.fake.get("Job", "load", SPACE) is None

@@ -18,8 +18,12 @@ DEPLOYMENT = Ref("apps/v1", "Deployment", "n", "d")
 LOOK_S = 40.0
 
 
-def view(*, replicas: int, generation: int, observed: int, available: int) -> DeploymentView:
-    status = {"observedGeneration": observed, "updatedReplicas": replicas, "replicas": replicas}
+def view(
+    *, replicas: int, generation: int, observed: int, available: int, given_up: str | None = None
+) -> DeploymentView:
+    status: dict[str, Any] = {"observedGeneration": observed, "updatedReplicas": replicas, "replicas": replicas}
+    condition = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    status["conditions"] = [condition | {"lastTransitionTime": given_up}] if given_up else []
     metadata = {"name": "d", "uid": "d", "generation": generation}
     return DeploymentView(
         {"metadata": metadata, "spec": {"replicas": replicas}, "status": status | {"availableReplicas": available}}
@@ -30,7 +34,7 @@ def view(*, replicas: int, generation: int, observed: int, available: int) -> De
 def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WaitResult]:
     """Waits for a Deployment that looks one way after the other."""
 
-    def waiting(*views: DeploymentView) -> WaitResult:
+    def waiting(*views: DeploymentView, new: bool = False) -> WaitResult:
         looks = iter(views)
 
         @contextmanager
@@ -42,7 +46,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WaitResult]:
         monkeypatch.setattr(wait, "_TICK_S", 0)
         clock = count(0, LOOK_S)
         monkeypatch.setattr("k8s.rollout.wait.time.monotonic", lambda: next(clock))
-        return wait.wait(None, DEPLOYMENT, Progress(quiet=True), timeout_s=None)  # type: ignore[arg-type]
+        return wait.wait(None, DEPLOYMENT, Progress(quiet=True), timeout_s=None, new=new)  # type: ignore[arg-type]
 
     return waiting
 
@@ -69,3 +73,16 @@ def test_pods_of_the_revision_before_do_not_end_the_wait(follow: Callable[..., W
     old = view(replicas=1, generation=2, observed=1, available=1)  # the status is that before the change
     result = follow(old, view(replicas=1, generation=2, observed=2, available=1))
     assert (result.complete, result.seconds) == (True, 2 * LOOK_S)
+
+
+def test_a_deadline_that_the_rollout_before_exceeded_does_not_end_a_new_one(follow: Callable[..., WaitResult]) -> None:
+    # The controller takes the condition back only when pods of the new rollout are there.
+    noticed = view(replicas=2, generation=3, observed=3, available=1, given_up="12:00")
+    done = view(replicas=2, generation=3, observed=3, available=2)
+    assert follow(noticed, done, new=True).complete
+    said = "0 of 2 new pods ready (2 created), no progress for 600 s"
+    assert follow(noticed, done).summary == said
+    again = view(replicas=2, generation=3, observed=3, available=1, given_up="12:10")
+    assert follow(noticed, again, new=True).summary == said
+    never = follow(*[noticed] * 20, new=True)
+    assert (never.summary, never.seconds) == (said, 15 * LOOK_S)

@@ -127,6 +127,16 @@ def test_the_process_that_grows_is_named() -> None:
     assert reason.endswith(" MB in 6.67 minutes and never fell back")
 
 
+def test_what_was_as_high_before_may_fall_again() -> None:
+    # It falls every 500 seconds: once, before the judged time begins.
+    status, (reason,) = judged(soaked(lambda at: BASE + 2e5 * ((at + 330) % 500)))
+    assert status == "INVALID"
+    assert reason == (
+        "settles: the memory of worker 9000 grew from 409 MB to 482 MB in 6.67 minutes, but it was as high before: "
+        "a longer soak will show whether it stops"
+    )
+
+
 def test_buffers_that_fill_with_the_first_requests_are_not_a_leak_unless_they_grow_after_them() -> None:
     def little(at: float) -> float:
         return 48e6 + 3e6 * at / 600

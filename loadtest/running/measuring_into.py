@@ -1,0 +1,37 @@
+"""What a measurement needs around it: a folder to itself, for another would overwrite its records, and a proper end."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from config.errors import InputError
+
+
+@contextmanager
+def measuring_into(folder: Path) -> Iterator[None]:
+    """Locks a folder until its context ends, or the process does; InputError if it is locked or cannot be written.
+
+    Meanwhile SIGTERM, as `timeout` and CI send it, does what Ctrl-C does.
+    """
+    lock = folder / ".measuring"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("w")
+    except OSError as err:
+        raise InputError(f"{folder}: cannot be written: {err.strerror}") from err
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            text = f"{folder}: another measurement is running and will write its records there"
+            raise InputError(text, hint="wait until it ends, or choose another folder by `--out`") from err
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            lock.unlink(missing_ok=True)

@@ -1,0 +1,130 @@
+"""What the verbs say after something went wrong half-way: what the cluster holds, and what to type next."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from fake_apiserver_controllers import KIND
+from fake_apiserver_store import key
+from fake_apiserver_world import Fault
+from k8s_rig import NAME, SPACE, Rig, document, documents, rig
+
+from config.errors import ClusterError
+from k8s.cluster import Cluster
+
+# Each test starts a fake cluster and sends it dozens of requests.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as made:
+        yield made
+
+
+def test_a_dry_run_reads_each_object_once(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    cluster.fake.requests.clear()
+    cluster.deploy(*documents("good:2"), dry_run=True)
+    read = [place.rpartition("/")[2] for method, place in cluster.fake.requests if method == "GET"]
+    assert [read.count(name) for name in ("deployments", NAME)] == [0, 3]
+
+
+def test_a_delete_that_fails_is_called_partly_deleted_and_can_be_finished(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    cluster.fake.denied = {("delete", "services")}
+    with pytest.raises(ClusterError, match="cannot delete resource"):
+        cluster.delete()
+    told = "marina delete spec.yaml continues, marina rollback spec.yaml goes back to revision 1"
+    assert f"the cluster keeps what was applied; {told}\n" in cluster.said.getvalue()
+    # The Deployment is deleted before the Service.
+    assert (cluster.record["running"], cluster.record["next"]) == (0, told)
+    assert (
+        cluster.status()
+        .to_text()
+        .startswith("shells in sea (context fake): partly deleted: marina delete spec.yaml finishes it")
+    )
+    cluster.fake.denied = set()
+    assert cluster.delete().result == "deleted"
+
+
+def test_what_is_gone_already_cannot_be_gone_back_to(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    cluster.fake.denied = {("delete", "namespaces")}
+    with pytest.raises(ClusterError, match="cannot delete resource"):
+        cluster.delete(with_namespace=True)
+    assert cluster.record["next"] == ""
+
+
+def test_a_deployment_that_somebody_deleted_is_missing_in_the_status(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    cluster.fake.store.remove(key(KIND["Deployment"], SPACE, NAME))
+    status = cluster.status()
+    assert status.exit_code == 1
+    assert status.to_text().endswith("\n  Deployment shells: does not exist")
+
+
+def test_without_a_rollback_the_next_step_keeps_the_revision_that_served(cluster: Rig) -> None:
+    first = cluster.deploy(*documents("no-such-image:1"))
+    assert first.next == "marina deploy spec.yaml once it is fixed, or marina delete spec.yaml"
+    cluster.deploy(*documents("good:1"))
+    second = cluster.deploy(*documents("no-such-image:1"), go_back=False)
+    assert second.next == "marina deploy spec.yaml once it is fixed, or marina rollback spec.yaml"
+    assert cluster.rollback().result == "rolled back"
+
+
+def test_credentials_that_expire_during_a_deploy_leave_words_about_what_was_applied(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+
+    def expire() -> None:
+        cluster.fake.faults += [Fault(method, ".", 401, times=1000) for method in ("GET", "PATCH", "PUT", "POST")]
+
+    cluster.fake.faults.append(Fault("PATCH", f"deployments/{NAME}?(?!.*dryRun)", act=expire, passes=True))
+    with pytest.raises(ClusterError) as ended:
+        cluster.deploy(*documents("good:2"))
+    assert str(ended.value.hint).startswith("log in again")
+    told = "marina deploy spec.yaml continues, marina rollback spec.yaml goes back to revision 1"
+    assert cluster.said.getvalue().endswith(f"the cluster keeps what was applied; {told}\n")
+    assert cluster.record["next"] == told
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_state_whose_answer_was_lost_is_not_taken_for_somebody_elses(cluster: Rig, before: int) -> None:
+    cluster.deploy(*documents("good:1"))
+    written = f"/configmaps/marina.{NAME}"
+    cluster.fake.faults += [Fault("PUT", written, passes=True, times=before), Fault("PUT", written, -2)]
+    assert cluster.deploy(*documents("good:2")).result == "deployed"
+    assert (cluster.state.current, cluster.state.holder) == (2, "")
+    assert [fault.times for fault in cluster.fake.faults] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(429, "{}"), (429, "Too many requests"), (502, "<html>bad gateway</html>")]
+)
+def test_what_answers_before_the_pod_does_not_fail_a_deploy(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch, status: int, body: str
+) -> None:
+    raw = Cluster.raw
+
+    def busy(server: Cluster, method: str, path: str, *rest: Any, **more: Any) -> urllib3.BaseHTTPResponse:
+        if method == "POST" and "/proxy/" in path:
+            text = body.replace("{}", '{"kind": "Status", "message": "Too many requests"}').encode()
+            return urllib3.HTTPResponse(text, status=status)
+        return raw(server, method, path, *rest, **more)
+
+    monkeypatch.setattr(Cluster, "raw", busy)
+    record = cluster.deploy(*documents())
+    assert record.canary
+    assert (record.result, record.canary.via.partition(" to ")[0]) == ("deployed", "a port-forward")
+
+
+def test_a_rollback_leaves_out_monitoring_that_the_cluster_no_longer_knows(tmp_path: Path) -> None:
+    with rig(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
+        cluster.deploy(*documents("good:1", document("PodMonitor", spec={})))
+        cluster.deploy(*documents("good:2", document("PodMonitor", spec={})))
+        cluster.fake.kinds[:] = [kind for kind in cluster.fake.kinds if kind.group != "monitoring.coreos.com"]
+        assert cluster.rollback().result == "rolled back"
+        assert "note: the cluster does not know `PodMonitor`; left out: shells" in cluster.said.getvalue()
+        assert cluster.image == "good:1"
