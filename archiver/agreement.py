@@ -93,9 +93,15 @@ def check_agreement(spec: Spec, agreed: Agreement) -> None:
             f"{spec.file}: `model.min_agreement`: the {spec.model.precision} artifact agrees with eager fp32 on "
             f"{agreed.agreement:.4f} of {agreed.count} {agreed.inputs} inputs ({agreed.measure}), "
             f"allowed: {spec.model.min_agreement:g} or more; no MAR was written",
-            hint="use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`",
+            hint=_hint(spec),
         )
     _check_perplexity(spec, agreed)
+
+
+def _hint(spec: Spec) -> str:
+    if any(tensor.varying for tensor in (spec.model.inputs or {}).values()) and spec.model.precision == "fp32":
+        return "padding may change the answers: give the model a mask, `mask_of` under `inputs`, or a fixed `shape`"
+    return "use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`"
 
 
 def _check_perplexity(spec: Spec, agreed: Agreement) -> None:

@@ -93,10 +93,8 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
             hint="task: classify",
         )
     if task == "embed" and getattr(network.config, "is_encoder_decoder", False):
-        raise SourceError(
-            f"{spec.file}: `model.source`: `{spec.model.source}` also has a decoder, allowed for `task: embed`: "
-            "a model that only reads texts"
-        )
+        # Its decoder would write a text for the one that the encoder reads.
+        network = network.get_encoder()
     if task == "classify" and (outputs == 1 or _problem(network) == "regression"):
         raise SourceError(
             f"{spec.file}: `model.task`: got `classify`, but `{spec.model.source}` returns numbers that are not "
@@ -194,6 +192,10 @@ def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
         raise ToolMissing("`transformers` is not installed", hint="pip install marina[package]") from err
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    encoders = transformers.models.auto.modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+    if spec.model.task == "embed" and encoders.get(str(folder.config.get("model_type")), "").endswith("EncoderModel"):
+        # Folders of T5's encoder alone have no weights for the decoder of `AutoModel`.
+        kind = "AutoModelForTextEncoding"
     try:
         network, loaded = getattr(transformers, kind).from_pretrained(
             folder.path,

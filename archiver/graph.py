@@ -80,10 +80,11 @@ def limited_inputs(spec: Spec, source: Source, program: ExportedProgram) -> tupl
 def _limited(spec: Spec, port: Port, node: torch.fx.Node) -> Port:
     if (rows := picked_rows(node)) is None:
         return port
-    low, high = port.min if port.min is not None else 0, port.max if port.max is not None else rows - 1
+    low, high = port.min if port.min is not None else 0, port.max if port.max is not None else rows.stop - 1
     for name, value in (("min", low), ("max", high)):
-        if not 0 <= value < rows:
-            text = f"got {value:g}, but the model picks rows of a table of {rows}, allowed: 0 to {rows - 1}"
+        if not rows.start <= value < rows.stop:
+            allowed = f"{rows.start} to {rows.stop - 1}"
+            text = f"got {value:g}, but the model picks rows of a table of {rows.stop}, allowed: {allowed}"
             raise SourceError(f"{spec.place('model', 'inputs', port.name, name)}: {text}")
     return port.model_copy(update={"min": low, "max": high})
 
@@ -99,7 +100,9 @@ def output_ports(
             outputs = graph(*(value.clone() for value in inputs))
     except Exception as err:
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
-        if spec.model.task:
+        if spec.model.task and isinstance(err, ValueError):
+            hint = "use a model of another architecture: this one's own code does not take every text"
+        elif spec.model.task:
             hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(
             f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",
@@ -111,7 +114,8 @@ def output_ports(
     for value in outputs:
         if not _has_rows(value, rows):
             text = f"{where}: got an output {_kind(value)} for {rows} rows, allowed: tensors with one row per input row"
-            raise SourceError(text)
+            squeezed = "`squeeze(-1)` if it is `squeeze()`, which also removes the rows if there is only one"
+            raise SourceError(text, hint=squeezed if rows == 1 and isinstance(value, torch.Tensor) else None)
         if value.is_complex() and spec.model.handler == "tensor":
             text = f"{where}: got an output of complex numbers, which `tensor` cannot answer"
             raise SourceError(text, hint="return `torch.view_as_real(…)`, or write a handler of your own")

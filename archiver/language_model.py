@@ -107,11 +107,18 @@ def _end_tokens(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tu
     return tuple(ends)
 
 
-def end_token_warnings(draft: Draft, staged: Path) -> Iterator[str]:
-    """Warnings about end tokens that are allowed but look like a mistake in the model's folder."""
+def folder_warnings(draft: Draft, staged: Path) -> Iterator[str]:
+    """Warnings about a chat template or end tokens that are allowed but look like a mistake in the model's folder."""
+    tokens = ModelTokenizer(staged / FOLDER)
+    try:
+        if tokens.template is not None:
+            tokens.template.render([{"role": "user", "content": PROMPT}])
+    except TemplateRefused as err:
+        reason = err.__cause__ or err
+        yield f"the chat template refuses a conversation of one message, and such requests will get 400: {reason}"
     if draft.text is None or draft.text.engine == "fake":
         return
-    ends, end = draft.text.ends, ModelTokenizer(staged / FOLDER).end
+    ends, end = draft.text.ends, tokens.end
     if not ends:
         yield f"no `eos_token_id` in `{CONFIG}` or `{_GENERATION}`: every answer will have its maximum length"
     elif end is not None and end not in ends:

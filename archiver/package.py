@@ -30,7 +30,7 @@ from archiver.graph import build_graph, check_output_sizes, examples, limited_in
 from archiver.language_model import (
     calibration_texts,
     compare_text,
-    end_token_warnings,
+    folder_warnings,
     stage_language_model,
     why_not_runnable,
 )
@@ -120,7 +120,7 @@ def _stage_language_model(spec: Spec, folder: Path, progress: Progress) -> Stage
     """Stages a language model: the files of its folder, which are packed unchanged."""
     with progress.step(f"load {spec.model.source}"):
         draft = stage_language_model(spec, folder)
-    for warning in end_token_warnings(draft, folder):
+    for warning in folder_warnings(draft, folder):
         progress.say(f"  {warning}")
     texts, original = calibration_texts(spec), spec.path(spec.model.folder or "")
     return StagedPackage(

@@ -30,17 +30,17 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], 
     return converted
 
 
+def silence_torchao() -> None:
+    """Call it before anything that imports torchao, which logs each CUDA extension that a CPU build of torch cannot
+    load."""
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def import_torchao() -> None:
     """Registers the operators of int8 programs, which takes seconds."""
     silence_torchao()
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
-
-
-def silence_torchao() -> None:
-    """Keeps torchao from logging each CUDA extension that a CPU build of torch cannot load; `transformers` imports it
-    too."""
-    for name in ("torchao", "torch.utils._pytree"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _drop_unused(module: nn.Module) -> None:

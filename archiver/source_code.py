@@ -16,9 +16,11 @@ from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Code
 from config.spec import Spec
-from handlers.networks import SOURCE_FOLDER, top_folder
+from handlers.networks import SOURCE_FOLDER, import_folders, top_folder
 
 WEIGHTS = "weights.safetensors"
+# The Python of every image that `marina image` builds.
+IMAGE_PYTHON = (3, 11)
 
 
 def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
@@ -31,6 +33,7 @@ def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
                 f"{spec.file}: `model.source`: `{path}` would hide the module `{top}` in the worker",
                 hint="rename the file",
             )
+        check_syntax(spec, path, "model.source")
         target = folder / SOURCE_FOLDER / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -44,22 +47,35 @@ def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
     )
 
 
+def check_syntax(spec: Spec, file: Path, field: str) -> None:
+    """Raises SourceError if a file that a worker runs has syntax that the Python of an image does not know."""
+    try:
+        ast.parse(file.read_bytes(), feature_version=IMAGE_PYTHON)
+    except SyntaxError as err:
+        python = ".".join(map(str, IMAGE_PYTHON))
+        text = f"{spec.file}: `{field}`: `{file}:{err.lineno}`: {err.msg}, allowed: Python {python}, which images have"
+        raise SourceError(text) from err
+
+
 def local_modules(file: Path) -> dict[str, Path]:
     """A Python file and every module beside it that it imports, directly or through another, by relative path.
 
     Imports inside functions count; imports by a name that is computed at run time do not.
     """
     root = top_folder(file)
+    folders = [root, *import_folders(file)]
     modules: dict[str, Path] = {}
     waiting = [file, *_files_of(root, ".".join(file.relative_to(root).with_suffix("").parts))]
     while waiting:
         path = waiting.pop()
-        relative = path.relative_to(root).as_posix()
+        folder = next(folder for folder in folders if path.is_relative_to(folder))
+        relative = path.relative_to(folder).as_posix()
         if relative in modules:
             continue
         modules[relative] = path
-        for name in _imported(path, root):
-            waiting += [*_files_of(root, name), *_files_of(file.parent, name)]
+        for name in _imported(path, folder):
+            for place in folders:
+                waiting += _files_of(place, name)
     return dict(sorted(modules.items()))
 
 

@@ -188,7 +188,7 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
     path = sys.path[:]
     try:
         with _failing_as(f"{spec.file}: `{field}`: `{file}`"):
-            sys.path[:0] = import_folders(file)
+            sys.path[:0] = map(str, import_folders(file))
             return import_source(file)
     finally:
         sys.path[:] = path

@@ -20,6 +20,7 @@ from archiver.encoders import sample_body, stage_encoding
 from archiver.graph import examples
 from archiver.lengths import cut_to_length, request_arguments, typical_length
 from archiver.own_handler import declared_forms, example_body
+from archiver.source_code import check_syntax
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
@@ -133,6 +134,7 @@ def _stage_code(spec: Spec, folder: Path) -> str:
         file, _, name = spec.model.handler.partition(":")
         module = Path(file).stem
         recorded = f"{module}:{name}"
+        check_syntax(spec, spec.path(file), "model.handler")
         shutil.copy(spec.path(file), folder / f"{module}.py")
         for extra in spec.model.files:
             (folder / FILES).mkdir(exist_ok=True)

@@ -14,6 +14,8 @@ _PACKED = ("*.json", "*.jinja", "*.safetensors")
 _MODULES = "modules.json"
 # Written for models that take pictures or sound.
 _PROCESSOR = "preprocessor_config.json"
+# Written by `peft`: what a training changed, without the model that it changed.
+_ADAPTER = "adapter_config.json"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
 
@@ -37,7 +39,9 @@ class ModelFolder:
     @property
     def longest(self) -> int | None:
         """The most tokens that the model was made for; None if its configuration does not say."""
-        length = self.config.get("max_position_embeddings")
+        # Models that also see pictures describe how they read texts in a part of it.
+        part = self.config.get("text_config")
+        length = (part if isinstance(part, dict) else self.config).get("max_position_embeddings")
         if not isinstance(length, int):
             return None
         if str(self._kind).endswith(("roberta", "camembert", "mpnet", "longformer")):
@@ -94,6 +98,9 @@ def _pooling(config: dict[str, Any]) -> str:
 
 def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     """Reads a model's folder, or raises FolderRefused; without `weights` it needs neither weights nor `config.json`."""
+    if (path / _ADAPTER).is_file() and not (path / CONFIG).is_file():
+        hint = "AutoPeftModel….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW-FOLDER)"
+        raise FolderRefused(f"`{path}` holds an adapter, such as of LoRA, allowed: a whole model", hint)
     config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
     tokenizer = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").exists() else {}
     for name, data in ((CONFIG, config), ("tokenizer_config.json", tokenizer)):

@@ -142,7 +142,7 @@ def _build_network(code: PackedCode, directory: Path) -> nn.Module:
     if not file.is_file():
         raise RecordError(f"`code`: `{code.file}` is not in the package")
     # Never removed again, because the file may import its neighbours later, when it is called.
-    sys.path[:0] = import_folders(file)
+    sys.path[:0] = map(str, import_folders(file))
     module = import_source(file)
     torch.manual_seed(code.seed)
     factory = getattr(module, code.factory)
@@ -172,9 +172,11 @@ def import_source(file: Path) -> ModuleType:
     return module if file.name == "__init__.py" else _import_file(f"{name}.{file.stem}", file)
 
 
-def import_folders(file: Path) -> list[str]:
-    """The folders from which a file may import its neighbours: its own, and the one around its packages."""
-    return list(dict.fromkeys((str(file.parent), str(top_folder(file)))))
+def import_folders(file: Path) -> list[Path]:
+    """The folders from which a file may import its neighbours: its own, the one around its packages, and, if it is a
+    link, the one that it leads to."""
+    linked = [file.resolve().parent] if file.is_symlink() else []
+    return list(dict.fromkeys((file.parent, top_folder(file), *linked)))
 
 
 def top_folder(file: Path) -> Path:

@@ -93,14 +93,15 @@ def parse_input_option(text: str) -> GivenInput:
 
 def forward_arguments(network: nn.Module, given: Sequence[GivenInput]) -> list[Argument]:
     """The arguments of `forward` that get a tensor, in their order; InputError if one of them is not a tensor."""
-    parameters = list(inspect.signature(network.forward).parameters.values())
+    every = inspect.signature(network.forward).parameters.values()
+    parameters = [entry for entry in every if entry.kind not in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD)]
     arguments: list[Argument] = []
     names = {value.name for value in given}
+    # Models of `transformers` call all arguments optional, but need the first.
+    all_optional = all(parameter.default is not parameter.empty for parameter in parameters)
     skipped = False
     for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        needed = parameter.default is parameter.empty
+        needed = parameter.default is parameter.empty or (all_optional and not names and parameter is parameters[0])
         if parameter.kind is parameter.KEYWORD_ONLY:
             is_filled = needed
         else:

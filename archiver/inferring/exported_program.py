@@ -53,7 +53,7 @@ def find_program_inputs(
 
 
 def _input(
-    program: ExportedProgram, name: str, value: torch.Tensor, rows: int | None, notes: list[str], *, known: bool
+    program: ExportedProgram, name: str, value: torch.Tensor, rows: range | None, notes: list[str], *, known: bool
 ) -> Input:
     sides = list(value.shape[1:])
     free = [at for at, side in enumerate(sides) if not isinstance(side, int)]
@@ -74,7 +74,7 @@ def _input(
             shape_of.append(limit or _LONGEST)
         else:
             shape_of.append(int(side))
-    most = None if rows is None else rows - 1
+    most = None if rows is None else rows.stop - 1
     return Input(tuple(shape_of), dtype, free[0] if free else None, 0 if most else None, most, varies=bool(free))
 
 

@@ -72,6 +72,8 @@ def _random(where: str, culprit: Culprit) -> SourceError:
     hint = "pass the random values as an input of `forward`, or set `min_agreement: 0` to serve the model as it is"
     if "dropout" in culprit.operator:
         hint = "use evaluation mode: `F.dropout(x, p, self.training)`, and no layer that stays in training mode"
+    elif culprit.place is None and "bernoulli" in culprit.operator:
+        hint = "export it in evaluation mode: `torch.export.export(model.eval(), …)`"
     return SourceError(_located(where, culprit, text), hint=hint)
 
 

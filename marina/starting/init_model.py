@@ -272,14 +272,21 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         raise InputError(f"`--source`: {err}", hint=err.hint) from err
     longest = read.longest or 512
     kind = str((read.config.get("architectures") or [""])[0])
-    if options.task is None and kind.endswith(("ForCausalLM", "LMHeadModel")):
+    if options.task is None and kind.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):
+        if read.config.get("is_encoder_decoder"):
+            text = (
+                f"`--source`: `{source}` is a `{kind}`, which writes one text for another, and Marina serves none such"
+            )
+            raise InputError(text, hint="--task embed, for the embeddings of its encoder")
         return _of_language_model(source, read)
     task = options.task or "embed"
     if options.task is None and kind.endswith("ForSequenceClassification"):
         task = "rerank" if len(read.config.get("id2label") or "ab") == 1 else "classify"
     elif options.task is None and kind.endswith("ForTokenClassification"):
         task = "tokens"
-    return ModelFacts(source, "text", task=task, longest=min(longest, 128), pooling=pooling)
+    other = options.task is None and task == "embed" and "For" in kind
+    notes = [f"`task` is `embed`, because no task does what `{kind}` was made for"] if other else []
+    return ModelFacts(source, "text", task=task, longest=min(longest, 128), pooling=pooling, notes=notes)
 
 
 def _of_language_model(source: str, folder: Any) -> ModelFacts:

@@ -19,7 +19,7 @@ from config.ports import listen_once
 from config.record import Record, read_record
 from config.render import Ports
 from config.spec import Spec
-from server.system import package_mismatches
+from server.system import NO_GPU, package_mismatches
 
 OLDEST_JAVA = 11
 # Disk space beside the unpacked MAR: Java itself, log buffers and metric files.
@@ -72,7 +72,10 @@ def check_package(spec: Spec, mar: Path) -> Record:
         )
     check_settings(spec, mar, record)
     if points := package_mismatches(record):
-        raise ArchiveError(f"{mar}: made for another machine: {'; '.join(points)}", hint=f"marina package {spec.file}")
+        hint = f"marina package {spec.file}"
+        if NO_GPU in points:
+            hint = f"serve it on a machine with a GPU; for this one: `device: cpu` under `serving`, then {hint}"
+        raise ArchiveError(f"{mar}: made for another machine: {'; '.join(points)}", hint=hint)
     return record
 
 

@@ -2,7 +2,7 @@
 
 from server.system.exits import Exit
 from server.system.logfile import LogFile
-from server.system.machine import package_mismatches
+from server.system.machine import NO_GPU, package_mismatches
 from server.system.output import Output, Sink, log_line
 from server.system.processes import (
     ProcessHandles,
@@ -20,6 +20,7 @@ from server.system.sockets import Sockets, reachable_host, read_sockets
 
 __all__ = [
     "CLOSING_FILE",
+    "NO_GPU",
     "OWNER_VARIABLE",
     "Exit",
     "LogFile",

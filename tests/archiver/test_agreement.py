@@ -1,8 +1,18 @@
 import pytest
 import torch
+from specs import make_spec
 
-from archiver.agreement import Similarity, compare_classes, compare_tensors, run_in_batches, worst_agreement
+from archiver.agreement import (
+    Similarity,
+    check_agreement,
+    compare_classes,
+    compare_tensors,
+    run_in_batches,
+    worst_agreement,
+)
 from archiver.calibration import batches
+from config.errors import AgreementError
+from config.record import Agreement
 
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
 CLASSES = torch.tensor([[3, 1], [2, 0], [1, 4], [0, 2]])
@@ -74,3 +84,14 @@ def test_every_row_is_answered_once_at_any_batch_size(size: int) -> None:
     rows = torch.arange(7.0).reshape(7, 1)
     assert all(len(cut[0]) == size for cut, _ in batches((rows,), size))
     assert torch.equal(run_in_batches(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)
+
+
+def test_a_model_in_fp32_that_disagrees_at_some_lengths_is_told_about_padding() -> None:
+    inputs = {"x": {"shape": [{"max": 8}]}}
+    spec = make_spec({"model.source": "./model.py:build", "model.handler": "tensor", "model.inputs": inputs})
+    agreed = Agreement(
+        inputs="generated", count=64, measure="tolerance", agreement=0.8, max_abs_difference=1.0, cosine=0.9
+    )
+    with pytest.raises(AgreementError, match=r"agrees with eager fp32 on 0\.8000 of 64 generated inputs") as raised:
+        check_agreement(spec, agreed)
+    assert str(raised.value.hint).startswith("padding may change the answers: give the model a mask")

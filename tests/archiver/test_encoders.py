@@ -295,10 +295,26 @@ def test_a_classifier_without_classes_is_refused(
         load_encoder(spec)
 
 
-def test_an_embedding_of_a_model_with_a_decoder_is_refused(folder: Callable[[str], Path]) -> None:
-    spec = change_config(folder("embed"), "embed", is_encoder_decoder=True)
-    with pytest.raises(SourceError, match="also has a decoder"):
-        load_encoder(spec)
+@pytest.mark.parametrize(
+    ("family", "kind"), [("T5", "EncoderModel"), ("T5", "ForConditionalGeneration"), ("Bart", "Model")]
+)
+def test_the_encoder_of_a_model_with_a_decoder_makes_embeddings(
+    family: str, kind: str, folder: Callable[[str], Path]
+) -> None:
+    import transformers
+
+    model = folder("embed")
+    config = {"vocab_size": 64, "d_model": 16, "num_layers": 1, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 16}
+    torch.manual_seed(0)
+    saved = getattr(transformers, f"{family}{kind}")(getattr(transformers, f"{family}Config")(**config)).eval()
+    saved.save_pretrained(model)
+    spec = parse_spec(SPEC.format(task="embed", encoding="{max_tokens: 8}"), model.parent / "spec.yaml")
+    network, ports, _ = load_encoder(spec)
+    ids, mask = torch.arange(8)[None], torch.ones(1, 8, dtype=torch.int64)
+    states = saved.get_encoder()(ids, attention_mask=mask).last_hidden_state
+    expected = torch.nn.functional.normalize(states.mean(1), dim=-1)
+    assert torch.allclose(EncoderGraph(network, spec)(ids, mask)[0], expected, atol=1e-6)
+    assert [port.name for port in ports] == ["input_ids", "attention_mask"]
 
 
 def test_calibration_texts_that_are_not_utf8_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from specs import TALES, tales_spec
 from tokenizers import Tokenizer, models
 
 from archiver.agreement import check_agreement
-from archiver.language_model import calibration_texts, compare_text, end_token_warnings, stage_language_model
+from archiver.language_model import calibration_texts, compare_text, folder_warnings, stage_language_model
 from archiver.package import package
 from config.errors import AgreementError, SourceError
 from config.progress import Progress
@@ -55,11 +55,27 @@ def spoil(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor
     save_file(weights | {name: change(weights[name]).contiguous()}, folder / "model.safetensors")
 
 
-def test_a_model_of_another_family_is_refused_with_the_engine_that_may_serve_it(tmp_path: Path) -> None:
-    gemma = shutil.copytree(MODEL, tmp_path / "gemma")
-    change_config(gemma, architectures=["GemmaForCausalLM"], model_type="gemma")
-    with pytest.raises(SourceError, match="`architectures`: got `GemmaForCausalLM`, allowed: `Llama") as raised:
-        stage_language_model(tales_spec({"model.source": f"hf:{gemma}"}), tmp_path)
+@pytest.mark.parametrize(
+    ("changes", "biases", "message"),
+    [
+        (
+            {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"},
+            [],
+            "`architectures`: got `GemmaForCausalLM`, allowed: `Llama",
+        ),
+        ({"mlp_bias": True}, [], "`mlp_bias`: got `true`, allowed: `false`"),
+        ({"attention_bias": True}, ["o_proj"], "`attention_bias`: the attention's output has a bias"),
+    ],
+)
+def test_a_model_of_another_kind_is_refused_with_the_engine_that_may_serve_it(
+    changes: dict[str, object], biases: list[str], message: str, tmp_path: Path
+) -> None:
+    other = shutil.copytree(MODEL, tmp_path / "other")
+    change_config(other, **changes)
+    names = [f"model.layers.0.self_attn.{name}.bias" for name in biases]
+    save_file(load_file(other / "model.safetensors") | dict.fromkeys(names, torch.ones(1)), other / "model.safetensors")
+    with pytest.raises(SourceError, match=message) as raised:
+        stage_language_model(tales_spec({"model.source": f"hf:{other}"}), tmp_path)
     assert raised.value.hint == "engine: vllm under `text`, with `compile: eager`"
 
 
@@ -75,7 +91,7 @@ def test_the_tales_are_packed_completely_and_agree_with_fp32(tmp_path: Path) -> 
     }
     assert draft.text is not None
     assert (draft.text.ends, draft.text.waiting, draft.batch_sizes) == ((0,), 16, ())
-    assert list(end_token_warnings(draft, tmp_path)) == []
+    assert list(folder_warnings(draft, tmp_path)) == []
     agreed = compare_text(draft, tmp_path, MODEL)
     assert agreed.count > 500
     assert agreed.agreement > 0.95
@@ -243,7 +259,18 @@ def test_end_tokens_that_look_like_a_mistake_get_a_warning(ends: object, doubt: 
     change_config(folder, eos_token_id=ends)
     (tmp_path / "staged").mkdir()
     draft = stage_language_model(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
-    assert "".join(end_token_warnings(draft, tmp_path / "staged")) == doubt
+    assert "".join(folder_warnings(draft, tmp_path / "staged")) == doubt
+
+
+def test_a_chat_template_that_refuses_every_user_gets_a_warning(tmp_path: Path) -> None:
+    folder = shutil.copytree(MODEL, tmp_path / "other")
+    (folder / "chat_template.jinja").write_text("{% for tool in tools %}{% endfor %}", encoding="utf-8")
+    (tmp_path / "staged").mkdir()
+    draft = stage_language_model(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
+    assert list(folder_warnings(draft, tmp_path / "staged")) == [
+        "the chat template refuses a conversation of one message, and such requests will get 400: 'NoneType' object "
+        "is not iterable"
+    ]
 
 
 @pytest.mark.parametrize("written", [None, " \n\n", b"\xff"])

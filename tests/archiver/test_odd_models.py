@@ -165,7 +165,11 @@ def test_an_output_whose_size_depends_on_the_values_is_refused(folder: Path) -> 
             "got an output of complex numbers, which `tensor` cannot answer\n\nhint: return `torch.view_as_real(…)`, "
             "or write a handler of your own",
         ),
-        ("Squeezed", "got an output () for 1 rows, allowed: tensors with one row per input row"),
+        (
+            "Squeezed",
+            "got an output () for 1 rows, allowed: tensors with one row per input row\n\n"
+            "hint: `squeeze(-1)` if it is `squeeze()`, which also removes the rows if there is only one",
+        ),
         (
             "Fours",
             "the model fails on inputs (1, 3) float32: RuntimeError: shape '[4, 3]' is invalid for input of size 3"

@@ -120,6 +120,14 @@ def test_the_operator_of_a_program_is_named() -> None:
         check_rows_apart("here", TensorGraph(program, torch.float32), [torch.rand(4, 4)], 4)
 
 
+def test_a_program_that_was_exported_in_training_mode_has_to_be_exported_again() -> None:
+    network = nn.Sequential(nn.Linear(4, 3), nn.Dropout()).train()
+    program = torch.export.export(network, (torch.rand(4, 4),)).module()
+    with pytest.raises(SourceError, match="by its operator `aten::bernoulli_`") as raised:
+        check_repeatable("here", TensorGraph(program, torch.float32), [torch.rand(4, 4)], 4)
+    assert raised.value.hint == "export it in evaluation mode: `torch.export.export(model.eval(), …)`"
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
 def test_a_model_that_computes_each_row_independently_passes(batch: int) -> None:
     network = graph(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout())

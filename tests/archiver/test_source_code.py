@@ -8,6 +8,7 @@ import pytest
 import torch
 from specs import make_spec
 
+from archiver import source_code
 from archiver.inspecting.inspect import inspect
 from archiver.package import package
 from archiver.source_code import local_modules
@@ -118,6 +119,30 @@ def test_a_folder_with_the_name_of_an_installed_package_is_not_taken_for_it(fold
     (folder / "parts").rename(folder / "torch")
     (folder / "torch/model.py").write_text("import torch.nn\n", encoding="utf-8")
     assert list(local_modules(folder / "torch/model.py")) == ["model.py"]
+
+
+def test_a_linked_file_finds_its_neighbours_beside_the_file_that_it_leads_to(folder: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "model.py").symlink_to(folder / "model.py")
+    assert callable(import_file(make_spec(EAGER, linked / "spec.yaml"), linked / "model.py", "f").halved)
+    assert list(local_modules(linked / "model.py")) == list(local_modules(folder / "model.py"))
+
+
+@pytest.mark.parametrize("field", ["model.source", "model.handler"])
+def test_code_that_the_python_of_an_image_cannot_read_is_refused(
+    field: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_code, "IMAGE_PYTHON", (3, 9))
+    late = "\ndef late(x):\n    match x:\n        case 1:\n            return x\n"
+    own = "from handlers import TensorHandler\nclass Own(TensorHandler):\n    pass\n"
+    (folder / "own.py").write_text(own + (late if field == "model.handler" else ""), encoding="utf-8")
+    with (folder / "parts/factor.py").open("a", encoding="utf-8") as file:
+        file.write(late if field == "model.source" else "")
+    said = message(folder, {"model.handler": "./own.py:Own"})
+    where = "parts/factor.py:6" if field == "model.source" else "own.py:8"
+    text = "Pattern matching is only supported in Python 3.10 and greater, allowed: Python 3.9, which images have"
+    assert said.startswith(f"DIR/spec.yaml: `{field}`: `DIR/{where}`: {text}")
 
 
 @pytest.mark.slow

@@ -80,6 +80,45 @@ def test_a_language_model_of_another_family_gets_vllm(here: Path, capsys: pytest
     )
 
 
+def test_a_language_model_that_also_sees_pictures_gets_vllm_with_the_context_of_its_texts(here: Path) -> None:
+    kind = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"}
+    copy_tales(here, **kind, text_config={"max_position_embeddings": 1024})
+    assert init("--source", "hf:model") == 0
+    spec = load_spec(here / "mine/spec.yaml")
+    assert (spec.text.engine, spec.text.context) == ("vllm", 1024)
+
+
+def test_a_model_that_writes_one_text_for_another_is_refused_with_the_task_that_works(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_tales(here, architectures=["T5ForConditionalGeneration"], model_type="t5", is_encoder_decoder=True)
+    assert init("--source", "hf:model") == 2
+    assert (
+        "`hf:../model` is a `T5ForConditionalGeneration`, which writes one text for another, and Marina serves none "
+        "such\n\nhint: --task embed, for the embeddings of its encoder"
+    ) in capsys.readouterr().err
+
+
+def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy_tales(here)
+    (here / "model/config.json").rename(here / "model/adapter_config.json")
+    assert init("--source", "hf:model") == 2
+    assert "`model` holds an adapter, such as of LoRA, allowed: a whole model\n\nhint: AutoPeftModel" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_an_embedding_of_a_model_for_another_task_is_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(ROOT / "config/examples/language/model", here / "model")
+    config = json.loads((here / "model/config.json").read_text()) | {"architectures": ["BertForQuestionAnswering"]}
+    (here / "model/config.json").write_text(json.dumps(config))
+    assert init("--source", "hf:model") == 0
+    assert "note: `task` is `embed`, because no task does what `BertForQuestionAnswering` was made for" in (
+        capsys.readouterr().out
+    )
+
+
 def test_the_context_of_a_language_model_is_no_longer_than_its_window(here: Path) -> None:
     copy_tales(here, architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=64)
     assert init("--source", "hf:model") == 0

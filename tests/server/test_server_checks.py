@@ -20,7 +20,7 @@ from config.render import Ports
 from server.java import checks
 from server.java.checks import Java, check_disk_space, check_package, check_ports, find_java
 from server.java.launch import plan_launch
-from server.system import machine
+from server.system import NO_GPU, machine
 
 
 def text_of(function: Callable[..., object], *args: Any) -> str:
@@ -123,6 +123,18 @@ def test_mar_for_another_machine_is_an_error(tmp_path: Path, monkeypatch: pytest
     assert text_of(check_package, spec, mar) == expected
     with pytest.raises(ArchiveError):
         check_package(spec, mar)
+
+
+def test_mar_for_a_gpu_that_is_not_here_does_not_ask_to_package_it_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, mar = make_tiny(tmp_path)
+    monkeypatch.setattr(checks, "package_mismatches", lambda _: [NO_GPU])
+    assert text_of(check_package, spec, mar) == (
+        f"{mar}: made for another machine: it needs a GPU, and this machine has none\n\n"
+        f"hint: serve it on a machine with a GPU; for this one: `device: cpu` under `serving`, then marina package "
+        f"{spec.file}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from handlers.generation.engines.shape import CONFIG, Shape, UnknownModel, quote_all, read_shape, rope_kind
+from handlers.generation.engines.shape import CONFIG, OtherFamily, Shape, UnknownModel, quote_all, read_shape, rope_kind
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -135,7 +135,7 @@ class Weights:
     def _check_layer(self, prefix: str, hidden: int) -> None:
         shape, attention = self.shape, f"{prefix}self_attn."
         if f"{attention}o_proj.bias" in self._files:
-            raise UnknownModel("`attention_bias`: the attention's output has a bias, which Marina does not compute")
+            raise OtherFamily("`attention_bias`: the attention's output has a bias, which Marina does not compute")
         inner = shape.inner or self._size(f"{prefix}mlp.gate_proj.weight")[0]
         rows = {"q": shape.heads * shape.head_size, "k": shape.kv_heads * shape.head_size}
         rows["v"] = rows["k"]

@@ -162,6 +162,8 @@ def _check_kind(config: Mapping[str, Any]) -> str:
         raise UnknownModel(f"`model_type`: got `{family}`, but `architectures` is `{names[0]}`")
     if "auto_map" in config:
         raise UnknownModel("`auto_map`: the model comes with its own code, which is not run")
+    if config.get("mlp_bias") is True:
+        raise OtherFamily("`mlp_bias`: got `true`, allowed: `false`")
     if config.get("quantization_config"):
         raise OtherFamily("`quantization_config`: allowed: weights that are not quantised")
     windows = config.get("layer_types", [])

@@ -28,6 +28,10 @@ def attends(self: Any, input_ids: Any, attention_mask: Any = None) -> Any:
     return self.layer(states, src_key_padding_mask=attention_mask == 0)[:, 0]
 
 
+def all_optional(self: Any, input_ids: Any = None, attention_mask: Any = None, scale: Any = None) -> Any:
+    return attends(self, input_ids, attention_mask) * (1 if scale is None else scale)
+
+
 def halves(self: Any, x: Any) -> Any:
     return self.a(x[:, :3]) + self.b(x[:, 3:])
 
@@ -85,6 +89,11 @@ FOUND: list[Any] = [
         Net(attends, words=nn.Embedding(50, 8), places=position(64), layer=LAYER),
         {"input_ids": ids({"max": 64}, 49), "attention_mask": {"mask_of": "input_ids", "dtype": "bool"}},
         id="a transformer of 64 places",
+    ),
+    pytest.param(
+        Net(all_optional, words=nn.Embedding(50, 8), places=position(64), layer=LAYER),
+        {"input_ids": ids({"max": 64}, 49), "attention_mask": {"mask_of": "input_ids", "dtype": "bool"}},
+        id="arguments that are all optional",
     ),
     pytest.param(
         Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1)),

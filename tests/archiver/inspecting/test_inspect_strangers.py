@@ -7,6 +7,7 @@ import torch
 from model_archiver import ModelArchiver
 from model_archiver.model_archiver_config import ModelArchiverConfig
 
+from archiver import staging
 from archiver.inspecting.inspect import inspect
 
 _BASE = "class ImageClassifier({0}):\n    def __init__(self):\n        super(ImageClassifier, self).__init__({1})\n"
@@ -69,6 +70,13 @@ def archived(folder: Path, source: str, state: dict[str, object], *, form: str =
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_torchserve_is_sound(example: str, tmp_path: Path) -> None:
     report = inspect(archived(tmp_path, EXAMPLES[example], dict(torch.nn.Linear(8, 8).state_dict())))
+    assert report.sound, report.as_text()
+
+
+@pytest.mark.parametrize(("module", "name"), [*staging.BUILT_IN.values(), staging.ENCODER])
+def test_the_entry_of_every_built_in_handler_is_sound(module: str, name: str, tmp_path: Path) -> None:
+    entry = staging._ENTRY_TEXT.format(module=module, name=name)
+    report = inspect(archived(tmp_path, EXAMPLES["mnist"], dict(torch.nn.Linear(8, 8).state_dict()), handler=entry))
     assert report.sound, report.as_text()
 
 
