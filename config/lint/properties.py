@@ -20,7 +20,7 @@ from config.lint.torchserve_keys import (
     PROPERTIES,
     environment_names,
 )
-from config.lint.torchserve_traps import ABSENT, TRAPS
+from config.lint.torchserve_traps import TRAPS
 from config.lint.values import check_value
 
 _BOM = "\u00ef\u00bb\u00bf"  # a UTF-8 byte order mark, as Latin-1 reads it
@@ -58,7 +58,7 @@ def lint_properties(data: bytes, name: str) -> list[Finding]:
             mistake.at(name, file.entries[mistake.key].line)
             for mistake in check_addresses({key: entry.value.strip() for key, entry in file.entries.items()})
         ),
-        *_check_absent(file),
+        *(finding for key in PROPERTIES if key not in file.entries for finding in _check_traps(file, key)),
     ]
 
 
@@ -114,7 +114,7 @@ def _check_entry(file: _File, entry: Property) -> Iterator[Finding]:
     mistakes = check_models_json(entry.value) if key.kind == "json" else check_value(key, entry)
     # Of `$$NAME$$`, TorchServe reads the value of the environment variable.
     findings = [] if _REPLACED.search(entry.value) else [mistake.at(file.name, entry.line) for mistake in mistakes]
-    yield from findings or _check_traps(file, entry)
+    yield from findings or _check_traps(file, entry.key)
 
 
 def _check_characters(file: _File, entry: Property) -> Iterator[Finding]:
@@ -166,18 +166,10 @@ def _unknown(file: _File, entry: Property) -> Finding:
     return file.finding(entry, level, "unknown-key", _IGNORED, "delete the line")
 
 
-def _check_traps(file: _File, entry: Property) -> Iterator[Finding]:
+def _check_traps(file: _File, key: str) -> Iterator[Finding]:
+    entry = file.entries.get(key)
     for trap in TRAPS:
-        if (
-            trap.key == entry.key
-            and file.matches(entry.key, trap.when)
-            and not file.matches(trap.unless_key, trap.unless)
-        ):
-            hint = trap.hint.replace("{value}", entry.value)
-            yield file.finding(entry, trap.level, trap.rule, trap.text, hint)
-
-
-def _check_absent(file: _File) -> Iterator[Finding]:
-    for absent in ABSENT:
-        if absent.key not in file.entries and not file.matches(absent.unless_key, absent.unless):
-            yield Finding(file.name, 1, absent.key, "warning", absent.rule, absent.text, absent.hint)
+        is_caught = entry is None if trap.when is None else file.matches(key, trap.when)
+        if trap.key == key and is_caught and not file.matches(trap.unless_key, trap.unless):
+            hint = trap.hint.replace("{value}", entry.value if entry else "")
+            yield Finding(file.name, entry.line if entry else 1, key, trap.level, trap.rule, trap.text, hint)

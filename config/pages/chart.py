@@ -7,7 +7,7 @@ phone's screen, and scales up; its legend is HTML below the title, so that no te
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _NICE = (1, 2, 5)
@@ -139,20 +139,13 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class LegendEntry:
-    """One line of a legend: a colour's CSS class, to which `dash` or `block` may be added, and its meaning."""
-
-    css: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Drawing:
-    """A chart with its legend and a sentence about it."""
+    """A chart with a sentence about it, and its legend: what each colour means, with the colour's CSS class, to which
+    `dash` or `block` may be added."""
 
     chart: Chart
     note: str
-    legend: Sequence[LegendEntry]
+    legend: Mapping[str, str]
 
 
 def linear_axis(low: float, high: float, text: Callable[[float], str] = lambda value: f"{value:,g}") -> Axis:

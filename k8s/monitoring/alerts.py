@@ -27,10 +27,10 @@ class Alert:
     """One alert. It fires once `expr` has had results for the duration `for_`."""
 
     name: str
-    severity: str
     expr: str
     summary: str
     for_: str = ""
+    severity: str = "ticket"
 
     def rule(self, spec: Spec) -> dict[str, Any]:
         """The rule in Prometheus's format."""
@@ -68,26 +68,23 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     )
     start_min = _start_min(spec)
     return [
-        Alert("NoData", "page", f"absent({ready})", "Prometheus reads no metrics from any of its pods", for_="3m"),
-        Alert("NoPodReady", "page", f"sum by (namespace) ({ready}) == 0", "none of its pods is ready", for_="3m"),
-        Alert("PodNotReady", "ticket", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
+        Alert("NoData", f"absent({ready})", "Prometheus reads no metrics from any of its pods", "3m", "page"),
+        Alert("NoPodReady", f"sum by (namespace) ({ready}) == 0", "none of its pods is ready", "3m", "page"),
+        Alert("PodNotReady", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
         Alert(
             "ReplicasMissing",
-            "ticket",
             f"{available} < {wanted}",
             "{{ $value }} pods are available, fewer than the Deployment wants",
             for_=f"{start_min}m",
         ),
         Alert(
             "PodsUnseen",
-            "ticket",
             f"count by (namespace) ({ready}) < {available}",
             "Prometheus reads metrics from {{ $value }} pods, fewer than are available",
             for_="10m",
         ),
         Alert(
             "PackagesMixed",
-            "ticket",
             f"count by (namespace) (count by (namespace, sha256) ({packages})) > 1",
             "pods serve {{ $value }} different packages",
             for_="1h",
@@ -109,13 +106,11 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     alerts = [
         Alert(
             "ContainerRestarts",
-            "ticket",
             f"round(increase({containers}[1h])) >= {RESTARTS}",
             "a container of " + _pod("restarted {{ $value }} times in an hour"),
         ),
         Alert(
             "WorkerRestarts",
-            "ticket",
             f"round({restarts} - {renewals}) >= {RESTARTS}",
             _pod("lost {{ $value }} workers in an hour"),
         ),
@@ -123,7 +118,7 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     if spec.model.on_mismatch == "jit" and spec.model.compile == "aot":
         recompiled = queries.of("inference_artifact_info", 'compile="aot"', 'artifact!="aot"')
         text = _pod("compiled the model again, because the packaged artifact does not fit its node")
-        alerts.append(Alert("Recompiled", "ticket", f"max by (namespace, pod) ({recompiled}) == 1", text))
+        alerts.append(Alert("Recompiled", f"max by (namespace, pod) ({recompiled}) == 1", text))
     return alerts
 
 
@@ -134,30 +129,21 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     # New pods only help once they were requested, got a node, have started, and clients have found them.
     scaled_min = 2 * _start_min(spec)
     return [
-        Alert(
-            "RequestsShed",
-            "ticket",
-            f"{shed} > {SHED_SHARE}",
-            f"{_PERCENT} of requests are refused with 503",
-            for_="5m",
-        ),
+        Alert("RequestsShed", f"{shed} > {SHED_SHARE}", f"{_PERCENT} of requests are refused with 503", for_="5m"),
         Alert(
             "CpuHigh",
-            "ticket",
             f"{queries.cpu_share()} > {cpu:g}",
             _pod(f"uses {_PERCENT} of its cpu request"),
             for_=f"{scaled_min}m",
         ),
         Alert(
             "MemoryNearLimit",
-            "ticket",
             f"{queries.memory_share()} > {MEMORY_SHARE}",
             _pod(f"uses {_PERCENT} of its memory limit"),
             for_="10m",
         ),
         Alert(
             "DiskNearlyFull",
-            "ticket",
             f"{queries.of('marina_disk_free_bytes')} < {LOW_TMP_BYTES}",
             _pod("has {{ $value | humanize }}B left for temporary files"),
             for_="5m",
@@ -176,11 +162,10 @@ def _gpu_alerts(queries: Queries) -> list[Alert]:
     return [
         Alert(
             "GpuMemoryGrows",
-            "ticket",
             f"{now} / {before} > {GPU_GROWTH} and {grown_up}",
             _pod("reserves more GPU memory than three hours ago"),
         ),
-        Alert("GpuMemoryNearlyFull", "ticket", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
+        Alert("GpuMemoryNearlyFull", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
     ]
 
 
@@ -196,8 +181,8 @@ def _autoscaler_alerts(queries: Queries) -> list[Alert]:
     at_max = f"{wanted} >= {most} and {most} > {least}"
     text = "the autoscaler wants {{ $value }} pods, its maximum"
     return [
-        Alert("AutoscalerBlind", "ticket", f"{idle} == 1", _BLIND, for_="10m"),
-        Alert("AutoscalerAtMax", "ticket", at_max, text, for_="15m"),
+        Alert("AutoscalerBlind", f"{idle} == 1", _BLIND, for_="10m"),
+        Alert("AutoscalerAtMax", at_max, text, for_="15m"),
     ]
 
 

@@ -47,6 +47,7 @@ def _series(
     return [Series(name, kind, source, frozenset(labels.split()), late, only_on) for name in names.split()]
 
 
+_KUBE: Source = "kube-state-metrics"
 _POD = "namespace pod uid container"
 _HPA = "namespace horizontalpodautoscaler"
 _CADVISOR = "namespace pod container id image name node cpu"
@@ -82,36 +83,18 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "counter", "marina_worker_recycles_total marina_log_lines_dropped_total", "model"),
         *_series("page", "gauge", "marina_worker_resident_memory_bytes", "model worker"),
         *_series("page", "gauge", "marina_resident_memory_bytes", "process"),
-        *_series("kube-state-metrics", "counter", "kube_pod_container_status_restarts_total", _POD),
-        *_series(
-            "kube-state-metrics",
-            "gauge",
-            "kube_pod_container_resource_requests kube_pod_container_resource_limits",
-            f"{_POD} node resource unit",
-        ),
-        *_series(
-            "kube-state-metrics",
-            "gauge",
-            "kube_deployment_spec_replicas kube_deployment_status_replicas_available",
-            "namespace deployment",
-        ),
-        *_series(
-            "kube-state-metrics",
-            "gauge",
-            "kube_horizontalpodautoscaler_spec_max_replicas kube_horizontalpodautoscaler_spec_min_replicas"
-            " kube_horizontalpodautoscaler_status_desired_replicas",
-            _HPA,
-        ),
-        *_series(
-            "kube-state-metrics", "gauge", "kube_horizontalpodautoscaler_status_condition", f"{_HPA} condition status"
-        ),
+        *_series(_KUBE, "counter", "kube_pod_container_status_restarts_total", _POD),
+        *_series(_KUBE, "gauge", "kube_pod_container_resource_requests", f"{_POD} node resource unit"),
+        *_series(_KUBE, "gauge", "kube_pod_container_resource_limits", f"{_POD} node resource unit"),
+        *_series(_KUBE, "gauge", "kube_deployment_spec_replicas", "namespace deployment"),
+        *_series(_KUBE, "gauge", "kube_deployment_status_replicas_available", "namespace deployment"),
+        *_series(_KUBE, "gauge", "kube_horizontalpodautoscaler_spec_max_replicas", _HPA),
+        *_series(_KUBE, "gauge", "kube_horizontalpodautoscaler_spec_min_replicas", _HPA),
+        *_series(_KUBE, "gauge", "kube_horizontalpodautoscaler_status_desired_replicas", _HPA),
+        *_series(_KUBE, "gauge", "kube_horizontalpodautoscaler_status_condition", f"{_HPA} condition status"),
         *_series("cadvisor", "counter", "container_cpu_usage_seconds_total", _CADVISOR),
-        *_series(
-            "cadvisor",
-            "counter",
-            "container_cpu_cfs_periods_total container_cpu_cfs_throttled_periods_total",
-            _CADVISOR,
-        ),
+        *_series("cadvisor", "counter", "container_cpu_cfs_periods_total", _CADVISOR),
+        *_series("cadvisor", "counter", "container_cpu_cfs_throttled_periods_total", _CADVISOR),
         *_series("cadvisor", "gauge", "container_memory_working_set_bytes", _CADVISOR),
         # Prometheus's own series about its alerts.
         *_series("rule", "gauge", "ALERTS", "alertname alertstate severity model namespace"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from config.spec import Spec
 from k8s.monitoring.expressions import ANSWERED, FAILED, GOOD, SHED, Queries, dashboard_queries, objective_s
-from k8s.monitoring.panels import DATASOURCE, Panel, Query, place_panels
+from k8s.monitoring.panels import DATASOURCE, Panel, place_panels
 from k8s.monitoring.pod_panels import package_panels, pod_panels
 from k8s.monitoring.rules import FAST, budgets
 from k8s.monitoring.saved_work_panels import saved_work_panels
@@ -71,19 +71,19 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
     errors = _error_limit(spec)
     p99, failed = queries.recorded("inference_duration_seconds:p99_rate5m"), "inference_failed:ratio_rate5m"
     ready = f"sum by (namespace) ({queries.of('marina_ready')})"
-    burns = tuple(
-        Query(f"{queries.recorded(f'{budget.part}:ratio_rate{window}')} / {budget.share:g}", f"{budget.name} {window}")
+    burns = {
+        f"{budget.name} {window}": f"{queries.recorded(f'{budget.part}:ratio_rate{window}')} / {budget.share:g}"
         for budget in budgets(spec)
         for window in ("1h", "6h")
         if budget.share
-    )
+    }
     stat: dict[str, Any] = {"kind": "stat", "width": 4, "height": 6}
     panels = [
         Panel(
             "p99",
             "99 of 100 good answers in the last five minutes were faster.",
             "s",
-            (Query(p99, "p99"),),
+            {"p99": p99},
             limits=p99_s,
             **stat,
         ),
@@ -91,22 +91,18 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
             "Failed",
             "Share of answers with a code of 500 or more, including shed requests. Codes from 400 to 499 do not count.",
             "percentunit",
-            (Query(queries.recorded(failed), "failed"),),
+            {"failed": queries.recorded(failed)},
             limits=errors,
             **stat,
         ),
         Panel(
-            "Requests",
-            "Requests that arrive, including shed ones.",
-            "reqps",
-            (Query(queries.arrivals(), "arrive"),),
-            **stat,
+            "Requests", "Requests that arrive, including shed ones.", "reqps", {"arrive": queries.arrivals()}, **stat
         ),
         Panel(
             "Ready",
             "Pods that are ready to serve requests.",
             "none",
-            (Query(ready, "pods"),),
+            {"pods": ready},
             limits=(1.0,),
             low_is_bad=True,
             **stat,
@@ -115,7 +111,7 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
     if spec.cost:
         text = f"The cost of 10,000 good answers, {spec.cost.currency}. Every pod costs, even if it gets few requests."
         budget = (spec.cost.budget_per_10k,) if spec.cost.budget_per_10k else ()
-        line = (Query(queries.recorded("inference_cost_per_10k:rate5m"), "cost"),)
+        line = {"cost": queries.recorded("inference_cost_per_10k:rate5m")}
         panels.append(Panel("Cost of 10,000", text, "none", line, limits=budget, **stat))
     if burns:
         fastest = FAST[0][2]
@@ -127,13 +123,13 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
 def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
     limit = objective_s(spec)
     share = _error_limit(spec)
-    latencies = tuple(Query(queries.latency(part), f"p{part * 100:g}") for part in (0.5, 0.9, 0.99))
+    latencies = {f"p{part * 100:g}": queries.latency(part) for part in (0.5, 0.9, 0.99)}
     panels = [
         Panel(
             "Requests by code",
             "Arrivals, and answers by status code, without codes from 400 to 499. 503 is a shed request.",
             "reqps",
-            (Query(queries.arrivals(), "arrive"), Query(queries.answers(ANSWERED, "code"), "{{code}}")),
+            {"arrive": queries.arrivals(), "{{code}}": queries.answers(ANSWERED, "code")},
         ),
         Panel(
             "Latency",
@@ -146,33 +142,33 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
             "Failed and shed",
             "Shares of all answers except those with codes from 400 to 499, which are the client's fault.",
             "percentunit",
-            tuple(
-                Query(f"({queries.answers_or_zero(matcher)}) / {queries.answers(ANSWERED)}", name)
+            {
+                name: f"({queries.answers_or_zero(matcher)}) / {queries.answers(ANSWERED)}"
                 for matcher, name in ((FAILED, "failed"), (SHED, "shed"))
-            ),
+            },
             limits=share,
         ),
         Panel(
             "Errors by kind",
             "Errors of the handler by name, and answers of 400 and more by code.",
             "reqps",
-            (
-                Query(queries.rate(queries.of("inference_errors_total"), "kind"), "{{kind}}"),
-                Query(queries.answers('code=~"[45].."', "code"), "code {{code}}"),
-            ),
+            {
+                "{{kind}}": queries.rate(queries.of("inference_errors_total"), "kind"),
+                "code {{code}}": queries.answers('code=~"[45].."', "code"),
+            },
         ),
         Panel(
             "Latency distribution",
             "How long good answers took, by the buckets of the histogram.",
             "s",
-            (Query(queries.rate(queries.of(f"{_DURATION}_bucket", GOOD), "le"), "{{le}}", result_format="heatmap"),),
+            {"{{le}}": queries.rate(queries.of(f"{_DURATION}_bucket", GOOD), "le")},
             kind="heatmap",
         ),
     ]
     if limit:
         within = f"{queries.within(limit)} / {queries.answers(GOOD)}"
         text = "Share of good answers within the objective, which asks for 99 %."
-        line = (Query(within, "within"),)
+        line = {"within": within}
         panels.append(
             Panel("Within the objective", text, "percentunit", line, limits=(0.99,), low_is_bad=True, maximum=1)
         )
@@ -188,53 +184,45 @@ def _stages(queries: Queries) -> list[Panel]:
             "Stages of a batch",
             "Time that a batch spends in decoding, the model and encoding: mean and p99.",
             "s",
-            (Query(queries.mean(stage, "stage"), "{{stage}} mean"), Query(p99, "{{stage}} p99")),
+            {"{{stage}} mean": queries.mean(stage, "stage"), "{{stage}} p99": p99},
         ),
-        Panel(
-            "Queue time",
-            "Mean time that a request waits for a worker.",
-            "s",
-            (Query(queries.queue_time(), "wait"),),
-        ),
+        Panel("Queue time", "Mean time that a request waits for a worker.", "s", {"wait": queries.queue_time()}),
         Panel(
             "Queued and in flight",
             "Requests that wait for a worker, and requests that wait for their answer, over all pods.",
             "none",
-            tuple(
-                Query(f"sum by (namespace) ({queries.of(f'marina_{name}')})", name.replace("_", " "))
+            {
+                name.replace("_", " "): f"sum by (namespace) ({queries.of(f'marina_{name}')})"
                 for name in ("queued", "in_flight")
-            ),
+            },
         ),
         Panel(
             "Connections",
             "Open connections to each pod's inference port, and connections refused per second because it was full.",
             "none",
-            (
-                Query(f"sum by (pod) ({queries.of('marina_connections')})", "{{pod}}"),
-                Query(queries.rate(queries.of("marina_connections_refused_total"), "pod"), "{{pod}} refused/s"),
-            ),
+            {
+                "{{pod}}": f"sum by (pod) ({queries.of('marina_connections')})",
+                "{{pod}} refused/s": queries.rate(queries.of("marina_connections_refused_total"), "pod"),
+            },
         ),
         Panel(
             "Batch size",
             "Requests in a batch. 1 under load means that batches do not form.",
             "none",
-            (
-                Query(queries.mean(batch), "mean"),
-                Query(queries.quantile(0.99, queries.of(f"{batch}_bucket")), "p99"),
-            ),
+            {"mean": queries.mean(batch), "p99": queries.quantile(0.99, queries.of(f"{batch}_bucket"))},
         ),
         Panel(
             "Padding",
             "Share of computed rows that were padding, because no compiled batch size fitted.",
             "percentunit",
-            (Query(f"{padding} / ({rows} + {padding})", "padding"),),
+            {"padding": f"{padding} / ({rows} + {padding})"},
             maximum=1,
         ),
         Panel(
             "Log lines dropped",
             "Log lines dropped because they were not read in time. The metrics still count every request.",
             "cps",
-            (Query(queries.rate(queries.of("marina_log_lines_dropped_total"), "pod"), "{{pod}}"),),
+            {"{{pod}}": queries.rate(queries.of("marina_log_lines_dropped_total"), "pod")},
         ),
     ]
 

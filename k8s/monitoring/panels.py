@@ -13,24 +13,15 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Query:
-    """One query of a panel and the legend of its series. With `instant` it returns only the current value."""
-
-    expr: str
-    legend: str
-    result_format: str = "time_series"
-    instant: bool = False
-
-
-@dataclass(frozen=True)
 class Panel:
-    """One panel. `limits` are the values at which it turns yellow or red; a chart shows them as lines. `low_is_bad`
-    means that values below a limit are the bad ones. `maximum` is the top of the axis."""
+    """One panel, with the queries of its series by their legends. `limits` are the values at which it turns yellow or
+    red; a chart shows them as lines. `low_is_bad` means that values below a limit are the bad ones. `maximum` is the
+    top of the axis. A table shows only the current values."""
 
     title: str
     description: str
     unit: str
-    queries: tuple[Query, ...]
+    queries: dict[str, str]
     kind: str = "timeseries"
     width: int = 8
     height: int = 8
@@ -47,21 +38,21 @@ class Panel:
             "description": self.description,
             "datasource": DATASOURCE,
             "gridPos": place,
-            "targets": [self._target(number, query) for number, query in enumerate(self.queries)],
+            "targets": [self._target(number, *query) for number, query in enumerate(self.queries.items())],
             "fieldConfig": {"defaults": self._defaults(), "overrides": []},
             "options": _OPTIONS[self.kind],
             **({"transformations": _TABLE} if self.kind == "table" else {}),
         }
 
-    def _target(self, number: int, query: Query) -> Json:
+    def _target(self, number: int, legend: str, expr: str) -> Json:
         return {
             "refId": chr(ord("A") + number),
             "datasource": DATASOURCE,
-            "expr": query.expr,
-            "legendFormat": query.legend,
-            "format": query.result_format,
-            "instant": query.instant,
-            "range": not query.instant,
+            "expr": expr,
+            "legendFormat": legend,
+            "format": self.kind if self.kind in ("heatmap", "table") else "time_series",
+            "instant": self.kind == "table",
+            "range": self.kind != "table",
         }
 
     def _defaults(self) -> Json:

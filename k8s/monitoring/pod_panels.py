@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
-from k8s.monitoring.panels import Panel, Query
-
-_INSTANT_TABLE: dict[str, Any] = {"result_format": "table", "instant": True}
+from k8s.monitoring.panels import Panel
 
 
 def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel]:
@@ -20,7 +16,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "Requests per pod",
             f"{arrivals}; the line is the autoscaler's target." if target else f"{arrivals}.",
             "reqps",
-            (Query(queries.arrivals("pod"), "{{pod}}"),),
+            {"{{pod}}": queries.arrivals("pod")},
             limits=(target,) if target else (),
         ),
         Panel(
@@ -33,19 +29,13 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "Workers",
             "Workers that should run, and workers that are ready.",
             "none",
-            tuple(
-                Query(f"sum by (namespace) ({queries.of(f'marina_workers_{name}')})", name)
-                for name in ("declared", "ready")
-            ),
+            {name: f"sum by (namespace) ({queries.of(f'marina_workers_{name}')})" for name in ("declared", "ready")},
         ),
         Panel(
             "CPU",
             "Cores in use as a share of the cpu request, and the share of time in which the cpu limit throttled a pod.",
             "percentunit",
-            (
-                Query(queries.cpu_share(), "{{pod}} used"),
-                Query(queries.throttled_share(), "{{pod}} throttled"),
-            ),
+            {"{{pod}} used": queries.cpu_share(), "{{pod}} throttled": queries.throttled_share()},
             limits=(spec.scaling.cpu_percent / 100,) if spec.scaling.cpu_percent else (),
         ),
         Panel("Memory", "Memory of the server's container, and its limit.", "bytes", _memory(queries)),
@@ -65,7 +55,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "Start",
             "Time from a pod's start until it was first ready.",
             "s",
-            (Query(queries.of("marina_start_duration_seconds"), "{{pod}}"),),
+            {"{{pod}}": queries.of("marina_start_duration_seconds")},
         ),
     ]
     if spec.worker_device == "cuda":
@@ -73,55 +63,49 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
     return pods + (_gpus(queries) if spec.serving.device == "cuda" else [])
 
 
-def _replicas(queries: Queries) -> tuple[Query, ...]:
+def _replicas(queries: Queries) -> dict[str, str]:
     names = {"spec_replicas": "wanted", "status_replicas_available": "available"}
     limits = {"status_desired": "autoscaler wants", "spec_min": "minimum", "spec_max": "maximum"}
-    return (
-        *(Query(queries.of_deployment(f"kube_deployment_{name}"), text) for name, text in names.items()),
-        *(
-            Query(queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas"), text)
+    return {
+        **{text: queries.of_deployment(f"kube_deployment_{name}") for name, text in names.items()},
+        **{
+            text: queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas")
             for name, text in limits.items()
-        ),
-    )
+        },
+    }
 
 
-def _restarts(queries: Queries) -> tuple[Query, ...]:
+def _restarts(queries: Queries) -> dict[str, str]:
     workers = {name: queries.of(f"marina_worker_{name}_total") for name in ("restarts", "recycles")}
     containers = queries.of_pods("kube_pod_container_status_restarts_total")
-    return (
-        *(Query(f"sum by (pod) (increase({series}[10m]))", f"{{{{pod}}}} {name}") for name, series in workers.items()),
-        Query(f"sum by (pod) (increase({containers}[10m]))", "{{pod}} containers"),
-    )
+    return {
+        **{f"{{{{pod}}}} {name}": f"sum by (pod) (increase({series}[10m]))" for name, series in workers.items()},
+        "{{pod}} containers": f"sum by (pod) (increase({containers}[10m]))",
+    }
 
 
-def _memory(queries: Queries) -> tuple[Query, ...]:
+def _memory(queries: Queries) -> dict[str, str]:
     limit = queries.of_server("kube_pod_container_resource_limits", 'resource="memory"')
     used = queries.of_server("container_memory_working_set_bytes")
-    return Query(f"sum by (pod) ({used})", "{{pod}}"), Query(f"max by (namespace) ({limit})", "limit")
+    return {"{{pod}}": f"sum by (pod) ({used})", "limit": f"max by (namespace) ({limit})"}
 
 
-def _processes(queries: Queries) -> tuple[Query, ...]:
+def _processes(queries: Queries) -> dict[str, str]:
     workers = queries.of("marina_worker_resident_memory_bytes")
     others = queries.of_pods("marina_resident_memory_bytes")
-    return Query(workers, "{{pod}} worker {{worker}}"), Query(others, "{{pod}} {{process}}")
+    return {"{{pod}} worker {{worker}}": workers, "{{pod}} {{process}}": others}
 
 
 def _reserved(queries: Queries) -> Panel:
-    reserved = (Query(f"sum by (pod) ({queries.of('inference_worker_cuda_bytes')})", "{{pod}}"),)
+    reserved = {"{{pod}}": f"sum by (pod) ({queries.of('inference_worker_cuda_bytes')})"}
     return Panel("GPU memory reserved", "GPU memory that torch has reserved in the workers.", "bytes", reserved)
 
 
 def _gpus(queries: Queries) -> list[Panel]:
-    full = (Query(queries.gpu_memory_share(), "{{pod}}"),)
-    busy = (Query(queries.gpu_use(), "{{pod}}"),)
+    full, busy = {"{{pod}}": queries.gpu_memory_share()}, {"{{pod}}": queries.gpu_use()}
+    text = "Share of the device's memory in use, by any process (DCGM)."
     return [
-        Panel(
-            "GPU memory in use",
-            "Share of the device's memory in use, by any process (DCGM).",
-            "percentunit",
-            full,
-            maximum=1,
-        ),
+        Panel("GPU memory in use", text, "percentunit", full, maximum=1),
         Panel("GPU utilisation", "Share of time in which the GPU was busy (DCGM).", "percent", busy),
     ]
 
@@ -133,13 +117,6 @@ def package_panels(queries: Queries) -> list[Panel]:
     packages = f"count by (model, version, sha256) ({queries.of('marina_package_info')})"
     text = "What the workers loaded. If `artifact` differs from `compile`, the model was compiled again on the node."
     return [
-        Panel("Artifacts", text, "none", (Query(artifacts, "", **_INSTANT_TABLE),), kind="table", width=12),
-        Panel(
-            "Packages",
-            "The packages that pods serve.",
-            "none",
-            (Query(packages, "", **_INSTANT_TABLE),),
-            kind="table",
-            width=12,
-        ),
+        Panel("Artifacts", text, "none", {"": artifacts}, kind="table", width=12),
+        Panel("Packages", "The packages that pods serve.", "none", {"": packages}, kind="table", width=12),
     ]

@@ -151,9 +151,9 @@ def _burn_alerts(queries: Queries, budget: Budget) -> Iterable[Alert]:
         if arms:
             yield Alert(
                 f"{budget.name}Budget{speed}Burn",
-                severity,
                 " or ".join(arms),
                 summary=f"{{{{ $value | humanizePercentage }}}} of {text} (allowed: {limit})",
+                severity=severity,
             )
 
 
@@ -167,17 +167,16 @@ def _outage_alert(queries: Queries, name: str, part: str, most: float) -> Alert:
     share, rate = queries.recorded(f"{part}:ratio_rate5m"), queries.recorded(f"{part}:rate5m")
     return Alert(
         name,
-        "page",
         f"{share} > {most:g} and 300 * {rate} >= {LEAST_BAD}",
         for_="1m",
         summary=f"{{{{ $value | humanizePercentage }}}} of {_PROBLEMS[part]}",
+        severity="page",
     )
 
 
 def _p99_alert(queries: Queries, limit: str) -> Alert:
     return Alert(
         "P99OverObjective",
-        "ticket",
         f"{queries.recorded('inference_duration_seconds:p99_rate5m')} > {limit}",
         for_="15m",
         summary=f"p99 is {{{{ $value | humanizeDuration }}}}, the objective is {float(limit) * 1000:g} ms",

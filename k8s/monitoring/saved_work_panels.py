@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
-from k8s.monitoring.panels import Panel, Query
+from k8s.monitoring.panels import Panel
 
 CACHE, FAILURES, ROUTED = "inference_cache_requests_total", "inference_cache_failures_total", "inference_routed_total"
 CONVERSATIONS = "inference_conversations_total"
@@ -30,4 +30,4 @@ def saved_work_panels(spec: Spec, queries: Queries) -> list[Panel]:
 
 
 def _by(queries: Queries, label: str, title: str, text: str, series: str) -> Panel:
-    return Panel(title, text, "reqps", (Query(queries.rate(queries.of(series), label), f"{{{{{label}}}}}"),))
+    return Panel(title, text, "reqps", {f"{{{{{label}}}}}": queries.rate(queries.of(series), label)})

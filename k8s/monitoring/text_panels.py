@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from config.spec import Spec
 from k8s.monitoring.expressions import FIRST, GAP, RUNNING, WAITING, Queries
-from k8s.monitoring.panels import Panel, Query
+from k8s.monitoring.panels import Panel
 
 
 def text_panels(spec: Spec, queries: Queries) -> list[Panel]:
@@ -20,26 +20,24 @@ def text_panels(spec: Spec, queries: Queries) -> list[Panel]:
             "Answers being written",
             "Answers that have a slot, and requests that wait for one.",
             "none",
-            (Query(queries.sequences(RUNNING), "running"), Query(queries.sequences(WAITING), "waiting")),
+            {"running": queries.sequences(RUNNING), "waiting": queries.sequences(WAITING)},
         ),
         Panel(
             "Tokens",
             "Prompt tokens read and answer tokens written, per second.",
             "none",
-            (Query(queries.rate(queries.of("inference_tokens_total"), "kind"), "{{kind}}"),),
+            {"{{kind}}": queries.rate(queries.of("inference_tokens_total"), "kind")},
         ),
         Panel(
             "Ends",
             "Why answers ended. `cancelled` means that the client left.",
             "reqps",
-            (Query(queries.rate(queries.of("inference_sequences_ended_total"), "reason"), "{{reason}}"),),
+            {"{{reason}}": queries.rate(queries.of("inference_sequences_ended_total"), "reason")},
         ),
-        Panel("Cache", "Share of the token cache in use.", "percentunit", (Query(used, "{{pod}}"),)),
+        Panel("Cache", "Share of the token cache in use.", "percentunit", {"{{pod}}": used}),
     ]
 
 
 def _latency(title: str, text: str, histogram: str, limit_ms: float | None, queries: Queries) -> Panel:
-    lines = tuple(
-        Query(queries.quantile(share, queries.of(f"{histogram}_bucket")), f"p{share * 100:g}") for share in (0.5, 0.99)
-    )
+    lines = {f"p{share * 100:g}": queries.quantile(share, queries.of(f"{histogram}_bucket")) for share in (0.5, 0.99)}
     return Panel(title, text, "s", lines, limits=(limit_ms / 1000,) if limit_ms else ())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, render_template
+from config.pages import Axis, Chart, Drawing, Line, linear_axis, render_template
 from k8s.simulating.replay import Moment
 from k8s.simulating.simulation import Simulation, duration
 
@@ -72,7 +72,7 @@ def _drawing(title: str, lines: Sequence[Line], simulation: Simulation) -> Drawi
         y=linear_axis(0, max(4.0, most)),
         lines=list(reversed(lines)),
     )
-    return Drawing(chart, "", [LegendEntry(f"ink-{line.css}", line.name) for line in lines])
+    return Drawing(chart, "", {line.name: f"ink-{line.css}" for line in lines})
 
 
 def _hours_axis(end_s: float) -> Axis:

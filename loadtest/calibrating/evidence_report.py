@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.pages import Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
+from config.pages import Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_interval_text, knee_text
 from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
@@ -68,12 +68,8 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         mark=evidence.knee.rps if evidence.knee else None,
         limit=limit,
     )
-    legend = [
-        LegendEntry("ink-one", "p50"),
-        LegendEntry("ink-two", "p99"),
-        LegendEntry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
-        *([LegendEntry("ink-soft dotted", "knee")] if evidence.knee else []),
-    ]
+    legend = {"p50": "ink-one", "p99": "ink-two", f"p99 limit, {milliseconds(limit)}": "ink-limit dash"}
+    legend |= {"knee": "ink-soft dotted"} if evidence.knee else {}
     return Drawing(chart, "One dot per run, filled if the objective was missed; requests/s", legend)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
+from config.pages import Axis, Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn, responses
 from loadtest.comparing.comparison_junit import figure_title
 from loadtest.comparing.judgement import between_text
@@ -19,7 +19,7 @@ _MEANING = {
     "FAIL": "The new server is worse than the old one by more than allowed.",
     "INVALID": "The measurement does not show whether the new server is worse than the old one.",
 }
-_LEGEND = [LegendEntry("ink-two", "old"), LegendEntry("ink-one", "new")]
+_LEGEND = {"old": "ink-two", "new": "ink-one"}
 
 
 def comparison_html(comparison: Comparison) -> str:
@@ -109,11 +109,7 @@ def _each_round(rounds: Sequence[Round]) -> Drawing:
         dots=dots,
         limit=1.0,
     )
-    legend = [
-        LegendEntry("ink-three block", "p50"),
-        LegendEntry("ink-limit block", "p99"),
-        LegendEntry("ink-limit dash", "no difference"),
-    ]
+    legend = {"p50": "ink-three block", "p99": "ink-limit block", "no difference": "ink-limit dash"}
     return Drawing(chart, "New / old of each round that counts", legend)
 
 

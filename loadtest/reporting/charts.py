@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
-from config.pages import Axis, Bars, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds
+from config.pages import Axis, Bars, Chart, Drawing, Line, linear_axis, log_axis, milliseconds
 from loadtest.judging import LoadTestOutcome, RampResult
 from loadtest.measuring import Histogram, Second
 from loadtest.reporting.growth_charts import growth_charts
@@ -37,11 +37,11 @@ def _curve(outcome: LoadTestOutcome) -> Drawing:
         lines=[Line("service", "three", _steps(service)), Line("response", "one", _steps(response))],
         limit=limit,
     )
-    legend = [
-        LegendEntry("ink-one", "response, from the intended send"),
-        LegendEntry("ink-three", "service, from the real send"),
-        LegendEntry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
-    ]
+    legend = {
+        "response, from the intended send": "ink-one",
+        "service, from the real send": "ink-three",
+        f"p99 limit, {milliseconds(limit)}": "ink-limit dash",
+    }
     return Drawing(chart, "Share of requests answered within a time, all runs together", legend)
 
 
@@ -58,11 +58,7 @@ def _ramp(ramp: RampResult, outcome: LoadTestOutcome) -> Drawing:
         limit=limit,
         shaded=[ramp.broke_rps] if ramp.broke_rps else [],
     )
-    legend = [
-        LegendEntry("ink-two", "p99"),
-        LegendEntry("ink-limit dash", "p99 limit"),
-        LegendEntry("ink-shade block", "where it broke"),
-    ]
+    legend = {"p99": "ink-two", "p99 limit": "ink-limit dash", "where it broke": "ink-shade block"}
     return Drawing(chart, "Response time of each step of the ramp, requests/s", legend)
 
 
@@ -96,12 +92,7 @@ def _latency(outcome: LoadTestOutcome) -> Drawing:
         limit=limit,
         shaded=_warmups(outcome),
     )
-    legend = [
-        LegendEntry("ink-one", "p50"),
-        LegendEntry("ink-two", "p99"),
-        LegendEntry("ink-limit dash", "p99 limit"),
-        LegendEntry("ink-shade block", "warm-up"),
-    ]
+    legend = {"p50": "ink-one", "p99": "ink-two", "p99 limit": "ink-limit dash", "warm-up": "ink-shade block"}
     return Drawing(chart, "Response time of the requests due in each second", legend)
 
 
@@ -118,11 +109,7 @@ def _rate(outcome: LoadTestOutcome) -> Drawing:
         ],
         shaded=_warmups(outcome),
     )
-    legend = [
-        LegendEntry("ink-two", "intended"),
-        LegendEntry("ink-one", "achieved: good answers"),
-        LegendEntry("ink-shade block", "warm-up"),
-    ]
+    legend = {"intended": "ink-two", "achieved: good answers": "ink-one", "warm-up": "ink-shade block"}
     return Drawing(chart, "Requests per second", legend)
 
 
@@ -143,7 +130,7 @@ def _errors(outcome: LoadTestOutcome) -> Drawing:
     highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
     chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
     counts = {series.name: sum(value for _, value in series.values) for series in bars}
-    legend = [LegendEntry(f"{series.css} block", f"{series.name} {counts[series.name]:,.0f}") for series in bars]
+    legend = {f"{series.name} {counts[series.name]:,.0f}": f"{series.css} block" for series in bars}
     return Drawing(
         chart,
         "Failed requests by the second they were due in, warm-up included" if names else "No request failed",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis
+from config.pages import Axis, Chart, Drawing, Line, linear_axis
 from loadtest.judging import GROWTH_ALLOWED, judged_from_s
 from loadtest.measuring import Measurement, ServerReading
 
@@ -53,9 +53,9 @@ def _drawing(kind: Literal["memory", "files"], title: str, lines: list[Line], ti
     shown = [Line(line.name, line.css, _above(axis.ticks[0][0], line.points)) for line in lines]
     chart = Chart(title=title, x=time, y=axis, lines=shown, limit=limit, shaded=[(0, from_s)])
     workers = sum(line.css == _WORKERS for line in lines)
-    legend = [LegendEntry(f"ink-{line.css}", line.name) for line in lines if line.css != _WORKERS]
-    legend += [LegendEntry(f"ink-{_WORKERS}", "worker" if workers == 1 else f"{workers} workers")] if workers else []
-    legend += [LegendEntry("ink-limit dash", f"{limit:g} %"), LegendEntry("ink-shade block", "not judged")]
+    legend = {line.name: f"ink-{line.css}" for line in lines if line.css != _WORKERS}
+    legend |= {"worker" if workers == 1 else f"{workers} workers": f"ink-{_WORKERS}"} if workers else {}
+    legend |= {f"{limit:g} %": "ink-limit dash", "not judged": "ink-shade block"}
     return Drawing(chart, "Each process, compared with what it used after the first third of the run", legend)
 
 

@@ -107,7 +107,7 @@ def test_each_process_is_drawn_relative_to_the_start_of_the_judged_time() -> Non
     assert ends == pytest.approx([109.9, 100], abs=0.5)
     # Values from before the caches were full would squeeze the judged ones.
     assert dict(drawn["worker 9000"].points)[10] is None
-    assert [entry.text for entry in memory.legend] == ["torchserve", "worker", "102 %", "not judged"]
+    assert list(memory.legend) == ["torchserve", "worker", "102 %", "not judged"]
     assert [line.name for line in files.chart.lines] == ["worker 9000"]
 
 
