@@ -1,7 +1,5 @@
 """Measures how well artifacts agree with the eager fp32 model, and refuses those that do not agree well enough."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Packs a staged folder into a MAR: torch-model-archiver lays it out, and the same inputs give the same bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The inputs that a model is calibrated and checked on: the spec's calibration folder, or seeded random inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

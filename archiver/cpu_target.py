@@ -1,8 +1,6 @@
 """Compiles for a CPU other than this machine's: settings of g++, Inductor and oneDNN that keep instructions out of an
 artifact that the target does not have."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `transformers` is needed on the packaging machine only: a pod has the compiled graph and the tokenizer's own file.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

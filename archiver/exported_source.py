@@ -1,7 +1,5 @@
 """Reads a program that torch exported, and makes it a network of its tensors, however its arguments were nested."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 It takes uint8 pixels or typed tensors, and returns float32 answers.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

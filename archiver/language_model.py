@@ -1,8 +1,6 @@
 """Stages a language model's files unchanged, and compares what the package's engine writes with what the model,
 computed as a whole in fp32, would write."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

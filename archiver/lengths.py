@@ -1,7 +1,5 @@
 """Packages models whose inputs vary in length: cuts inputs to a length, and compares answers over all lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

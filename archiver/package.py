@@ -3,8 +3,6 @@
 The MAR is written only if every step succeeds.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import subprocess

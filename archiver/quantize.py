@@ -1,7 +1,5 @@
 """Quantises to int8 on x86 by torchao's PT2E flow, calibrated on real inputs; Inductor lowers it to VNNI or AMX."""
 
-from __future__ import annotations
-
 import logging
 
 import torch

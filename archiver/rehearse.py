@@ -4,8 +4,6 @@ Runs as a script that can import only from the package and from what a pod has i
 here and not in the pod.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Packs the source for `compile: eager`: the file of a factory, the modules beside it that it imports, its weights."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A source is a torchvision model, an encoder's folder, a factory in a Python file
 missing or wrong raises a SourceError that says what to type.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

@@ -1,8 +1,6 @@
 """Stages everything in a MAR except the compiled model: handlers, entry module, labels, sample, TorchServe's file; and
 starts the record."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

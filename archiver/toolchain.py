@@ -1,7 +1,5 @@
 """Finds the C++ compiler that `compile: aot` and `jit` need. A module of its own, so that callers need no torch."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

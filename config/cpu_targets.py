@@ -1,8 +1,6 @@
 """The CPU targets that a model may be compiled for: the flags that Linux shows for each, and the labels that Node
 Feature Discovery gives to nodes that have them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 CpuTarget = Literal["native", "x86-64-v3", "x86-64-v4", "amx"]

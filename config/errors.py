@@ -13,8 +13,6 @@
 Messages have no full stop, put values in backticks and sort lists; `hint` says what to type.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A model's folder as `transformers` saves it: read without torch, and refused if it needs code or pickles."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

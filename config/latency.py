@@ -3,8 +3,6 @@
 So the histograms of all pods and versions can be added up, and a new objective changes alerts and dashboards only.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 # Whole milliseconds, because TorchServe counts in them; closest together where objectives usually are.

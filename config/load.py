@@ -4,8 +4,6 @@ A wrong field does not hide other errors: it is removed, the rest is completed w
 combinations still check every field that is right.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

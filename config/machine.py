@@ -1,8 +1,6 @@
 """What several packages need to know about the machine: the cores and the memory that may be used, how little disk
 space is too little, and how a child process ends together with its parent."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """Opens a MAR, and raises the same ArchiveError however its bytes are damaged."""
 
-from __future__ import annotations
-
 import errno
 import lzma
 import struct

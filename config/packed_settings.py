@@ -1,7 +1,5 @@
 """Checks whether a package was made from the spec as it is now: compares the packed settings with the spec's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

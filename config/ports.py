@@ -1,7 +1,5 @@
 """Finds free ports for a server on this machine."""
 
-from __future__ import annotations
-
 import random
 import socket
 

@@ -1,7 +1,5 @@
 """Shows the progress of long work on stderr: one line for each step, with the time it took."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Kubernetes quantities (`500m`, `2`, `2Gi`) as numbers."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from math import ceil

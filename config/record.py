@@ -4,8 +4,6 @@ This module writes `marina.json`. A worker has no pydantic, so `handlers/record.
 own; classes with the same name there and here are the same part of the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

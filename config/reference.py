@@ -1,7 +1,5 @@
 """Renders `docs/01-spec.md`: every field of the spec, from the docstrings under the fields."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 because only then the ports and folders are known.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 `docs/01-spec.md` is generated from the docstrings under the fields.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -179,7 +177,7 @@ class Spec(Section):
     def _whole_cores(self) -> int:
         return max(1, math.floor(self.cores))
 
-    def uncompiled(self) -> Spec:
+    def uncompiled(self) -> "Spec":
         """The spec for a package that is ready at once but slow: nothing is compiled or quantised."""
         precision = "fp32" if self.model.precision in ("int4", "int8") else self.model.precision
         if self.model.compile not in ("aot", "jit"):

@@ -1,7 +1,5 @@
 """Turns pydantic's errors into sentences for the user: the place in the file, what was given, and what is allowed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

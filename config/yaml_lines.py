@@ -1,7 +1,5 @@
 """Reads YAML together with the line of every key, so that errors can name the line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Run it with the Python whose packages it should list: `bom.py FILE.json`; it nee
 nothing up: names and versions come from the installed files, or, for jars without a version, from TorchServe's build.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -8,8 +8,6 @@ It needs only the standard library, because the build stage has nothing else yet
     install.py download EXTRA DIR            downloads wheels, for builds without a package index
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -4,8 +4,6 @@ Each process counts its own requests. Workers send their counts to the master wi
 or the only process, judges at the end.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ Web UI, `--headless`, `--processes` and distributed workers work as always; at t
 exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and prints a warning about that.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

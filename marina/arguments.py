@@ -1,7 +1,5 @@
 """What all verbs share: options, help texts, and printing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """Cleans up after long work, however it ends: no process and no temporary file is left, not even a compiler's."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

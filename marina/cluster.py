@@ -1,7 +1,5 @@
 """`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: everything about the cluster."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from shlex import quote

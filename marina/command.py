@@ -1,7 +1,5 @@
 """`marina VERB`: the parser of all verbs, and the handling of their errors."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import sys

@@ -1,7 +1,5 @@
 """`compare`: measures whether a package is worse than another one."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Says which extra of the package a verb needs if it is not installed, and how to install it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from importlib import metadata

@@ -1,8 +1,6 @@
 """`loadtest` and `calibrate` with `--in-cluster`: pods in the cluster send the load, and the verdict is made here, as
 for any other load test."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import secrets

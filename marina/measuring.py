@@ -1,7 +1,5 @@
 """`loadtest` and `calibrate`: judge whether the objective is met, and find the rate up to which it is."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """`check`, `package`, `inspect` and `image`: from a spec to a checked MAR, and to a container image that serves it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

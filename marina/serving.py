@@ -1,7 +1,5 @@
 """`serve`: runs one TorchServe under its supervisor."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

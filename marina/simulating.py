@@ -1,7 +1,5 @@
 """`simulate`: replays traffic through the autoscaler, without a cluster."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

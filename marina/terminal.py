@@ -1,7 +1,5 @@
 """What people see of the command line: colours on a terminal, commands to copy, and completion in a shell."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -1,7 +1,5 @@
 """`python -m server SPEC --mar MAR`: does what `marina serve` does, without loading the other verbs."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

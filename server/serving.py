@@ -1,7 +1,5 @@
 """`serve` checks everything first, then runs one supervisor around one TorchServe until it is asked to stop."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

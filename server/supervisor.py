@@ -4,8 +4,6 @@ The supervisor is PID 1 of the pod. It starts Java and nothing else, reaps orpha
 server ended.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

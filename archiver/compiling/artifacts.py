@@ -1,8 +1,6 @@
 """Turns a program into the files that a worker runs. Each file is reproducible: it holds no path of this machine, no
 time and no random name."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -4,8 +4,6 @@ nothing again.
 An entry is named by a hash of everything that the compiler sees, and its content is checked when it is loaded.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 """A child process that compiles programs: reads one order per line on stdin, and answers on stdout with the seconds
 that each took."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

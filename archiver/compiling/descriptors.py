@@ -4,8 +4,6 @@ AOTInductor writes such a descriptor, a C struct, into the library that it compi
 holds whatever was on the stack: parts of addresses, which differ from process to process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,8 +1,6 @@
 """The environment of a compilation: a compiler that leaves no trace of this machine, a worker's number of threads, and
 no warnings."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Exports a graph as a program: one for every batch size and length that it serves, or one for a single shape."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

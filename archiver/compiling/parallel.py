@@ -4,8 +4,6 @@ Inductor is single-threaded, and so is the C++ compiler it waits for, so each pr
 needs a process of its own. If a process fails, its program is compiled here, and the user sees the error of that.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

@@ -1,7 +1,5 @@
 """Estimates how long compiling takes on this machine: from a constant at first, then from the times measured before."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

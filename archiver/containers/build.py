@@ -3,8 +3,6 @@
 Nothing here imports torch, because a machine with a builder need not be one that compiles models.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Container builders: which of docker, podman and buildah works here, and the command lines of each, as data."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """Reads an image that a builder exported: its layers, their sizes, and single files in them. Docker exports a tar file
 with an OCI layout, podman and buildah a folder, which is faster."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The arguments of a network's `forward`, and the inputs that a user gives by `--input`."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Finds the inputs of an exported program, which names them itself, except for the size of unlimited dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Notes on which parts of the inputs are guesses: a size beside which others work too, a shape that no layer shows."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One input as it was guessed or found, and the result of a search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

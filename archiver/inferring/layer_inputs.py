@@ -1,7 +1,5 @@
 """The inputs that a layer accepts, the likeliest first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

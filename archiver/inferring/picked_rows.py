@@ -1,7 +1,5 @@
 """The rows of a table that a model picks by an integer input, such as the words of an embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

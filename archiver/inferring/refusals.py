@@ -1,7 +1,5 @@
 """Refuses arguments that cannot have one row per request, with a hint on how to wrap the model so that they can."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import nn

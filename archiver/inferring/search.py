@@ -1,7 +1,5 @@
 """Searches for inputs that a network takes: tries guesses, and learns from each run what to try next."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs a network on made-up inputs, and tracks each of them to the layers that it reaches."""
 
-from __future__ import annotations
-
 import importlib
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Finds out whether a model answers a padded sequence as it answers the sequence alone, so that lengths may vary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 They are listed here because `inspect` runs without torch; a test compares them with torch's own.
 """
 
-from __future__ import annotations
-
 import _compat_pickle
 
 _NUMBERS = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")

@@ -1,7 +1,5 @@
 """The names that a Python file binds: by imports, definitions and assignments."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Finds code in an archive other than Python source: machine code, scripts, and files that would replace a module."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import re

@@ -4,8 +4,6 @@ would run.
 Nothing is unpacked to disk and nothing is unpickled, so an untrusted archive can be inspected safely.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

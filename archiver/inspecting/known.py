@@ -1,7 +1,5 @@
 """The names that Python in an archive may use without a person reviewing it first, from `known.txt`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

@@ -1,8 +1,6 @@
 """Checks that a zip archive is laid out as its directory says: nothing before, between or after the members, no member
 twice, no name that leads outside."""
 
-from __future__ import annotations
-
 import re
 import stat
 import struct

@@ -1,7 +1,5 @@
 """Looks into files within files: archives and compressed files, within limits on depth and on the unpacked size."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -55,7 +53,7 @@ class ReadBudget:
     members: int = _MOST_MEMBERS
 
     @classmethod
-    def of(cls, size: int) -> ReadBudget:
+    def of(cls, size: int) -> "ReadBudget":
         """The budget for an archive of this many bytes."""
         return cls(size * _GROWTH + _SPARE)
 

@@ -3,8 +3,6 @@
 `pickletools` refuses some arguments that Python's unpickler accepts, so it would overlook those pickles. Here an
 argument is only measured, never validated."""
 
-from __future__ import annotations
-
 import pickletools
 from collections.abc import Iterator
 

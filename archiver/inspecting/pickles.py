@@ -4,8 +4,6 @@ A pickle is looked for at the beginning of the file, whatever its name, after th
 position where one could begin.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

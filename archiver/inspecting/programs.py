@@ -4,8 +4,6 @@ While loading that JSON, torch evaluates some of its strings as Python: size exp
 generates source code from. So each of these must be plain arithmetic or a plain name.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -4,8 +4,6 @@ Python can be written so that its source does not show what it does. What cannot
 either: modules as values, names of attributes that are computed, functions that are called with arbitrary arguments.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 from collections.abc import Iterator, Sequence

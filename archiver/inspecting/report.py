@@ -1,7 +1,5 @@
 """The report of `inspect`, as text for a person and as data."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Finds files, other than Python source, that make some program run code or reach out: by their names, their first
 bytes and their text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

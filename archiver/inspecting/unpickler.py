@@ -3,8 +3,6 @@
 The simulation ends where an unpickler would fail; everything up to there would have happened.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from archiver.inspecting.allowed_imports import ALLOWED, resolve_import

@@ -1,7 +1,5 @@
 """Compiles the decoder's library: the same for every model, for one kind of processor."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,8 +1,6 @@
 """Checks the forms `takes` and `gives` that an own handler declares: that their schemas are JSON Schema, and that their
 examples and the answer to the sample fit, so that `/docs` and `/openapi.json` are right."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Imports the class of a user's own handler from its file."""
 
-from __future__ import annotations
-
 from archiver.archive import RESERVED_MODULES
 from archiver.sources import import_file
 from config.errors import SourceError, listed, nearest

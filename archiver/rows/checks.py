@@ -1,7 +1,5 @@
 """Checks that the answer to a row is the same every time and does not depend on the other rows of its batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

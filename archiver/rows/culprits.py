@@ -1,7 +1,5 @@
 """Finds the line of the user's code where a model draws a random number or mixes the rows of a batch."""
 
-from __future__ import annotations
-
 import functools
 import linecache
 import sys

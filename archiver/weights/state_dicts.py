@@ -1,8 +1,6 @@
 """Finds a network's tensors in a file: under a key of a checkpoint, or prefixed with the names of modules that wrapped
 it in training."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Set
 from pathlib import Path

@@ -4,8 +4,6 @@ The modules `source`, `model`, `encoding`, `writing`, `vllm`, `serving` and `clu
 registers them. A rule names the fields that it reads, and is skipped if one of them is already known to be wrong.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from config.combinations import (  # noqa: F401  (importing them registers their rules)

@@ -1,7 +1,5 @@
 """Rules about the cluster: the autoscaler and the network."""
 
-from __future__ import annotations
-
 from config.combinations.rule import Conflicts, rule
 from config.spec import Spec
 

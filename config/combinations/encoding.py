@@ -1,7 +1,5 @@
 """Rules about encoders: where they come from, and which fields are not for them."""
 
-from __future__ import annotations
-
 from os.path import isdir
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule

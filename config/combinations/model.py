@@ -1,7 +1,5 @@
 """Rules about the inputs of a model, and how it is compiled."""
 
-from __future__ import annotations
-
 from config.combinations.rule import Conflicts, rule
 from config.errors import listed
 from config.spec import Spec

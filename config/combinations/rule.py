@@ -1,7 +1,5 @@
 """Registers rules about several fields of a spec, in one of three tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from config.spec import Spec

@@ -1,7 +1,5 @@
 """Rules about workers, batches, timeouts and the objective."""
 
-from __future__ import annotations
-
 from config.combinations.rule import Conflicts, rule
 from config.quantity import quantity
 from config.spec import Spec

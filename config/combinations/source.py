@@ -1,7 +1,5 @@
 """Rules about the source of a model, its weights, its handler, and the files that they name."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from keyword import iskeyword

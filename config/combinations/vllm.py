@@ -1,7 +1,5 @@
 """Rules about vLLM: which arguments are allowed, and which are set by other fields of the spec."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 

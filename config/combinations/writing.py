@@ -1,7 +1,5 @@
 """Rules about language models: where they come from, which fields are not for them, and how much they write."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from os.path import isdir
 

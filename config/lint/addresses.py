@@ -1,7 +1,5 @@
 """The rules about the addresses that TorchServe listens on: their form, who can reach them, and shared ports."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
@@ -30,7 +28,7 @@ class _Listener:
     host: str
     port: int
 
-    def clashes_with(self, other: _Listener) -> bool:
+    def clashes_with(self, other: "_Listener") -> bool:
         return self.port == other.port != 0 and (self.host == other.host or "0.0.0.0" in (self.host, other.host))
 
 

@@ -1,7 +1,5 @@
 """The rules about keys of model-config.yaml that are missing or do not fit together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the linter reports about one line of a file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

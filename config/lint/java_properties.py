@@ -1,7 +1,5 @@
 """Reads a `.properties` file as its two readers do: `java.util.Properties`, and the torchserve launcher's own loop."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 TorchServe silently ignores what it does not know. Each finding names a rule, a line and a fix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

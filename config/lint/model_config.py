@@ -1,7 +1,5 @@
 """The rules about model-config.yaml: keys and types that TorchServe ignores, and combinations that do harm."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The rules about `models` in config.properties: JSON with settings by model name and version."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

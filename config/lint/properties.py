@@ -1,7 +1,5 @@
 """The rules about config.properties: unknown keys, values that TorchServe misreads, and settings that do harm."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ mention.
 The names are string constants of ConfigManager and ModelConfig in model-server.jar; a test compares them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Settings of `config.properties` that TorchServe 0.12.0 accepts but that have surprising effects, as a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from config.lint.finding import Level

@@ -1,7 +1,5 @@
 """The rules about single values of config.properties: does TorchServe read what is written there?"""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Annotated

@@ -4,8 +4,6 @@
 phone's screen, and scales up; its legend is HTML below the title, so that no text can overlap.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Renders pages from templates: each room has its own beside its code, and shared parts are beside this module."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _SHARED = Path(__file__).parent

@@ -1,7 +1,5 @@
 """The section of a spec about what a pod costs, and what requests may cost."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, StringConstraints

@@ -1,7 +1,5 @@
 """The sections of a spec about the cluster: how many pods, what each may use, who may reach them, who watches them."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import ip_network
 from typing import Annotated, Literal
@@ -183,7 +181,7 @@ class Rollout(Section):
     Deployment."""
 
     @model_validator(mode="after")
-    def _can_replace_pods(self) -> Rollout:
+    def _can_replace_pods(self) -> "Rollout":
         if str(self.max_surge) in ("0", "0%") and str(self.max_unavailable) in ("0", "0%"):
             raise ValueError("allowed: `max_surge` or `max_unavailable` over 0, or no pod can be replaced")
         return self

@@ -1,7 +1,5 @@
 """The section of a spec about how an encoder reads texts."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import model_validator
@@ -32,7 +30,7 @@ class Encoding(Section):
     """Scale embeddings to length 1, so that the dot product of two is their cosine. Compiled into the graph."""
 
     @model_validator(mode="after")
-    def _buckets_fit(self) -> Encoding:
+    def _buckets_fit(self) -> "Encoding":
         check_buckets(self.buckets, self.max_tokens, "max_tokens", dynamic=self.dynamic)
         return self
 

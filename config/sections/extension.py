@@ -1,7 +1,5 @@
 """The sections of a spec for everything that it has no field for: additions to the pods, and patches of any object."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from ipaddress import ip_address
@@ -43,7 +41,7 @@ class Dns(Section):
         return entries
 
     @model_validator(mode="after")
-    def _has_a_server(self) -> Dns:
+    def _has_a_server(self) -> "Dns":
         if self.policy == "None" and not self.nameservers:
             raise ValueError("allowed: `nameservers` with `policy: None`, because no other server is used")
         return self
@@ -143,7 +141,7 @@ class Patch(Section):
     """A YAML or JSON file with one of the two: a mapping to merge, or a list of operations."""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Patch:
+    def _one_of_them(self) -> "Patch":
         if sum(given is not None for given in (self.file, self.merge, self.operations)) != 1:
             raise ValueError("allowed: exactly one of `file`, `merge`, `operations`")
         return self

@@ -1,7 +1,5 @@
 """The sections of a spec about what is served: the model and its inputs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -45,7 +43,7 @@ class Image(Section):
     MAR."""
 
     @model_validator(mode="after")
-    def _one_value_for_each_channel(self) -> Image:
+    def _one_value_for_each_channel(self) -> "Image":
         for field in ("mean", "std"):
             if len(getattr(self, field)) not in (1, self.channels):
                 raise ValueError(f"{field}|allowed: 1 number or {self.channels}, one for each channel")

@@ -1,7 +1,5 @@
 """The sections of a spec about the objective, and about the load that shows whether it is met."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The base class of the sections of a spec, and the types that several of them use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Annotated

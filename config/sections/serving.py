@@ -1,7 +1,5 @@
 """The section of a spec about how TorchServe runs the model."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The section of a spec about where pods get the model from, if it is not in their image."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urlsplit
 
@@ -22,7 +20,7 @@ class ModelCache(Section):
     """A PersistentVolumeClaim that every pod may write to (ReadWriteMany). Lands in the Deployment."""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> ModelCache:
+    def _one_of_them(self) -> "ModelCache":
         if (self.host_path is None) == (self.claim is None):
             raise ValueError("allowed: exactly one of `claim`, `host_path`")
         return self
@@ -67,7 +65,7 @@ class ModelStore(Section):
         return url
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> ModelStore:
+    def _one_of_them(self) -> "ModelStore":
         given = [name for name in ("url", "claim", "image") if getattr(self, name) is not None]
         if len(given) != 1 and not (self.secret and not given):
             raise ValueError(

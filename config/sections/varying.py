@@ -1,7 +1,5 @@
 """The part of a spec about a dimension whose size varies from request to request."""
 
-from __future__ import annotations
-
 import math
 
 from pydantic import model_validator
@@ -22,7 +20,7 @@ class Varying(Section):
     the longest of them. Lands in the record and the compiled graph."""
 
     @model_validator(mode="after")
-    def _buckets_fit(self) -> Varying:
+    def _buckets_fit(self) -> "Varying":
         check_buckets(self.buckets, self.max, "max", dynamic=self.dynamic)
         return self
 

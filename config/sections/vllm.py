@@ -1,7 +1,5 @@
 """The section of a spec about vLLM, which computes a model's tokens in a Python of its own."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr

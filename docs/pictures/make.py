@@ -4,8 +4,6 @@ Draws the architecture as SVG, and takes screenshots of real pages with chromium
 load test, the evidence of a calibration.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import shutil

@@ -1,8 +1,6 @@
 """Finds out which protocol a request uses. Its path decides, and the door passes that on in a header. Without the
 header, the form of the JSON decides, but only for built-in handlers, because those of users define their own bodies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from handlers.protocols import v1, v2

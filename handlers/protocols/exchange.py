@@ -1,7 +1,5 @@
 """What protocols need from a handler, and what they make from a request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter

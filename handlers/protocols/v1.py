@@ -3,8 +3,6 @@
 An instance is anything that the handler takes as a whole body: a JSON value, or `{"b64": "..."}` for bytes. A
 prediction is its answer: a JSON value, or `{"b64": "..."}` for any other type."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 

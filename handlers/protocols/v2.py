@@ -2,8 +2,6 @@
 
 A tensor has the model's own shape, or that with a leading dimension for rows; the tensors of the answer do the same."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

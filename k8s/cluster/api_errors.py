@@ -1,7 +1,5 @@
 """The API server's error answers as exceptions, with hints about what to do."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict
@@ -41,7 +39,7 @@ class ApiError(ClusterError):
         return self.status in _TRANSIENT and not _FINAL.search(self.message)
 
     @property
-    def conflicts(self) -> list[FieldConflict]:
+    def conflicts(self) -> list["FieldConflict"]:
         """The fields that another manager owns; empty for every other error."""
         conflicts = []
         for cause in self.causes:

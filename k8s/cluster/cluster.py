@@ -1,7 +1,5 @@
 """The requests to one API server, on documents: get, list, watch, apply, create, replace, delete, logs."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import shutil

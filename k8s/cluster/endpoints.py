@@ -1,7 +1,5 @@
 """The ready pods behind a Service, and the address of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from config.errors import ClusterError

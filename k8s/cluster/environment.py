@@ -4,8 +4,6 @@ which Prometheus selects.
 What may not be read is left out; it does not stop a deployment.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Connects to a cluster, by a kubeconfig or from inside a pod."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

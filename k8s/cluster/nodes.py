@@ -1,8 +1,6 @@
 """Which nodes of a cluster pods can run on, by their node selector and required node affinity, as the scheduler reads
 them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress

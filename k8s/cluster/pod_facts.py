@@ -1,7 +1,5 @@
 """What the cluster knows about one pod: how long it took to start, its limits, and its node."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """References to objects in a cluster."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +21,7 @@ class Ref:
     name: str
 
     @classmethod
-    def of(cls, document: Document) -> Ref:
+    def of(cls, document: Document) -> "Ref":
         """The reference to the object in a document."""
         metadata = document["metadata"]
         return cls(document["apiVersion"], document["kind"], metadata.get("namespace") or "", metadata["name"])
@@ -32,7 +30,7 @@ class Ref:
     def group(self) -> str:
         return self.api_version.partition("/")[0] if "/" in self.api_version else ""
 
-    def same_object(self, other: Ref) -> bool:
+    def same_object(self, other: "Ref") -> bool:
         """Whether both refer to one object, whatever the API version in its group."""
         first, second = ((ref.group, ref.kind, ref.namespace, ref.name) for ref in (self, other))
         return first == second

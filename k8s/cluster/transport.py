@@ -1,7 +1,5 @@
 """Requests to one API server, with retries. It knows addresses and answers, not objects."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

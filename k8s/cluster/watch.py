@@ -1,7 +1,5 @@
 """A local copy of some objects of a cluster, which is kept up to date: listed once, then watched."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -49,7 +47,7 @@ class Mirror:
         self._stream: urllib3.BaseHTTPResponse | None = None
         self._thread = threading.Thread(target=self._follow, name=f"watch {kind}", daemon=True)
 
-    def __enter__(self) -> Mirror:
+    def __enter__(self) -> "Mirror":
         # The first list is read here, so that the caller gets its errors.
         self._relist()
         self._thread.start()

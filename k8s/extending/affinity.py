@@ -1,7 +1,5 @@
 """Merges the affinity that the package needs with the affinity in the spec."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

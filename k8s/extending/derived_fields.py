@@ -1,8 +1,6 @@
 """Fields of the pods that Marina derives. A patch may change them, but readiness, the drain and the measurements hold
 only for the rendered values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

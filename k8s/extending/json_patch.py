@@ -1,7 +1,5 @@
 """Applies JSON patches (RFC 6902) to plain data: add, copy, move, remove, replace, test."""
 
-from __future__ import annotations
-
 import re
 from copy import deepcopy
 from typing import Any

@@ -5,8 +5,6 @@ says otherwise.
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

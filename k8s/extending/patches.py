@@ -1,8 +1,6 @@
 """Applies to the rendered objects what the spec says: first `kubernetes.pod`, then each of `kubernetes.patches` in
 order. Nothing else changes them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from copy import deepcopy
 from typing import Any

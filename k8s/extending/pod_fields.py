@@ -1,7 +1,5 @@
 """Adds the fields of `kubernetes.pod` in the spec to the pods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

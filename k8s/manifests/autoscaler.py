@@ -1,7 +1,5 @@
 """How many pods run: the autoscaler, for the HPA and KEDA, and the disruption budget."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kubernetes import client

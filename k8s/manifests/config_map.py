@@ -3,8 +3,6 @@
 Objectives, scaling and other settings of the cluster are not in it, so changing them starts no new pods.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from kubernetes import client

@@ -1,8 +1,6 @@
 """The Deployment: its pods get requests only once they can serve, are replaced one by one, and end without losing a
 request."""
 
-from __future__ import annotations
-
 import math
 
 from kubernetes import client

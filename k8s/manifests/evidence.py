@@ -1,8 +1,6 @@
 """Reads the part of `evidence.json` that manifests need. `marina calibrate` writes the file; stages exchange files, not
 imports, so this reader has its own classes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated

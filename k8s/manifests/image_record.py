@@ -1,7 +1,5 @@
 """Reads `image.json`, in which `marina image` recorded the image that it built."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The labels and annotations of every object, and the labels that selectors use because they never change."""
 
-from __future__ import annotations
-
 from kubernetes import client
 
 from k8s.manifests.plan import Plan

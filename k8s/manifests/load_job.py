@@ -1,8 +1,6 @@
 """A load test inside the cluster: a Job whose pods send the load together, and the objects they need to find each other
 and the server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The log shipper: a native sidecar (an init container with `restartPolicy: Always`), which starts before the server
 and ends after it. It reads the log files that the server writes in addition to its output."""
 
-from __future__ import annotations
-
 from kubernetes import client
 
 from config.quantity import canonical

@@ -3,8 +3,6 @@
 In each case an init container verifies its checksum before the server starts.
 """
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 from kubernetes import client

@@ -1,7 +1,5 @@
 """How requests get in, and everything else is kept out: the Service, the NetworkPolicy, and the Gateway's route."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,8 +1,6 @@
 """Notes about a plan: which numbers are guesses, what to type to measure them, and why each derived number is what it
 is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

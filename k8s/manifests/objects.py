@@ -5,8 +5,6 @@ cluster. The kustomization is called `Kustomization`, because under its usual na
 object.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

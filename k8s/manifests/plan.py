@@ -4,8 +4,6 @@ from them.
 Nothing here writes files or talks to a cluster; the modules beside this one turn a plan into objects.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

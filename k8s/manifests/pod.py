@@ -1,7 +1,5 @@
 """The security settings and volumes of Marina's containers, within the limits of the `restricted` profile."""
 
-from __future__ import annotations
-
 from kubernetes import client
 
 from k8s.manifests.config_map import CONFIG_FILE, config_name

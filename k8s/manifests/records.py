@@ -1,7 +1,5 @@
 """Reads the records that other stages left as JSON in a build folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The text that `marina manifests` prints: the files, the derived numbers, and what to type next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from shlex import quote
 

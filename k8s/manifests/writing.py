@@ -1,8 +1,6 @@
 """Writes the manifests to a folder, which is replaced as a whole, and beside it the files for a cluster's
 Prometheus."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Writes objects as YAML that is the same byte for byte every time, and that every parser reads the same way."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ A rule covers all models in a cluster, because the adapter inserts the namespace
 the same for every spec with the same scrape interval.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

@@ -3,8 +3,6 @@
 Every alert has its own heading in docs/09-monitoring.md, which its `runbook_url` links to.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ from the cluster: kube-state-metrics and the kubelet's cAdvisor with any usual P
 NVIDIA's GPU operator.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -5,8 +5,6 @@ The series in use are read from the expressions themselves; those that exist are
 `k8s/verify/live.py` compares the declaration with the page of a running server.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The Grafana dashboard of one model: whether it meets its objective, and where to look if it does not."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

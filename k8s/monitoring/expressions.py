@@ -5,8 +5,6 @@ A request has failed if it is the service's fault: a code of 500 or more, which 
 because errors are quick.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Panels of a Grafana dashboard as plain data, and their layout on its grid."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The dashboard's panels about pods, and about the artifacts and packages that they run."""
 
-from __future__ import annotations
-
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 from k8s.monitoring.panels import Panel

@@ -1,7 +1,5 @@
 """Parses a PromQL expression into its selectors, with the function applied to each and the labels it must have."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -64,7 +62,7 @@ class _Context:
     needed: frozenset[str] = frozenset()
     function: str = ""
 
-    def with_labels(self, labels: list[str]) -> _Context:
+    def with_labels(self, labels: list[str]) -> "_Context":
         return replace(self, needed=self.needed | set(labels))
 
 

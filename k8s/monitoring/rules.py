@@ -5,8 +5,6 @@ disturbance does not fire it, and a short one, so that it ends when the trouble 
 of recorded rates, so that every request has the same weight and no query reads days of histograms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """The dashboard's panels about work that the model is spared: cached answers, prompts routed to a small model, stored
 conversations."""
 
-from __future__ import annotations
-
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 from k8s.monitoring.panels import Panel

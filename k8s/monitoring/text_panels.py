@@ -1,7 +1,5 @@
 """The dashboard's panels for language models: time to the first token and between tokens, waiting requests, tokens."""
 
-from __future__ import annotations
-
 from config.spec import Spec
 from k8s.monitoring.expressions import FIRST, GAP, RUNNING, WAITING, Queries
 from k8s.monitoring.panels import Panel

@@ -5,8 +5,6 @@ Placeholders mark the open values. The namespace and the registry are replaced i
 that they are found in PromQL expressions and on the dashboard as well; numbers are replaced in the rendered objects.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from copy import deepcopy

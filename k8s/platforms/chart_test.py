@@ -1,7 +1,5 @@
 """The objects of `helm test`: a pod that sends the package's sample through the Service, as a client would."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

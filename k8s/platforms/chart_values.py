@@ -1,8 +1,6 @@
 """The values of a Helm chart, their schema, and where they go in the objects. The measurements are among them for
 reference; the schema refuses to change them."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The formats that `marina manifests` writes, and the comparison of a committed folder with what the spec renders."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from pathlib import Path

@@ -2,8 +2,6 @@
 KServe makes the Deployment and the Service; the autoscaler, the disruption budget and the NetworkPolicy stay
 Marina's."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Server-side apply of documents: first a dry run of all, then one by one, each after those that it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal

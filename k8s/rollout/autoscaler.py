@@ -1,8 +1,6 @@
 """What the autoscaler of a Deployment measures and wants, and what it cannot do right now. KEDA's autoscalers are
 HorizontalPodAutoscalers, too."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from config.quantity import quantity

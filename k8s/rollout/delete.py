@@ -1,7 +1,5 @@
 """Deletes one release from a cluster: the objects that Marina applied, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from config.errors import Refused

@@ -1,7 +1,5 @@
 """Deploys one release and waits until it serves; if it does not, says why and goes back to the revision before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Finds out why pods do not come up, from the objects and events of the cluster, and says it in a sentence. It makes no
 requests."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

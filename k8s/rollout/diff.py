@@ -1,7 +1,5 @@
 """The changes of an apply, field by field, in a form that a person can check."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ manifests of revision N, as `kubectl apply` accepts them, and the sample for the
 these names are never those of its own objects.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable
@@ -77,7 +75,7 @@ class State:
         return json.dumps({"schema": SCHEMA, **data}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
-    def parse(cls, text: str, version: str) -> State:
+    def parse(cls, text: str, version: str) -> "State":
         data: dict[str, Any] = json.loads(text)
         if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
             raise ValueError(f"not `{SCHEMA}`")

@@ -1,7 +1,5 @@
 """The lock on a release: taken before the first change, renewed by a thread, released with the last state."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import signal

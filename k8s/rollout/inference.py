@@ -4,8 +4,6 @@ It first goes through the Service, like the requests of clients. If the API serv
 NetworkPolicy, a missing permission), it goes through a port-forward, which ends inside the pod's own network.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

@@ -1,7 +1,5 @@
 """The objects of a release: all that were ever applied, and those that a new revision no longer has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from config.errors import ClusterError

@@ -1,7 +1,5 @@
 """Runs the Job of a load test: creates it, follows and returns the log of its leading pod, and deletes it."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """The arguments of the verbs: where a release is, and the user's options."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

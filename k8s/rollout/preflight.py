@@ -1,7 +1,5 @@
 """Checks that a cluster has and allows everything that a deploy needs, and reports all that is missing at once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`rollout.json`: what a deploy, rollback or delete did, and how it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,7 +44,7 @@ class RolloutRecord:
     waited: WaitResult | None = None
     canary: Canary | None = None
     error: str = ""
-    back: RolloutRecord | None = None
+    back: "RolloutRecord | None" = None
     """The rollback that followed a failure."""
     next: str = ""
     """What to type next."""

@@ -1,7 +1,5 @@
 """What is deployed: the documents of one spec, the facts about them, and the request that their pods must answer."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path

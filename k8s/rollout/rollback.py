@@ -1,7 +1,5 @@
 """Goes back to a revision that is stored in the cluster. Neither the spec nor the package is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from config.errors import Refused

@@ -1,7 +1,5 @@
 """The status of a release: the revision, its pods, its autoscaler, and the last verdict."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Applies one revision, waits for its pods and sends them the sample; the result is one value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

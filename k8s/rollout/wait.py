@@ -1,7 +1,5 @@
 """Waits until a Deployment's new pods are available, reporting each pod's progress; says why when they are not."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Makes the decisions of a recorded autoscaler again from the same inputs, and finds those that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

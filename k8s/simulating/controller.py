@@ -1,8 +1,6 @@
 """The HorizontalPodAutoscaler's controller, as in Kubernetes' `horizontal.go`: from the pods that each metric proposes
 to a number of pods, through the stabilization windows and the policies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`simulation.html`: the table and charts of a simulation, in one file without scripts or network access."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

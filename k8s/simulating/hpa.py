@@ -1,8 +1,6 @@
 """The settings of an autoscaler: a HorizontalPodAutoscaler as the controller reads it, or the one that KEDA makes of a
 ScaledObject."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -68,7 +66,7 @@ class Hpa:
         periods = [policy.period_s for rules in (self.up, self.down) for policy in rules.policies if self.has_behavior]
         return max(self.up.window_s, self.down.window_s, *periods)
 
-    def with_up_window(self, seconds: int) -> Hpa:
+    def with_up_window(self, seconds: int) -> "Hpa":
         """A copy with another stabilization window for scaling up."""
         return replace(self, up=replace(self.up, window_s=seconds))
 

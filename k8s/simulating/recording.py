@@ -5,8 +5,6 @@
 `spec` may be missing after the first line; `ready`, `running` and `read` may always be missing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Replays traffic second by second: pods that start and stop, the metrics of them, and the controller that scales."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import cached_property

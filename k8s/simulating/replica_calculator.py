@@ -1,8 +1,6 @@
 """How many pods a metric proposes, as Kubernetes' `replica_calculator.go` computes it, also with pods that have no
 metric yet or are not ready."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

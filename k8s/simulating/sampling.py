@@ -1,8 +1,6 @@
 """The metrics that the autoscaler gets, with their delays: Prometheus' rate over its scrapes, and the metrics server's
 cpu usage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from k8s.simulating.replica_calculator import PodMetric

@@ -1,7 +1,5 @@
 """Simulates the autoscaler that a plan's manifests hold, and others to compare it with."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

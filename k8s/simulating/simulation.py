@@ -1,7 +1,5 @@
 """The result of a simulation in figures: as a table, as a record, and for the charts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

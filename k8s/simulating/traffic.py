@@ -1,7 +1,5 @@
 """TrafficTrace to replay: recorded in a file, a step, or a working day."""
 
-from __future__ import annotations
-
 import csv
 import math
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """The objects of one application, and how they refer to each other: which selects which, which scales which."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Runs every rule over the objects of an application."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from config.progress import Progress

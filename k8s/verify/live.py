@@ -1,8 +1,6 @@
 """Checks a running server against the metric contract: which metrics the spec's rules, panels and adapter use, but the
 server's metrics page does not have."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import urllib.request

@@ -1,7 +1,5 @@
 """Kubernetes objects from any author's files, with the file and line of every field."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -28,11 +26,11 @@ class Place:
     """One place in a document. A missing value, or one of another type, reads as empty, so that rules need not check
     for it."""
 
-    document: LocatedDocument
+    document: "LocatedDocument"
     path: Location
     value: Any
 
-    def at(self, *keys: str | int) -> Place:
+    def at(self, *keys: str | int) -> "Place":
         """The place below this one; its value is None if nothing is written there."""
         value = self.value
         for key in keys:
@@ -70,11 +68,11 @@ class Place:
         """The entries of a mapping whose values are text, such as labels and annotations."""
         return {name: value for name, value in self.table.items() if isinstance(value, str)}
 
-    def items(self) -> list[Place]:
+    def items(self) -> list["Place"]:
         """The places of a list's items."""
         return [self.at(index) for index in range(len(self.value))] if isinstance(self.value, list) else []
 
-    def all(self, path: str) -> list[Place]:
+    def all(self, path: str) -> list["Place"]:
         """Every place with a value that a path such as `ports[].protocol` leads to."""
         nodes = [self]
         for part in path.split("."):

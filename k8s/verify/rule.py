@@ -4,8 +4,6 @@ error     a cluster refuses it, or it does harm in every cluster
 warning   it works, but good practice says to do it differently
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Writes the tables of `docs/07-verify.md` from the texts of the rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from k8s.verify.check import TOPICS, all_rules

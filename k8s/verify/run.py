@@ -1,7 +1,5 @@
 """`marina verify`: checks a spec's manifests or any folder of objects, and presents the findings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -5,8 +5,6 @@ Only the data of that package is used: its function reads all definitions again 
 mistake, and silently accepts an API version or a kind that it does not know.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

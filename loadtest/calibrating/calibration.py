@@ -1,7 +1,5 @@
 """`calibrate`, for `marina calibrate`: measures the knee of a package, and writes `evidence.json` and `.html`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from config.record import write_json, write_text

@@ -1,7 +1,5 @@
 """`evidence.json`: how much load a package holds on a machine. `k8s` derives targets, probes and limits from it."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from config.record import Document, Part

@@ -1,7 +1,5 @@
 """`evidence.html`: p50 and p99 at each rate, the knee, and what it was measured on. One file, no network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from config.pages import Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template

@@ -1,7 +1,5 @@
 """The knee, with an interval that contains the true one, from the runs of a search. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadtest.calibrating.knee import Knee

@@ -3,8 +3,6 @@
 The caller provides the trial; this module only decides which rate to try next, and when to stop. No I/O.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from statistics import median
@@ -131,7 +129,7 @@ class _KneeSearch:
         self.untrusted = False
         """Whether the next higher rate, which ended the search, could not be measured."""
 
-    def run(self, start: float, step: float) -> _KneeSearch:
+    def run(self, start: float, step: float) -> "_KneeSearch":
         if holds(self._trial, start):
             self.low, high = start, start * step
             while self._passes(high):

@@ -6,8 +6,6 @@ profile likelihood). Requests in a queue are late in clumps, so each run counts 
 independent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The options of `marina calibrate`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Writes settings into the text of a spec, keeping its comments and order, and makes a patch of the change."""
 
-from __future__ import annotations
-
 import difflib
 from typing import Any
 

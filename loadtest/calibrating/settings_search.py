@@ -4,8 +4,6 @@ It starts from the spec's own settings and improves one group at a time, the mos
 nearby is better: workers and threads, which share the cores; then the batch size; then how long a batch waits to fill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

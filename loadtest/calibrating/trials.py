@@ -1,7 +1,5 @@
 """Runs at different rates against one server: judges whether it holds each rate, and finds the knee between them."""
 
-from __future__ import annotations
-
 from config.errors import MarinaError
 from loadtest.calibrating import knee
 from loadtest.calibrating.evidence import LatencyAtRate

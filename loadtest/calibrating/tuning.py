@@ -1,7 +1,5 @@
 """`calibrate --tune`: packages and serves each setting that the search asks for, and writes the best one as a patch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

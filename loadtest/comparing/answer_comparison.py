@@ -1,7 +1,5 @@
 """Whether two servers give the same answers to the package's sample and to the files of `model.calibration`."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Both had the same arrivals, so each twelfth of a run can be compared with the same twelfth of the other, as a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

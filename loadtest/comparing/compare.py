@@ -1,7 +1,5 @@
 """`compare`, for `marina compare`: measures two servers in turns and records the result."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 docs/04-loadtest.md explains each field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """`compare.xml`: JUnit with one test case per figure, so that any CI system can show the result of a comparison."""
 
-from __future__ import annotations
-
 from loadtest.comparing.comparison import Comparison, Figure
 from loadtest.measuring import figure, percent
 from loadtest.reporting import JUnitCase, arrivals_text, cost_cases, suite_xml

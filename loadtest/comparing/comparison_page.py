@@ -1,7 +1,5 @@
 """`compare.html`: the latencies of two servers as curves, and their differences. One file, no network, no script."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

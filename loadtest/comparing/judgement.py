@@ -6,8 +6,6 @@ One figure is enough for a FAIL, so all figures share that error; a PASS needs e
 Errors pass as surely as in a load test: wrong once in twenty times. No I/O.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +53,7 @@ class FalseRates:
     passes: float
 
     @classmethod
-    def of(cls, share: float) -> FalseRates:
+    def of(cls, share: float) -> "FalseRates":
         """The rates of one look, which may use this share of all errors."""
         return cls(fails=share * _WRONG / _JUDGED, passes=share * _WRONG)
 

@@ -1,7 +1,5 @@
 """Pauses a server while another one is measured: even an idle server does some work, on the same cores."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -7,8 +7,6 @@ signed-rank test: of the sorted means of any two rounds, it cuts off as many at 
 neighbour who disturbs some rounds widens it less than Student's interval, which is as wide as the worst round.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

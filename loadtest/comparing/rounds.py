@@ -1,7 +1,5 @@
 """After how many rounds a comparison looks at its figures, and which server is first in each round. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadtest.comparing.comparison import SideName

@@ -1,7 +1,5 @@
 """The two servers of a comparison: finds what `--against` names, and starts or connects to each server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace

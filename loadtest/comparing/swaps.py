@@ -6,8 +6,6 @@ and it is counted how many of them give the new server at least as much. So a st
 nothing, but one that hits only the new server, again and again, does. No I/O and no random numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadtest.comparing.comparison import Round, responses

@@ -1,7 +1,5 @@
 """Confidence intervals of a run's p99, error rate and throughput, and whether each decides its limit. No I/O."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

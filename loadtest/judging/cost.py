@@ -1,7 +1,5 @@
 """What requests cost: a pod is paid for by the hour, so the more it answers, the less each request costs. No I/O."""
 
-from __future__ import annotations
-
 from config.record import Part
 from config.spec import Spec
 from loadtest.judging.verdict import Reason, Verdict, VerdictStatus

@@ -3,8 +3,6 @@
 Only a search uses this, since there a wrong answer only costs a detour. A verdict needs as many answers as a p99 needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadtest.judging.certainty import NONE_OVER_SHARE, LatenciesOf, latency_interval, samples_needed, tail_interval

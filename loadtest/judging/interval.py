@@ -6,8 +6,6 @@ slices, circularly; its variance has a closed form), and that of independent arr
 binomial one for a number of arrivals that is smaller by this ratio.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 docs/04-loadtest.md explains each field.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """Adds several runs up into one measurement, so that all of them together decide. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadtest.measuring import Measurement, Slice, Streams, add_up, merge_pod_shares, merge_slices, merge_streams

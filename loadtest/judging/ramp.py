@@ -1,7 +1,5 @@
 """The rate at which an objective breaks: a run with a rising rate is cut into steps, each judged by its intervals."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, takewhile

@@ -5,8 +5,6 @@ INVALID; a reason against a single figure (too few samples for a p99) makes only
 outweighs an INVALID objective, so that a server that fails every request is not excused by a short run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from config.errors import InputError

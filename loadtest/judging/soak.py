@@ -4,8 +4,6 @@ The first third of a run, in which caches fill, is left out. The rest is cut int
 median in each block. The Mann-Kendall test counts in how many pairs of blocks the later one is higher.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise

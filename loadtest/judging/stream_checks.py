@@ -1,7 +1,5 @@
 """The checks of streamed answers: the time to the first text, the gaps between texts, and goodput. No I/O."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 from loadtest.judging.certainty import (

@@ -1,7 +1,5 @@
 """Whether a server falls behind: in a short run, even a queue that only grows can stay below a high limit. No I/O."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

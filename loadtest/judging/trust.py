@@ -1,7 +1,5 @@
 """The reasons not to trust a run as a whole: another package, an early end, a generator that was held back. No I/O."""
 
-from __future__ import annotations
-
 from loadtest.judging.certainty import P99_SHARE
 from loadtest.judging.verdict import Objective, Reason
 from loadtest.measuring import Measurement, nearest_rank

@@ -1,7 +1,5 @@
 """The parts of a verdict: the objective, a check for each part of it, and the reasons."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from config.record import Part

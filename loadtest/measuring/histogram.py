@@ -5,8 +5,6 @@ A bucket holds the values in (edge below, edge], in ms. Each limit is an edge, s
 percentile is shown above a limit if and only if it is above it.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -63,7 +61,7 @@ class Histogram:
         if value_ms > self.max_ms:
             self.max_ms = value_ms
 
-    def merge(self, other: Histogram) -> None:
+    def merge(self, other: "Histogram") -> None:
         """Adds another histogram's counts to this one; ValueError if its limits differ."""
         if other.limits != self.limits:
             raise ValueError(f"limits differ: {self.limits} and {other.limits}")
@@ -138,7 +136,7 @@ class Histogram:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Histogram:
+    def from_data(cls, data: dict[str, Any]) -> "Histogram":
         """Reads what `to_data` wrote."""
         made = cls(data["limits"])
         for edge, times in data["buckets"]:

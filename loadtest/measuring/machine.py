@@ -3,8 +3,6 @@
 Both are read from Linux's files; what a system does not have is None.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

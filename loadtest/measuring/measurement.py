@@ -3,8 +3,6 @@
 Nothing is judged here. Latencies are in ms; all other times are in seconds from the start of the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 

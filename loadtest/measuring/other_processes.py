@@ -1,7 +1,5 @@
 """How much CPU other processes use while a server is measured: on a busy machine, latencies are partly theirs."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

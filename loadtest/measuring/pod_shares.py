@@ -1,7 +1,5 @@
 """What each of several pods answered in a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from config.record import Part

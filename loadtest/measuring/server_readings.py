@@ -1,7 +1,5 @@
 """The memory and open files of a server's processes during a soak, read from the supervisor's metrics."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time
@@ -51,7 +49,7 @@ class ServerWatch:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> ServerWatch:
+    def __enter__(self) -> "ServerWatch":
         self._begun = time.monotonic()
         self._thread.start()
         return self

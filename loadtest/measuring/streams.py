@@ -1,7 +1,5 @@
 """What a run measures of streamed answers, besides their response times."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """Formats numbers and times."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 

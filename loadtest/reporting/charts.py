@@ -1,7 +1,5 @@
 """The charts of `verdict.html`."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

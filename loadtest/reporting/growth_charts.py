@@ -1,7 +1,5 @@
 """The charts of a soak: the memory and open files of each server process, relative to the end of the first third."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 from typing import Literal

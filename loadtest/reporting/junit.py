@@ -3,8 +3,6 @@
 FAIL is a failure, INVALID an error: a measurement that cannot be trusted must not look like a skipped one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

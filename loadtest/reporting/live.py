@@ -1,7 +1,5 @@
 """The line that is updated every second during a run: rate, p50, p99, errors, and the generator. Only on a terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -20,7 +18,7 @@ class LiveLine:
         self._stream = stream or sys.stderr
         self._shown = self._stream.isatty() and not quiet
 
-    def __enter__(self) -> LiveLine:
+    def __enter__(self) -> "LiveLine":
         return self
 
     def __exit__(self, *_: object) -> None:

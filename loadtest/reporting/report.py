@@ -1,7 +1,5 @@
 """`verdict.html`: the verdict and the evidence for it, in one file that needs no network and no script."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from config.pages import render_template

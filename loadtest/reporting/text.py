@@ -1,7 +1,5 @@
 """A verdict as text: for the terminal, for the tables of pages, for names of test cases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from loadtest.judging import Check, Reason, StreamFigures, Verdict, interval_text

@@ -4,8 +4,6 @@ Cores are limited by a control group (cgroup v2) if one may be made, otherwise b
 same group; without one, the server's peak is compared with the limit afterwards.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator

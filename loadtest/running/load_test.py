@@ -1,7 +1,5 @@
 """`run_load_test`, for `marina loadtest`: from a spec to a verdict and its three files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

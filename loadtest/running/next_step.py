@@ -1,7 +1,5 @@
 """The command to type after a FAIL or INVALID."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence

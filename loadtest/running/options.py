@@ -1,7 +1,5 @@
 """The options of `marina loadtest`, and the schedules that follow from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

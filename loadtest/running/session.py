@@ -1,8 +1,6 @@
 """A session with one server: one request, and any number of runs. `run_load_test`, `calibrate` and `compare` share
 it."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The server under test: one that is already running, or one that `marina serve` starts for the test."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -4,8 +4,6 @@ The Poisson schedule has exactly as many arrivals as the rate requires, at indep
 no run fails or passes because its seed happened to offer more or fewer requests than wanted.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from array import array
@@ -88,7 +86,7 @@ class Schedule(Part):
     """How the rate rises over the measured window; None for a constant rate."""
 
     @model_validator(mode="after")
-    def _check_arrivals(self) -> Schedule:
+    def _check_arrivals(self) -> "Schedule":
         if self.rate * self.total_s > _MOST_ARRIVALS:
             text = f"{self.rate:g} requests/s for {self.total_s:g} s are more than {_MOST_ARRIVALS:,} requests"
             raise InputError(f"{text}, the most that one run may have", hint="a lower rate, or a shorter run")
@@ -122,7 +120,7 @@ class Schedule(Part):
         """The length of warm-up and window together, seconds."""
         return self.warmup_s + self.duration_s
 
-    def times(self, part: int = 0, parts: int = 1) -> array[float]:
+    def times(self, part: int = 0, parts: int = 1) -> "array[float]":
         """The arrivals of process `part` of `parts`, ascending; all parts together do not depend on their number."""
         source = random.Random(self.seed)
         warmup = array("d", (self.warmup_s * share for share in self._shares(source, self._warmup_count)))

@@ -1,7 +1,5 @@
 """Reads a trace of real traffic: CSV or JSON lines with the time of each request and, if known, its sample."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -10,8 +10,6 @@ unfinished     a stream that ended without `[DONE]`, or with an error in it
 unsent         this machine had no port, file or memory left for a connection
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """An HTTP client for one server, on gevent sockets: it keeps connections alive, and opens new ones if all are busy."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import ssl
@@ -32,7 +30,7 @@ class RequestResult(NamedTuple):
 
 
 def send_and_check(
-    client: Client, which: int, checker: Checker, timeout_s: float, clock: Callable[[], float]
+    client: "Client", which: int, checker: Checker, timeout_s: float, clock: Callable[[], float]
 ) -> RequestResult:
     """Sends one request and checks its answer, which may be streamed."""
     events, size = checker.reader(clock), 0

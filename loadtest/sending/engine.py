@@ -4,8 +4,6 @@ Each request runs in its own greenlet, so a slow server delays no other request.
 each request, so its statistics, listeners and printers are right; its rounded times are replaced by 1 % buckets.
 """
 
-from __future__ import annotations
-
 import gc
 import resource
 import time

@@ -4,8 +4,6 @@ Even a single sender is a separate process: importing Locust patches the process
 how busy the sending process is.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -35,7 +33,7 @@ def generate(plan: LoadPlan, on_second: OnSecond = lambda *_: None) -> Measureme
 
 
 @contextmanager
-def running_generator() -> Iterator[Generator]:
+def running_generator() -> Iterator["Generator"]:
     """A generator that runs several plans, one after another: starting one takes longer than a short run."""
     with _sender() as (process, lines):
         yield Generator(process, lines)

@@ -3,8 +3,6 @@
 Their values may be secret: they go to the sending process and to the server, but into no record and no error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from string import Template

@@ -5,8 +5,6 @@ worker is lost, as Locust's heartbeats show, the run ends; the measurements of t
 named.
 """
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping

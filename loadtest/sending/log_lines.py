@@ -4,8 +4,6 @@ In a cluster its output is the pod's log. Container runtimes cut a log into line
 may be lost; so the record is written in numbered pieces, each with the digest of the whole.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -5,8 +5,6 @@ few times, and names a moment on it to START. Then the worker reports every SECO
 why it FAILED. STOP ends its load early.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

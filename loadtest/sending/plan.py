@@ -1,7 +1,5 @@
 """The plan of one generator process: the request, the structure of its answer, and when to send it."""
 
-from __future__ import annotations
-
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -60,7 +58,7 @@ class LoadRequest(Part):
     key: str | None = None
 
     @property
-    def per_server(self) -> tuple[LoadRequest, ...]:
+    def per_server(self) -> tuple["LoadRequest", ...]:
         """The request for each of the servers."""
         urls = [f"{server.url}{self.path}" for server in self.servers] or [self.url]
         return tuple(self.model_copy(update={"url": url}) for url in urls)

@@ -3,8 +3,6 @@
 The first pod leads, and writes what happens to its output, which is the pod's log. It also sends its own part.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Settings of the processes that send load: environment, priority, and how they handle Ctrl-C."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

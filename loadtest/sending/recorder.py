@@ -1,7 +1,5 @@
 """Counts the requests of one generator process; at the end the counts become a `Measurement`."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from itertools import pairwise

@@ -3,8 +3,6 @@
 For a language model, each body is sent in every length that `load.max_tokens` names, and its answer is streamed.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The request with the sample of a package or spec, and the structure of a good answer to it."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

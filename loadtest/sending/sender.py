@@ -4,8 +4,6 @@ It sends a plan of one part itself; for a plan of several parts it starts as man
 stdout; the last line of each plan says that it is done. When stdin ends, the caller is gone or wants the load to stop.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A load that a single process sends: Locust's local runner with one user."""
 
-from __future__ import annotations
-
 import time
 
 from gevent.queue import Queue

@@ -4,8 +4,6 @@ It does no I/O. It is kept small because one process must parse thousands of sma
 to the server.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple

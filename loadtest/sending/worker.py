@@ -4,8 +4,6 @@ It is a Locust worker: it connects to its master, gets its share of the schedule
 what happens.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

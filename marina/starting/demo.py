@@ -1,7 +1,5 @@
 """`demo`: runs all stages once, from a spec to a verdict and verified manifests, on this machine, without a network."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

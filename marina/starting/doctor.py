@@ -1,7 +1,5 @@
 """`doctor`: shows what this machine and its cluster have and lack, which verbs need it, and how to get it."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

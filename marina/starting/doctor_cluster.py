@@ -1,7 +1,5 @@
 """Probes of the cluster in the kubeconfig: does it answer, and does it have what the manifests use?"""
 
-from __future__ import annotations
-
 import json
 
 from marina.starting.doctor import ProbeResult

@@ -1,7 +1,5 @@
 """Probes of this machine. None can hang: commands run with a time limit, in a process group that is killed after it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`init`: makes a folder with a spec, a sample, and everything else that `package` needs."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterable

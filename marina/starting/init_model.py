@@ -1,7 +1,5 @@
 """Finds out what a model takes and returns by loading and running it, and chooses how to serve it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -1,7 +1,5 @@
 """Makes a request that the model can answer, for the load test and the readiness inference."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

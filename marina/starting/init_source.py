@@ -1,7 +1,5 @@
 """Finds the model that `--source` means: the only one in a Python file, or an error that says what to type."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Writes a spec to start from: the lines that users usually change, each with a comment on its values."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,8 +1,6 @@
 """Checks everything that can be checked before Java is started. Each failure is a clear error that leaves nothing
 behind."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

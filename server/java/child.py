@@ -1,7 +1,5 @@
 """The running Java child: its output, its door, its workers and its end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

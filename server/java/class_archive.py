@@ -1,8 +1,6 @@
 """The archive from which Java loads its classes. Without one it looks for 5,000 of them in its jars at every start,
 reads them and checks them; that is two fifths of what a start costs it."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Sequence

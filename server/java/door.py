@@ -11,8 +11,6 @@ Orders are lines on a socket that is Java's standard input (`server/java/marina/
 for whatever reason, Java reads an end of file there and ends too.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

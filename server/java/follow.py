@@ -5,8 +5,6 @@ Java blocks while a pipe is full, so these threads wait for nothing but the pipe
 lines are dropped if nobody reads them (`Output`).
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

@@ -1,7 +1,5 @@
 """A client of TorchServe's Java on this machine: reads the state of its workers and its counters, sends inferences."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -3,8 +3,6 @@
 The `torchserve` script is not used: it exits with 0 if Java died, ignores SIGTERM as PID 1, and forwards no signals.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

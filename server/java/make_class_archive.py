@@ -4,8 +4,6 @@ A small model is served with the options of every server and answers one request
 loads on the way, and then puts them into the archive. `make setup` does this, and so does the build of an image.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The supervisor's own inferences are in the log like any other, and are kept out 
 autoscalers see. Open requests are counted by the door in front of TorchServe (`server/java/door.py`).
 """
 
-from __future__ import annotations
-
 import bisect
 import re
 import threading

@@ -6,8 +6,6 @@ forwards them. That allows nothing that the inference port does not: one path, o
 other sites cannot use it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import http.client

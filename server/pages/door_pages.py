@@ -1,8 +1,6 @@
 """The pages that the door in front of TorchServe answers itself: health and metadata for KServe's V1 and the Open
 Inference Protocol V2, the list of models for OpenAI's clients, and `/`, which links to everything else."""
 
-from __future__ import annotations
-
 import html
 import json
 from typing import Any

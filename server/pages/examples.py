@@ -1,7 +1,5 @@
 """Example request bodies for the OpenAPI description, made from the record of the package."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

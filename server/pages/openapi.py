@@ -3,8 +3,6 @@
 It promises only what is true: the e2e tests generate requests from it and check the server's answers against it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from config.record import Record

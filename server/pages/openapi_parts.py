@@ -1,7 +1,5 @@
 """Builds the parts of an OpenAPI description: operations, answers, refusals, content types, schemas of objects."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Schema = dict[str, Any]

@@ -1,7 +1,5 @@
 """The part of the OpenAPI description about the protocols of KServe's and Triton's clients: V1 and V2."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from config.record import Record

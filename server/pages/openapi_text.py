@@ -1,8 +1,6 @@
 """The schemas of a language model's requests and answers, for the OpenAPI description: OpenAI's completions and
 chat."""
 
-from __future__ import annotations
-
 from config.record import Record, Writing
 from server.pages.openapi_parts import Schema, object_of
 

@@ -1,8 +1,6 @@
 """Serves the supervisor's pages: `/live`, `/ready`, `/metrics`, `/package`. They are answered from memory, without
 asking a worker. Pages that take a body (`PostPage`) exist only with the page for trying the model."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

@@ -5,8 +5,6 @@ When all connections are taken, the one that has waited longest without completi
 that a probe gets in past any number of silent clients.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import sys

@@ -1,7 +1,5 @@
 """JSON schemas of a model's request bodies and answers, made from the record of its package."""
 
-from __future__ import annotations
-
 from config.record import BodyFormat, Port, Record
 from config.sections import Image
 from server.pages.openapi_parts import ANY, JSON, Schema, object_of

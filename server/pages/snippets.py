@@ -1,7 +1,5 @@
 """Example client programs for this server. Each is complete and can be run as shown."""
 
-from __future__ import annotations
-
 from mimetypes import guess_extension
 from pathlib import Path
 

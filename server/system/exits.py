@@ -1,7 +1,5 @@
 """The exit codes of a server."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

@@ -1,8 +1,6 @@
 """A copy of the log in a file, for a log shipper beside the server. It is rotated once, so its size is bounded, and a
 failure to write it never disturbs the log itself."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -4,8 +4,6 @@ started.
 The worker checks again, with torch. This check takes milliseconds and fails with a message that a person can read.
 """
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 

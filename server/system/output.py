@@ -1,7 +1,5 @@
 """Prints lines to stderr from any thread without ever blocking: if nobody reads them, the oldest are dropped."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Information about processes from /proc, handles that signal their end, and the adoption of orphans."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Collection

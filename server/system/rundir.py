@@ -3,8 +3,6 @@
 `marina-<uid>-<random>` is the directory; the server holds a lock on `marina-<uid>-<random>.lock` while it lives.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

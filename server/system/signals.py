@@ -1,8 +1,6 @@
 """Lets the main thread wait for the signals that stop a server and for SIGCHLD, so that no work is done inside signal
 handlers."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """The state of the connections to a port, from /proc/net/tcp: no privileges needed, and no process has to answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

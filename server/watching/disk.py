@@ -3,8 +3,6 @@
 A full disk stops nothing at once, because requests need no disk space. But a worker that restarts does.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -7,8 +7,6 @@ answered and every answer has reached its client. Both are known exactly: the do
 requests (`server/java/door.py`), and the kernel knows what clients have not received.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

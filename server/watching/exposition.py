@@ -1,7 +1,5 @@
 """Formats metrics as Prometheus text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from server.java import DurationHistogram

@@ -5,8 +5,6 @@ counts.
 Describing is slow (on a GPU it runs nvidia-smi), so deaths are noticed from /proc, at every poll.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@ statistics; the histogram and the workers' metrics are better. `promtool check m
 page.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

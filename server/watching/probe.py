@@ -1,7 +1,5 @@
 """A thread that polls TorchServe for the state of its workers, and proves with the sample that they answer."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

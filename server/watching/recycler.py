@@ -5,8 +5,6 @@ the worker renews itself at the one moment when nothing is lost, between two bat
 replaces its own program and keeps its connection to TorchServe, which notices only one slow batch.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """TorchServe's own counts, read in a thread of their own so that a TorchServe that does not answer blocks no page."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 

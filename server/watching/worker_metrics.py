@@ -6,8 +6,6 @@ live workers plus one, except on a full disk, where the files of dead workers st
 cannot be read is set aside, because it must not take the counts of all others off the page.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

@@ -3,8 +3,6 @@
 If it raises a RequestError, only that request is answered with a 4xx; the rest of the batch is not affected.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

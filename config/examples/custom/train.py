@@ -3,8 +3,6 @@
 python config/examples/custom/train.py     takes a few seconds; prints the accuracy on the test set
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

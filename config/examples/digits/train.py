@@ -3,8 +3,6 @@
 python config/examples/digits/train.py     takes about ten seconds; prints the accuracy on the test set
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

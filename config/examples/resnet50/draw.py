@@ -3,8 +3,6 @@
 python config/examples/resnet50/draw.py
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

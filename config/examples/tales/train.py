@@ -3,8 +3,6 @@
 python config/examples/tales/train.py     takes a few minutes on one core
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Rules about staying available while nodes are drained and while a new version is rolled out."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

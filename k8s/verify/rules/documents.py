@@ -1,7 +1,5 @@
 """Rules about single objects: schemas, API versions, duplicates, namespaces."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Rules about the origin of manifests: the package that was built, its configuration, and what was measured of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from k8s.manifests import CONFIG_ANNOTATION, CONFIG_FILE, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, config_sha256

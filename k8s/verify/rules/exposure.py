@@ -1,7 +1,5 @@
 """Rules about network access: TorchServe's internal ports, public Services, NetworkPolicies, tokens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Rules about metrics: PromQL expressions, the series that they name, and the metrics that autoscalers use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import suppress

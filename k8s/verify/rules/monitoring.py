@@ -1,7 +1,5 @@
 """Rules about monitoring: what monitors select, alerts, dashboards."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

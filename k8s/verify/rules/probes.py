@@ -1,7 +1,5 @@
 """Rules about starting and stopping: what probes ask, when a pod is killed, and what happens to its last requests."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rules about what a pod can do to its node: the Pod Security Standard `restricted`, control by control."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from config.errors import listed

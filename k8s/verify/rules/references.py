@@ -1,7 +1,5 @@
 """Rules about the other objects that a pod needs: configuration, secrets, claims, its ServiceAccount."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.errors import listed

@@ -1,7 +1,5 @@
 """Rules about what a pod may use: memory and disk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from k8s.verify.application import Application, Workload, amount

@@ -1,7 +1,5 @@
 """Rules about autoscalers: what they scale, within which bounds, and by which metrics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Rules about what an intruder finds in a pod (writable files, tokens, secrets), and about the image's identity."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

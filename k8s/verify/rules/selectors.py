@@ -1,7 +1,5 @@
 """Rules about selectors, and about the ports and Services that others name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from config.errors import listed, nearest
