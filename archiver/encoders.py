@@ -1,7 +1,6 @@
 """Text encoders from a folder that `transformers` saved: the network, the graph of its task, and calibration texts.
 
-`transformers` is needed on the packaging machine only: a pod has the compiled graph and the tokenizer's own file.
-"""
+`transformers` is needed on the packaging machine only: a pod has the compiled graph and the tokenizer's own file."""
 
 import json
 import shutil

@@ -1,7 +1,6 @@
 """The graph around a network: all tensor work between a request's bytes and its answer.
 
-It takes uint8 pixels or typed tensors, and returns float32 answers.
-"""
+It takes uint8 pixels or typed tensors, and returns float32 answers."""
 
 import copy
 

@@ -170,8 +170,7 @@ def compare_text(draft: Draft, staged: Path, original: Path, known: Sequence[str
     the engine writes with its slots full, and measures the perplexity of the `known` texts.
 
     Raises AgreementError if a compiled engine writes something else alone than in a batch, or if scores are not finite.
-    A model that cannot run here is not judged, and the record says so.
-    """
+    A model that cannot run here is not judged, and the record says so."""
     record = parse_record(draft.to_data())
     text = record.text
     if text is None or text.engine == "fake":

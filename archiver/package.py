@@ -1,7 +1,6 @@
 """`marina package`: source → graph → artifacts → agreement → MAR, and the time of each step.
 
-The MAR is written only if every step succeeds.
-"""
+The MAR is written only if every step succeeds."""
 
 import errno
 import json

@@ -1,8 +1,7 @@
 """Loads a staged package as a TorchServe worker would; the handler warms every batch size and answers the sample.
 
 Runs as a script that can import only from the package and from what a pod has installed, so that a missing import fails
-here and not in the pod.
-"""
+here and not in the pod."""
 
 import json
 import re

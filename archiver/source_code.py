@@ -58,8 +58,7 @@ def check_syntax(spec: Spec, file: Path, field: str) -> None:
 def local_modules(file: Path) -> dict[str, Path]:
     """A Python file and every module beside it that it imports, directly or through another, by relative path.
 
-    Imports inside functions count; imports by a name that is computed at run time do not.
-    """
+    Imports inside functions count; imports by a name that is computed at run time do not."""
     root = top_folder(file)
     folders = [root, *import_folders(file)]
     modules: dict[str, Path] = {}

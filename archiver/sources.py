@@ -1,8 +1,7 @@
 """Loads `model.source` and `model.weights` as an eager fp32 network with its inputs.
 
 A source is a torchvision model, an encoder's folder, a factory in a Python file, or an exported program. Whatever is
-missing or wrong raises a SourceError that says what to type.
-"""
+missing or wrong raises a SourceError that says what to type."""
 
 import inspect
 import os

@@ -5,8 +5,7 @@ functions that it registers for their operators. Models and weights need no such
 is enough: calling one still fails with an error that says so.
 
 `make setup` has every Python process of the environment load this module, so it imports almost nothing until
-torchvision is imported.
-"""
+torchvision is imported."""
 
 from __future__ import annotations
 

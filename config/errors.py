@@ -10,8 +10,7 @@
     └── Refused              1     the work was done and the answer is no
         └── AgreementError   1     an artifact does not answer as the eager model does
 
-Messages have no full stop, put values in backticks and sort lists; `hint` says what to type.
-"""
+Messages have no full stop, put values in backticks and sort lists; `hint` says what to type."""
 
 import difflib
 import re

@@ -1,7 +1,6 @@
 """The bucket edges of the latency histograms, the same for every model and objective.
 
-So the histograms of all pods and versions can be added up, and a new objective changes alerts and dashboards only.
-"""
+So the histograms of all pods and versions can be added up, and a new objective changes alerts and dashboards only."""
 
 from bisect import bisect_left
 

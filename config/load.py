@@ -1,8 +1,7 @@
 """Reads a spec file into a frozen `Spec`, or raises all its errors at once.
 
 A wrong field does not hide other errors: it is removed, the rest is completed with defaults, and the rules about
-combinations still check every field that is right.
-"""
+combinations still check every field that is right."""
 
 import json
 from collections.abc import Iterator
@@ -40,8 +39,7 @@ def load_spec(file: Path, *, files: bool = True) -> Spec:
     """Reads a spec file and fills in the defaults; SpecError lists everything that is wrong in it.
 
     Without `files`, the files that the spec names need not exist: a pod has the spec and the MAR, but not the model's
-    sources.
-    """
+    sources."""
     return parse_spec(_read(file), file, files=files)
 
 

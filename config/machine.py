@@ -21,8 +21,7 @@ def end_with_parent(by: signal.Signals) -> None:
     exact, when the thread that started it ends. Call it in the child, before it runs another program.
 
     A closed pipe also tells a child that its parent is gone, but not a child that only spins: at a real-time priority
-    that would occupy a core for ever.
-    """
+    that would occupy a core for ever."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
 
 

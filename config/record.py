@@ -1,8 +1,7 @@
 """The record of a package: `marina.json` inside the MAR, and `package.json` beside it, which adds the MAR's hash.
 
 This module writes `marina.json`. A worker has no pydantic, so `handlers/record.py` reads it into dataclasses of its
-own; classes with the same name there and here are the same part of the file.
-"""
+own; classes with the same name there and here are the same part of the file."""
 
 import hashlib
 import json

@@ -1,8 +1,7 @@
 """Renders the three files that TorchServe reads, from the spec alone.
 
 `model-config.yaml` is packed into the MAR. The server writes `config.properties` and `log4j2.xml` when it starts,
-because only then the ports and folders are known.
-"""
+because only then the ports and folders are known."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,8 +130,7 @@ def render_log4j2(spec: Spec) -> str:
     """Renders `log4j2.xml`: only the access log on stdout, which the supervisor reads; warnings and errors on stderr.
 
     The door in front of TorchServe logs requests over HTTP (`server/java/marina/Door.java`), TorchServe those over
-    gRPC. The logger of TorchServe's HTTP handler is off, because its messages may contain a request's body.
-    """
+    gRPC. The logger of TorchServe's HTTP handler is off, because its messages may contain a request's body."""
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"
     if spec.serving.log == "json":

@@ -1,7 +1,6 @@
 """The names of torchvision's models, as lists: code that reads a spec does not import torchvision.
 
-A test compares the lists with the installed torchvision.
-"""
+A test compares the lists with the installed torchvision."""
 
 from config.errors import nearest
 

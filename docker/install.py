@@ -5,8 +5,7 @@ It needs only the standard library, because the build stage has nothing else yet
     install.py install EXTRA --wheels DIR    installs the requirements of one extra of pyproject.toml in /opt/marina
     install.py vllm --wheels DIR             installs vLLM, with the torch that it pins, in /opt/vllm
     install.py settle DIR                    compiles the Python files in DIR, and sets the modes and times of all files
-    install.py download EXTRA DIR            downloads wheels, for builds without a package index
-"""
+    install.py download EXTRA DIR            downloads wheels, for builds without a package index"""
 
 import argparse
 import os

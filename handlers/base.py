@@ -96,8 +96,7 @@ class Handler:
     against them.
 
     If `decode` or `encode` raises a `RequestError`, the request is answered with a 4xx. Any other exception answers it
-    with a 500, and the traceback goes to the log.
-    """
+    with a 500, and the traceback goes to the log."""
 
     takes: ClassVar[Form | None] = None
     gives: ClassVar[Form | None] = None

@@ -1,7 +1,6 @@
 """Builds a network from its source, and the graph around it: this is what `compile: eager` runs in a worker.
 
-For the other values of `compile`, the packager exports the same graph, so that all have the same inputs and outputs.
-"""
+For the other values of `compile`, the packager exports the same graph, so that all have the same inputs and outputs."""
 
 import ast
 import importlib.util
@@ -29,8 +28,7 @@ class ImageGraph(nn.Module):
     """uint8 N×H×W×C in; the top classes and their probabilities out, or the network's own outputs when `top_k` is 0.
 
     Scaling, normalisation, softmax and top-k are part of the graph, so that the compiler can fuse them and the handler
-    only moves bytes. `mean` and `std` have one number per channel.
-    """
+    only moves bytes. `mean` and `std` have one number per channel."""
 
     scale: torch.Tensor
     shift: torch.Tensor

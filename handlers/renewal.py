@@ -4,8 +4,7 @@ The supervisor asks for it by creating a file named after the worker's pid. Betw
 read or half answered, the worker renames the file to `<pid>.busy`, replaces its own program (`exec`), keeps the open
 connection to TorchServe, and loads the model again; whatever TorchServe sends meanwhile waits in the connection. Then
 it removes the file. No request fails; those of one batch wait for the load, which must be shorter than
-`serving.response_timeout_s`.
-"""
+`serving.response_timeout_s`."""
 
 import json
 import logging

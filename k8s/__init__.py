@@ -4,8 +4,7 @@ packages it imports only `config`.
 Its rooms, each of which imports only the ones before it: monitoring, extending, manifests, platforms, simulating,
 verify, cluster, rollout.
 
-Names are imported on first use, so that rendering and verifying manifests never loads the cluster's client.
-"""
+Names are imported on first use, so that rendering and verifying manifests never loads the cluster's client."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Counts plain Locust's requests exactly and judges them against the spec's objective; `locustfile` attaches it.
 
 Each process counts its own requests. Workers send their counts to the master with Locust's own reports, and the master,
-or the only process, judges at the end.
-"""
+or the only process, judges at the end."""
 
 import sys
 import time

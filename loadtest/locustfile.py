@@ -1,8 +1,7 @@
 """Plain Locust for a spec: `locust -f loadtest/locustfile.py --host http://localhost:8080 --spec SPEC`.
 
 Web UI, `--headless`, `--processes` and distributed workers work as always; at the end the spec's objective decides the
-exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and prints a warning about that.
-"""
+exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and prints a warning about that."""
 
 import random
 import sys

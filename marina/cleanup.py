@@ -25,8 +25,7 @@ def cleanup_on_exit() -> Iterator[Callable[[], bool]]:
     whether one has come.
 
     At the end, kills every process that was started in the `with` block, directly or by its children, and removes the
-    temporary folder that all of them use.
-    """
+    temporary folder that all of them use."""
     from server import adopt_orphans, children
 
     received: list[int] = []

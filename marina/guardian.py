@@ -2,8 +2,7 @@
 
 A separate script, because a process that is killed by SIGKILL cannot clean up itself; it imports nothing of Marina.
 Standard input is a pipe whose other end only that process has, so it closes with that process. The argument is that
-process's temporary folder, which is also in the environment of all processes that it started.
-"""
+process's temporary folder, which is also in the environment of all processes that it started."""
 
 import os
 import shutil

@@ -2,8 +2,7 @@
 it before the server starts.
 
 It downloads the MAR, or finds it in a mounted volume, and fails unless its sha256 is the package's. The query of a URL
-may be a secret (a presigned signature), so it is never printed.
-"""
+may be a secret (a presigned signature), so it is never printed."""
 
 from __future__ import annotations
 

@@ -68,8 +68,7 @@ def serve(
 
     Inference and the supervisor's pages listen on `host`; everything else stays on loopback. `docs` adds the page for
     trying the model; `log_file` also receives the log, for a sidecar that ships it. Must run in the main thread,
-    because it handles SIGTERM and SIGINT.
-    """
+    because it handles SIGTERM and SIGINT."""
     began = time.monotonic()
     ports, java = Ports(port_base), find_java()
     record = check_package(spec, mar)

@@ -1,8 +1,7 @@
 """Runs one server from start to end, in the main thread: loading, warming, ready, draining, stopped.
 
 The supervisor is PID 1 of the pod. It starts Java and nothing else, reaps orphans, and its exit code says how the
-server ended.
-"""
+server ended."""
 
 import signal
 import time

@@ -1,8 +1,7 @@
 """A cache of compiled artifacts: a change of the spec that leaves the graph, its weights and its shapes alone compiles
 nothing again.
 
-An entry is named by a hash of everything that the compiler sees, and its content is checked when it is loaded.
-"""
+An entry is named by a hash of everything that the compiler sees, and its content is checked when it is loaded."""
 
 import hashlib
 import json

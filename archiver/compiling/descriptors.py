@@ -1,8 +1,7 @@
 """Makes the descriptors of weights that oneDNN has packed reproducible, by clearing their uninitialised bytes.
 
 AOTInductor writes such a descriptor, a C struct, into the library that it compiles. The padding between its fields
-holds whatever was on the stack: parts of addresses, which differ from process to process.
-"""
+holds whatever was on the stack: parts of addresses, which differ from process to process."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

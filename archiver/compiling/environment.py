@@ -31,8 +31,7 @@ def reproducible_compiler_in(folder: Path) -> Path:
     """Writes a compiler wrapper that leaves no path, symbol or build id of this machine in its output.
 
     With a single argument, such as `--version`, it runs the real compiler under the same name, because Inductor looks
-    kernels up by what that prints.
-    """
+    kernels up by what that prints."""
     compiler = Path(find_compiler())
     script = folder / compiler.name
     lines = (
@@ -53,8 +52,7 @@ def cached_instruction_checks() -> Iterator[None]:
     and its success is stored in our cache for later processes.
 
     For each instruction set Inductor compiles and loads a library, and remembers the result in its own cache folder.
-    Ours is new for every compilation, so each process would spend some ten seconds on these checks.
-    """
+    Ours is new for every compilation, so each process would spend some ten seconds on these checks."""
     # Imported here because Inductor takes a second to import, and only `compile: aot` needs it.
     from torch._inductor.cpu_vec_isa import VecISA
 

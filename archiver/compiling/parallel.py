@@ -1,8 +1,7 @@
 """Compiles several programs in parallel, within the cores and the memory of this machine.
 
 Inductor is single-threaded, and so is the C++ compiler it waits for, so each program that is compiled at the same time
-needs a process of its own. If a process fails, its program is compiled here, and the user sees the error of that.
-"""
+needs a process of its own. If a process fails, its program is compiled here, and the user sees the error of that."""
 
 import json
 import os

@@ -1,7 +1,6 @@
 """`marina image`: builds the image of a spec's package with whichever container builder is installed, and records it.
 
-Nothing here imports torch, because a machine with a builder need not be one that compiles models.
-"""
+Nothing here imports torch, because a machine with a builder need not be one that compiles models."""
 
 import os
 import re

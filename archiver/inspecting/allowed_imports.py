@@ -1,7 +1,6 @@
 """The names that a pickle may import: exactly those that torch's weights-only unpickler allows by default.
 
-They are listed here because `inspect` runs without torch; a test compares them with torch's own.
-"""
+They are listed here because `inspect` runs without torch; a test compares them with torch's own."""
 
 import _compat_pickle
 

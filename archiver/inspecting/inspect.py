@@ -1,8 +1,7 @@
 """`marina inspect`: reports a MAR's manifest and record, whether its files are the recorded ones, and what loading it
 would run.
 
-Nothing is unpacked to disk and nothing is unpickled, so an untrusted archive can be inspected safely.
-"""
+Nothing is unpacked to disk and nothing is unpickled, so an untrusted archive can be inspected safely."""
 
 import hashlib
 import json

@@ -1,8 +1,7 @@
 """Finds pickles in the bytes of a file, and what loading them would do, without loading any.
 
 A pickle is looked for at the beginning of the file, whatever its name, after the end of each pickle, and at every
-position where one could begin.
-"""
+position where one could begin."""
 
 import re
 import sys

@@ -1,8 +1,7 @@
 """Inspects torch's programs that are not pickles: TorchScript flatbuffers, and the JSON of `torch.export`.
 
 While loading that JSON, torch evaluates some of its strings as Python: size expressions, guards, and the names that it
-generates source code from. So each of these must be plain arithmetic or a plain name.
-"""
+generates source code from. So each of these must be plain arithmetic or a plain name."""
 
 import ast
 import json

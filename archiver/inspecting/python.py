@@ -1,8 +1,7 @@
 """Checks that the Python in an archive uses only what is known to be harmless, without running any of it.
 
 Python can be written so that its source does not show what it does. What cannot be analysed is not known to be harmless
-either: modules as values, names of attributes that are computed, functions that are called with arbitrary arguments.
-"""
+either: modules as values, names of attributes that are computed, functions that are called with arbitrary arguments."""
 
 import ast
 import builtins

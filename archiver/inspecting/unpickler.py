@@ -1,7 +1,6 @@
 """Simulates what an unpickler would do with a pickle, on a stack of descriptions: nothing is imported or called.
 
-The simulation ends where an unpickler would fail; everything up to there would have happened.
-"""
+The simulation ends where an unpickler would fail; everything up to there would have happened."""
 
 from dataclasses import dataclass, field
 

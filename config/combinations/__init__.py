@@ -1,8 +1,7 @@
 """Rules about several fields of a spec that must fit together, and about the files that a spec names.
 
 The modules `source`, `model`, `encoding`, `writing`, `vllm`, `serving` and `cluster` hold the rules by topic; `rule`
-registers them. A rule names the fields that it reads, and is skipped if one of them is already known to be wrong.
-"""
+registers them. A rule names the fields that it reads, and is skipped if one of them is already known to be wrong."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,6 @@
 """Lints a `config.properties` or `model-config.yaml`, by the name of the file.
 
-TorchServe silently ignores what it does not know. Each finding names a rule, a line and a fix.
-"""
+TorchServe silently ignores what it does not know. Each finding names a rule, a line and a fix."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,8 +1,7 @@
 """The keys of `config.properties` and `model-config.yaml` that TorchServe 0.12.0 reads, and keys that only articles
 mention.
 
-The names are string constants of ConfigManager and ModelConfig in model-server.jar; a test compares them.
-"""
+The names are string constants of ConfigManager and ModelConfig in model-server.jar; a test compares them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

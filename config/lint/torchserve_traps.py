@@ -10,8 +10,7 @@ class Trap:
     """A finding about `key` if its value matches `when`, or if it is not set and `when` is None, unless the value of
     another key matches `unless`.
 
-    Both are regular expressions for the whole value, ignoring case. `{value}` in a hint stands for the given value.
-    """
+    Both are regular expressions for the whole value, ignoring case. `{value}` in a hint stands for the given value."""
 
     rule: str
     key: str

@@ -1,8 +1,7 @@
 """Charts with an x and a y axis: lines, dots and stacked bars, and their coordinates.
 
 `parts.html` writes them as SVG. Colours are CSS classes, so that pages can be light or dark. A chart is as wide as a
-phone's screen, and scales up; its legend is HTML below the title, so that no text can overlap.
-"""
+phone's screen, and scales up; its legend is HTML below the title, so that no text can overlap."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

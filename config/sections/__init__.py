@@ -1,7 +1,6 @@
 """The sections of a spec: types, defaults, and the meaning of each field, one module for each topic.
 
-`section` has their base class, and the types that several of them use.
-"""
+`section` has their base class, and the types that several of them use."""
 
 from config.sections.cost import Cost
 from config.sections.deployment import Kubernetes, Scaling

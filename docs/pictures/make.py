@@ -1,8 +1,7 @@
 """`make pictures`: makes the pictures of the README and of `docs/`, each in a light and a dark version.
 
 Draws the architecture as SVG, and takes screenshots of real pages with chromium: `/docs` of a server, the verdict of a
-load test, the evidence of a calibration.
-"""
+load test, the evidence of a calibration."""
 
 import argparse
 import io

@@ -1,8 +1,7 @@
 """The environment of a service in a cluster: the capacity of the nodes, the limits of the namespace, and the labels by
 which Prometheus selects.
 
-What may not be read is left out; it does not stop a deployment.
-"""
+What may not be read is left out; it does not stop a deployment."""
 
 from collections import defaultdict
 from collections.abc import Iterable

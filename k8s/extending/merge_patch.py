@@ -2,8 +2,7 @@
 key is merged item by item, and any other list is replaced, unless `$patch`, `$retainKeys` or `$deleteFromPrimitiveList`
 says otherwise.
 
-https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md
-"""
+https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md"""
 
 from copy import deepcopy
 from typing import Any

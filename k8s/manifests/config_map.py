@@ -1,7 +1,6 @@
 """The ConfigMap with the part of the spec that a pod reads.
 
-Objectives, scaling and other settings of the cluster are not in it, so changing them starts no new pods.
-"""
+Objectives, scaling and other settings of the cluster are not in it, so changing them starts no new pods."""
 
 import hashlib
 

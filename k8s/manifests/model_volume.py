@@ -1,7 +1,6 @@
 """How the MAR gets into the pod if it is not in the image: as a download, from a volume claim, or from an image volume.
 
-In each case an init container verifies its checksum before the server starts.
-"""
+In each case an init container verifies its checksum before the server starts."""
 
 from urllib.parse import urlsplit
 

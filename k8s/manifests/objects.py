@@ -2,8 +2,7 @@
 
 `kubectl apply -f` applies every `.yaml` in a folder but nothing in its subfolders, so the top level works on a bare
 cluster. The kustomization is called `Kustomization`, because under its usual name `kubectl` would apply it as an
-object.
-"""
+object."""
 
 import json
 from typing import Any

@@ -1,8 +1,7 @@
 """The plan of a deployment: the spec, the package and image built from it, the evidence, and every number that follows
 from them.
 
-Nothing here writes files or talks to a cluster; the modules beside this one turn a plan into objects.
-"""
+Nothing here writes files or talks to a cluster; the modules beside this one turn a plan into objects."""
 
 import math
 from dataclasses import dataclass

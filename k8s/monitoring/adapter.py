@@ -2,8 +2,7 @@
 queries.
 
 A rule covers all models in a cluster, because the adapter inserts the namespace and the pods of each request; so it is
-the same for every spec with the same scrape interval.
-"""
+the same for every spec with the same scrape interval."""
 
 from typing import Any
 from urllib.parse import urlsplit

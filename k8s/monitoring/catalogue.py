@@ -2,8 +2,7 @@
 
 The pods' own metrics are on the supervisor's page `/metrics`; a scrape adds `TARGET_LABELS` to them. The others come
 from the cluster: kube-state-metrics and the kubelet's cAdvisor with any usual Prometheus installation, DCGM with
-NVIDIA's GPU operator.
-"""
+NVIDIA's GPU operator."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -2,8 +2,7 @@
 labels.
 
 The series in use are read from the expressions themselves; those that exist are declared in `catalogue`.
-`k8s/verify/live.py` compares the declaration with the page of a running server.
-"""
+`k8s/verify/live.py` compares the declaration with the page of a running server."""
 
 import re
 from collections.abc import Iterator

@@ -2,8 +2,7 @@
 
 A request has failed if it is the service's fault: a code of 500 or more, which includes shed requests (503). Codes from
 400 to 499 are the client's fault and count neither as failed nor as answered. Latency is that of good answers only,
-because errors are quick.
-"""
+because errors are quick."""
 
 import math
 from dataclasses import dataclass

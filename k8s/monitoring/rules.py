@@ -2,8 +2,7 @@
 
 The objective's error budget is watched over several windows at once: an alert needs a long window, so that a short
 disturbance does not fire it, and a short one, so that it ends when the trouble does. Shares over long windows are sums
-of recorded rates, so that every request has the same weight and no query reads days of histograms.
-"""
+of recorded rates, so that every request has the same weight and no query reads days of histograms."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -2,8 +2,7 @@
 install time left open; with the defaults in `values.yaml` they give exactly the rendered objects.
 
 Placeholders mark the open values. The namespace and the registry are replaced in the plan before it is rendered, so
-that they are found in PromQL expressions and on the dashboard as well; numbers are replaced in the rendered objects.
-"""
+that they are found in PromQL expressions and on the dashboard as well; numbers are replaced in the rendered objects."""
 
 import json
 import re

@@ -184,8 +184,7 @@ def _hold_replicas(cluster: Cluster, document: Document, replicas: int) -> None:
     """Lets another field manager own the number of pods until an autoscaler writes it for the first time.
 
     A field that its last owner no longer applies returns to its default, which is one pod.
-    https://kubernetes.io/docs/reference/using-api/server-side-apply/#transferring-ownership
-    """
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#transferring-ownership"""
     metadata = {key: document["metadata"][key] for key in ("name", "namespace")}
     held = {"apiVersion": document["apiVersion"], "kind": document["kind"], "metadata": metadata}
     cluster.apply(held | {"spec": {"replicas": replicas}}, manager=_HANDOVER)

@@ -2,8 +2,7 @@
 
 There are two kinds of ConfigMap in the spec's namespace. `marina.NAME` holds the state; `marina.NAME.rN` holds the
 manifests of revision N, as `kubectl apply` accepts them, and the sample for the inference. No spec's name has a dot, so
-these names are never those of its own objects.
-"""
+these names are never those of its own objects."""
 
 import base64
 import json

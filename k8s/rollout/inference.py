@@ -1,8 +1,7 @@
 """Sends the spec's sample through the API server to the pods that were just rolled out, for one real inference.
 
 It first goes through the Service, like the requests of clients. If the API server may not reach the pods (a
-NetworkPolicy, a missing permission), it goes through a port-forward, which ends inside the pod's own network.
-"""
+NetworkPolicy, a missing permission), it goes through a port-forward, which ends inside the pod's own network."""
 
 import http.client
 import json

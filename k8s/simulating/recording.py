@@ -2,8 +2,7 @@
 
 {"at": 1767225600.0, "spec": {...}, "status": {...}, "ready": 3, "running": 4, "read": {"cpu": 4}}
 
-`spec` may be missing after the first line; `ready`, `running` and `read` may always be missing.
-"""
+`spec` may be missing after the first line; `ready`, `running` and `read` may always be missing."""
 
 import json
 import math

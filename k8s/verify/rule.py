@@ -1,8 +1,7 @@
 """A rule: a stable id, a level, the texts about it, and a function that checks the objects of an application.
 
 error     a cluster refuses it, or it does harm in every cluster
-warning   it works, but good practice says to do it differently
-"""
+warning   it works, but good practice says to do it differently"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -2,8 +2,7 @@
 custom resources those in the folder `schemas`, and those of CustomResourceDefinitions among the objects.
 
 Only the data of that package is used: its function reads all definitions again for each object, stops at the first
-mistake, and silently accepts an API version or a kind that it does not know.
-"""
+mistake, and silently accepts an API version or a kind that it does not know."""
 
 import json
 import re

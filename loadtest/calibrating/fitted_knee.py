@@ -19,8 +19,7 @@ def fitted_knee(runs: Runs, searched: Knee, about: float, objective: Objective) 
     """The rate at which a p99, the errors or the goodput cross their limit, whichever comes first.
 
     If none does, as with a server that fails abruptly, the knee is between the highest rate that was held and the
-    lowest that was not.
-    """
+    lowest that was not."""
     judged = [run for run, verdict in runs if verdict.status != "INVALID"]
     near = [run for run in judged if about / _NEAR <= run.rate <= about * _NEAR]
     failed = [Point(run.rate, run.failed, run.finished) for run in judged]

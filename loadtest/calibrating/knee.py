@@ -1,7 +1,6 @@
 """The search for the knee, the highest rate that meets the objective: raise the rate, then bisect, then do it again.
 
-The caller provides the trial; this module only decides which rate to try next, and when to stop. No I/O.
-"""
+The caller provides the trial; this module only decides which rate to try next, and when to stop. No I/O."""
 
 import math
 from collections.abc import Callable
@@ -78,8 +77,7 @@ def estimate_capacity(held: Callable[[float], float], first: float) -> float:
 
     The bursts are repeated until that no longer grows, since a server that has just started gets faster every second.
 
-    This is only a starting point for the search; a burst is too short to be judged.
-    """
+    This is only a starting point for the search; a burst is too short to be judged."""
     best = answered = 0.0
     for _ in range(_ESTIMATES):
         answered = _most_answered(held, first)

@@ -3,8 +3,7 @@
 Near the knee, the odds that a request is over the limit grow with a power of the rate. The knee is where that curve
 crosses the share that the objective allows. Its interval holds the crossings that fit the runs nearly as well (a
 profile likelihood). Requests in a queue are late in clumps, so each run counts only as many requests as are
-independent.
-"""
+independent."""
 
 import math
 from collections.abc import Sequence
@@ -45,8 +44,7 @@ class FittedKnee:
 def fit_knee(points: Sequence[Point], share: float, about: float, clumps: float) -> FittedKnee | None:
     """The rate near `about` at which `share` of the requests are over the limit; None if the runs do not show one.
 
-    `clumps` is how many requests carry as much information as one independent request.
-    """
+    `clumps` is how many requests carry as much information as one independent request."""
     near = [point for point in points if point.total and about / _NEAR <= point.rate <= about * _NEAR]
     if not any(point.over > share * point.total for point in near):
         return None

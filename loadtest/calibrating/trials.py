@@ -61,8 +61,7 @@ class RateTrials:
     def judge_rate(self, rate: float) -> VerdictStatus:
         """Whether a rate is held, by one short run if that is clear, otherwise by the figures of longer ones.
 
-        INVALID if the generator could not measure it; Untrusted if anything else was wrong.
-        """
+        INVALID if the generator could not measure it; Untrusted if anything else was wrong."""
         looks_s = self._options.first_look_s(rate, self._objective)
         most_s = _MOST_LENGTHS * self._options.length_s(rate, self._objective)
         measured: list[Measurement] = []
@@ -148,8 +147,7 @@ class RateTrials:
     def measure_knee(self, about: Knee) -> Knee:
         """Measures the knee by long runs at it and beside it, until its interval is narrow enough or the time is over.
 
-        Returns the knee unchanged if the generator ended the search.
-        """
+        Returns the knee unchanged if the generator ended the search."""
         if about.limit == "generator":
             return about
         refined = about

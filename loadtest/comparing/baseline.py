@@ -1,7 +1,6 @@
 """Compares two stored verdicts of the same load on the same machine; if they are not alike, it lists the differences.
 
-Both had the same arrivals, so each twelfth of a run can be compared with the same twelfth of the other, as a round.
-"""
+Both had the same arrivals, so each twelfth of a run can be compared with the same twelfth of the other, as a round."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -150,8 +150,7 @@ def compare(
     `.html`.
 
     `against` names the old server. The files go to `where.out`. `where.url` is the new server, unless it is to be
-    started.
-    """
+    started."""
     objective = objective_of(spec)
     load = options.load(spec, objective)
     package = find_package(where)
@@ -200,8 +199,7 @@ def _until_clear(
 ) -> Judgement:
     """Runs rounds until the figures decide, a server has died, or the time is over.
 
-    A PASS needs half a minute of each server.
-    """
+    A PASS needs half a minute of each server."""
     for look in looks:
         while len(runner.rounds) < look and runner.ended is None:
             runner.round()

@@ -3,8 +3,7 @@
 A ratio is judged by its interval: FAIL if all of it is over the limit, PASS if all of it is within the limit, INVALID
 `undecided` if the limit lies inside it. Over all looks together, a FAIL is wrong once in fifty times, and so is a PASS.
 One figure is enough for a FAIL, so all figures share that error; a PASS needs every figure, so each may use all of it.
-Errors pass as surely as in a load test: wrong once in twenty times. No I/O.
-"""
+Errors pass as surely as in a load test: wrong once in twenty times. No I/O."""
 
 import math
 from collections.abc import Sequence
@@ -82,8 +81,7 @@ def judge_rounds(
     """The verdict on the rounds.
 
     `share` is the part of the allowed error that this look may use. `ended` is the reason if a server died before all
-    rounds were done, and the status that follows from it.
-    """
+    rounds were done, and the status that follows from it."""
     wrong = FalseRates.of(share)
     counted = [turns for turns in rounds if not turns.left_out]
     against = _against(rounds, counted)
@@ -189,8 +187,7 @@ def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, u
 def _with_stalls(made: Figure, rounds: Sequence[Round], wrong: float) -> Figure:
     """The p99 figure, also judged by the answers of all rounds together.
 
-    A server that stalls now and then is as fast as ever in most rounds, so the ratios of the rounds do not show it.
-    """
+    A server that stalls now and then is as fast as ever in most rounds, so the ratios of the rounds do not show it."""
     line_ms = late_line(rounds, made.limit)
     more = more_late(rounds, line_ms, made.limit)
     old_ms, new_ms = made.old or 0.0, made.new or 0.0

@@ -16,8 +16,7 @@ _WAKER = ["/bin/sh", "-c", 'read -r _; kill -CONT "$@"', "sh"]
 def paused(pid: int | None) -> Iterator[None]:
     """Stops the processes of the server `pid` (SIGSTOP) inside the context; does nothing for None.
 
-    They are resumed even if this process is killed: another process waits until our end of a pipe is closed.
-    """
+    They are resumed even if this process is killed: another process waits until our end of a pipe is closed."""
     if pid is None:
         yield
         return

@@ -4,8 +4,7 @@ In a round, each server has one turn under the same arrivals, one after the othe
 and if there is no difference, new / old is above 1 as often as below. What the machine does from second to second shows
 as a difference between rounds. So each round counts once, with its own ratio, and the interval is that of Wilcoxon's
 signed-rank test: of the sorted means of any two rounds, it cuts off as many at each end as chance may explain. A
-neighbour who disturbs some rounds widens it less than Student's interval, which is as wide as the worst round.
-"""
+neighbour who disturbs some rounds widens it less than Student's interval, which is as wide as the worst round."""
 
 import math
 from collections.abc import Sequence

@@ -12,8 +12,7 @@ def look_schedule(most: int) -> tuple[int, ...]:
     """After how many rounds the figures are looked at, as long as they are undecided.
 
     The numbers are even, so that each server is first equally often. They grow, since each look is one more chance to
-    be wrong.
-    """
+    be wrong."""
     last = max(2, most - most % 2)
     looks = [min(FEWEST_ROUNDS, last)]
     while looks[-1] < last:
@@ -26,8 +25,7 @@ def look_share(look: int, looks: Sequence[int]) -> float:
     """The share of the allowed error that one look may use.
 
     Half of the error is shared equally, half in proportion to the rounds: the last looks decide what is close, and no
-    look comes after them.
-    """
+    look comes after them."""
     return (1 / len(looks) + look / sum(looks)) / 2
 
 

@@ -3,8 +3,7 @@
 A few rounds have nearly all of what is rare, so neither the ratios of the rounds nor one ratio of all rounds says much.
 But if there were no difference, the two turns of each round could be swapped: all ways to swap them are equally likely,
 and it is counted how many of them give the new server at least as much. So a stall that hits either server decides
-nothing, but one that hits only the new server, again and again, does. No I/O and no random numbers.
-"""
+nothing, but one that hits only the new server, again and again, does. No I/O and no random numbers."""
 
 from collections.abc import Sequence
 
@@ -19,8 +18,7 @@ _HALVINGS = 40
 def by_chance(more: Sequence[float]) -> float:
     """The probability that swaps alone give the new server at least as much.
 
-    `more` is how much more the new server had in each round, negative if the old one had more.
-    """
+    `more` is how much more the new server had in each round, negative if the old one had more."""
     unit = max(1.0, max((abs(surplus) / _STEPS for surplus in more), default=1.0))
     steps = [step for surplus in more if (step := round(surplus / unit))]
     likely = [1.0]
@@ -34,8 +32,7 @@ def late_line(rounds: Sequence[Round], allowed: float) -> float:
     """The latency above which an answer counts as late: one in a hundred of both servers' answers together is.
 
     For the new server it is `allowed` times as high. So it is the p99 of both if the new server is as much slower as
-    allowed.
-    """
+    allowed."""
     old, new = responses(rounds)
     most = (1 - P99_SHARE) * (old.count + new.count)
     low, high = min(old.min_ms, new.min_ms / allowed), max(old.max_ms, new.max_ms / allowed)

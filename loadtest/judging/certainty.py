@@ -99,8 +99,7 @@ def goodput_interval(measurement: Measurement, limit: float) -> Interval:
 def decide(check: Check, between: Interval, judged: float | None = None) -> tuple[Check, VerdictStatus]:
     """The check with its interval, and its status: INVALID if the limit lies inside the interval.
 
-    `judged` is the limit of the interval, if it is not that of the check.
-    """
+    `judged` is the limit of the interval, if it is not that of the check."""
     check = check.model_copy(update={"interval": (between.low, between.high)})
     if between.status != "INVALID":
         return check, between.status
@@ -170,8 +169,7 @@ def _share_between(counts: Counts, confidence: float = interval.CONFIDENCE) -> t
 def _beyond(slices: Sequence[Histogram], whole: Histogram, share: float) -> Counts:
     """The latencies above a percentile, with those in its own bucket if that comes nearer to the share it leaves above.
 
-    Without them, a tail of equal latencies, such as those of timeouts, would have nothing above its p99.
-    """
+    Without them, a tail of equal latencies, such as those of timeouts, would have nothing above its p99."""
     line, above = whole.percentile(share) or 0.0, (1 - share) * whole.count
     count = Histogram.from_bucket_of if whole.over(line) * whole.from_bucket_of(line) < above**2 else Histogram.over
     return Counts([count(piece, line) for piece in slices], [piece.count for piece in slices])

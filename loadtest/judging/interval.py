@@ -3,8 +3,7 @@
 Latencies in a queue rise and fall together, so a thousand of them carry less information than a thousand independent
 ones. How much less is the ratio of two variances: that of a block bootstrap (which resamples blocks of consecutive
 slices, circularly; its variance has a closed form), and that of independent arrivals. The interval is then the exact
-binomial one for a number of arrivals that is smaller by this ratio.
-"""
+binomial one for a number of arrivals that is smaller by this ratio."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -50,8 +49,7 @@ def clumping(near: Counts, wide: Counts) -> float:
     """How many arrivals carry as much information as one independent arrival, estimated cautiously.
 
     `near` counts arrivals over the limit in question. `wide` counts those over a lower limit, which more arrivals
-    cross, and so shows better for how long they stay over it.
-    """
+    cross, and so shows better for how long they stay over it."""
     if not 0 < near.share < 1:
         return 1.0
     variance = _variance(near, wide, _FEWEST_BLOCKS)
@@ -137,8 +135,7 @@ def difference_interval(old: Counts, new: Counts, low: float, high: float) -> tu
     """The interval of how much larger the share of `new` is than that of `old`; its ends are exceeded with the
     probabilities `low` and `high`.
 
-    Newcombe's tenth method (1998), with the exact intervals of both shares.
-    """
+    Newcombe's tenth method (1998), with the exact intervals of both shares."""
     clumps = clumping_within(old, new)
 
     def between(counts: Counts, wrong: float) -> tuple[float, float]:
@@ -197,8 +194,7 @@ def _root(is_above: Callable[[float], bool]) -> float:
 def _beta(x: float, a: float, b: float) -> float:
     """The distribution function of the beta distribution: the regularised incomplete beta function.
 
-    A continued fraction, https://dlmf.nist.gov/8.17#v, which converges fast on this side of the mean.
-    """
+    A continued fraction, https://dlmf.nist.gov/8.17#v, which converges fast on this side of the mean."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):

@@ -24,8 +24,7 @@ def ramp_result(run: Measurement, ramp: Ramp, objective: Objective) -> RampResul
     """The steps of a run, and the two rates between which the objective broke.
 
     No server gets faster with more load. So if several steps in a row certainly miss the objective, it is missed at the
-    highest of their rates; if they certainly meet it, it is met at the lowest.
-    """
+    highest of their rates; if they certainly meet it, it is met at the lowest."""
     cuts = _cut(run.slices)
     spans = [[cuts[at : at + count] for count in _TOGETHER if at + count <= len(cuts)] for at in range(len(cuts))]
     # Of so many windows, one in twenty would miss its limit by chance. So each must miss it more surely (Bonferroni).

@@ -2,8 +2,7 @@
 
 Each objective has its own status. A reason against the whole run (a late generator, another package) makes everything
 INVALID; a reason against a single figure (too few samples for a p99) makes only that objective INVALID. A trusted FAIL
-outweighs an INVALID objective, so that a server that fails every request is not excused by a short run.
-"""
+outweighs an INVALID objective, so that a server that fails every request is not excused by a short run."""
 
 from collections.abc import Sequence
 

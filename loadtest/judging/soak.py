@@ -118,8 +118,7 @@ def _growth_check(
 ) -> Check:
     """The check of several figures of one kind, each given as the medians of its blocks.
 
-    `fills` is how many bytes each process may fill at first, `highest` how high each figure was before these blocks.
-    """
+    `fills` is how many bytes each process may fill at first, `highest` how high each figure was before these blocks."""
     status: VerdictStatus = "FAIL" if reasons else "PASS"
     for name, blocks in series.items():
         shown, grown = trend(blocks, kind), _grown(kind, name, blocks, run)

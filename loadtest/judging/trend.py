@@ -29,8 +29,7 @@ def _grew(run: Measurement) -> bool:
 
     The first fifth must be the fastest and the last the slowest, and even the fast answers of the last fifth must be
     slower than the slow ones of the first. A queue that empties now and then does not show that. And the waits must
-    grow by more than a server's that answers nearly all: one that only becomes slower has no queue.
-    """
+    grow by more than a server's that answers nearly all: one that only becomes slower has no queue."""
     parts = _parts(run)
     if not parts or min(part.count for part in parts) < _FEWEST_IN_PART or more_came(run):
         return False

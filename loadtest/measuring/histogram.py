@@ -2,8 +2,7 @@
 judged.
 
 A bucket holds the values in (edge below, edge], in ms. Each limit is an edge, so `within(limit)` counts exactly, and a
-percentile is shown above a limit if and only if it is above it.
-"""
+percentile is shown above a limit if and only if it is above it."""
 
 import math
 from bisect import bisect_left
@@ -93,8 +92,7 @@ class Histogram:
         """The nearest-rank percentile: the smallest value that at least `share` of all values do not exceed.
 
         Returns the upper edge of its bucket, or the largest value if that is lower. So the result is never below the
-        true value and at most 1 % above it. None if there are no values.
-        """
+        true value and at most 1 % above it. None if there are no values."""
         if not self.count:
             return None
         return self.ranked(nearest_rank(share, self.count))

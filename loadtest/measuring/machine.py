@@ -1,7 +1,6 @@
 """The machine on which something was measured, and the memory that a server's processes took.
 
-Both are read from Linux's files; what a system does not have is None.
-"""
+Both are read from Linux's files; what a system does not have is None."""
 
 import os
 import platform

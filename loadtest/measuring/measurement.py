@@ -1,7 +1,6 @@
 """The record of what one run measured: each generator process makes its own, and merged they are the run's.
 
-Nothing is judged here. Latencies are in ms; all other times are in seconds from the start of the run.
-"""
+Nothing is judged here. Latencies are in ms; all other times are in seconds from the start of the run."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -41,8 +40,7 @@ class Second(Part):
 class Slice(Part):
     """A part of the measured window, with the arrivals that were due in it; all slices of a run have the same length.
 
-    Neighbouring latencies rise and fall together, so only whole slices show how certain a percentile is.
-    """
+    Neighbouring latencies rise and fall together, so only whole slices show how certain a percentile is."""
 
     due: int = 0
     in_time: int = 0

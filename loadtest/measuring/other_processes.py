@@ -36,8 +36,7 @@ class OtherProcesses(Part):
 class OtherProcessesWatch:
     """Measures from its creation until `end`.
 
-    The processes `pids`, this process, and the children of all of them do not count as others.
-    """
+    The processes `pids`, this process, and the children of all of them do not count as others."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._roots = list(pids)

@@ -1,7 +1,6 @@
 """`verdict.xml`: JUnit with one test case per objective, so that any CI system can show the verdict.
 
-FAIL is a failure, INVALID an error: a measurement that cannot be trusted must not look like a skipped one.
-"""
+FAIL is a failure, INVALID an error: a measurement that cannot be trusted must not look like a skipped one."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -21,8 +21,7 @@ def verdict_lines(verdict: Verdict, requests: int, arrivals: Spacing = "poisson"
     """`slo: FAIL p99 412 ms > 250 ms, …`, then each reason on its own line.
 
     Arrivals are named unless they are random: a server looks better with evenly spaced ones, and replayed ones belong
-    to one trace.
-    """
+    to one trace."""
     spacing = f", {arrivals_text(arrivals)}" if arrivals != "poisson" else ""
     lines = [f"slo: {verdict.status} {figures_text(verdict)}, {requests:,} requests{spacing}"]
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())])

@@ -1,8 +1,7 @@
 """Limits a server that is measured to the resources of its pod.
 
 Cores are limited by a control group (cgroup v2) if one may be made, otherwise by CPU affinity. Memory is limited by the
-same group; without one, the server's peak is compared with the limit afterwards.
-"""
+same group; without one, the server's peak is compared with the limit afterwards."""
 
 import math
 import os

@@ -133,8 +133,7 @@ class RunOptions(Options):
     def next_schedule(self, first: Schedule, objective: Objective, measured: Sequence[Measurement]) -> Schedule | None:
         """The schedule of the run after these; None if they are enough, or more time is not allowed.
 
-        Each further run doubles the measured time, so that an undecided verdict is looked at only a few times.
-        """
+        Each further run doubles the measured time, so that an undecided verdict is looked at only a few times."""
         number, so_far_s = len(measured), sum(run.asked_s for run in measured)
         if any(run.interrupted or run.server_end for run in measured):
             return None

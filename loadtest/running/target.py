@@ -137,8 +137,7 @@ def started_server(
 ) -> Iterator[Target]:
     """Starts a server of the spec's package on free ports, waits until it is ready, and stops it at the end.
 
-    Its output goes to `log`.
-    """
+    Its output goes to `log`."""
     base = free_port_base()
     command = [*(command or serve_command(spec.file)), "--port-base", str(base)]
     log.parent.mkdir(parents=True, exist_ok=True)

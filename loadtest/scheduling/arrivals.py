@@ -1,8 +1,7 @@
 """The schedule of a run: it is fixed before the run, whatever the server does and however many processes send.
 
 The Poisson schedule has exactly as many arrivals as the rate requires, at independent, uniformly distributed times. So
-no run fails or passes because its seed happened to offer more or fewer requests than wanted.
-"""
+no run fails or passes because its seed happened to offer more or fewer requests than wanted."""
 
 import math
 import random

@@ -21,8 +21,7 @@ TraceRow = tuple[int, object, object]
 def read_trace_file(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> Trace:
     """Reads a trace, whose lines may be in any order, and plays it `speed` times as fast; InputError names a bad line.
 
-    Samples must end in one of `suffixes`.
-    """
+    Samples must end in one of `suffixes`."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as err:

@@ -1,8 +1,7 @@
 """Sends a schedule of requests on time, from separate processes.
 
 No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
-them.
-"""
+them."""
 
 from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
 from loadtest.sending.client import Client, send_and_check

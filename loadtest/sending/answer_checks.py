@@ -7,8 +7,7 @@ shed           503 because the model's queue was full, or a language model had n
 http 404 …     any other status than 2xx
 malformed      2xx, but without the structure that the package promises
 unfinished     a stream that ended without `[DONE]`, or with an error in it
-unsent         this machine had no port, file or memory left for a connection
-"""
+unsent         this machine had no port, file or memory left for a connection"""
 
 import json
 from collections.abc import Callable

@@ -99,8 +99,7 @@ class Client:
     def send(self, which: int = 0, on_body: OnBody | None = None) -> HttpAnswer:
         """Sends one of the request's bodies and returns the answer; `on_body` gets its chunks as they arrive.
 
-        A request is never sent twice, because a lost one must be counted.
-        """
+        A request is never sent twice, because a lost one must be counted."""
         connection = self._take()
         try:
             answer = connection.exchange(self._data[which], on_body)

@@ -1,8 +1,7 @@
 """The open loop: a Locust user that sends each request of a schedule when it is due, whatever became of the others.
 
 Each request runs in its own greenlet, so a slow server delays no other request. Locust's request event is fired for
-each request, so its statistics, listeners and printers are right; its rounded times are replaced by 1 % buckets.
-"""
+each request, so its statistics, listeners and printers are right; its rounded times are replaced by 1 % buckets."""
 
 import gc
 import resource

@@ -1,8 +1,7 @@
 """Starts the process that sends the load, follows its output, and returns what it measured.
 
 Even a single sender is a separate process: importing Locust patches the process it is in, and the verdict depends on
-how busy the sending process is.
-"""
+how busy the sending process is."""
 
 import signal
 import subprocess
@@ -78,8 +77,7 @@ class Generator:
     def _follow(self, on_second: OnSecond, record: list[str], silent_s: float) -> None:
         """Reports every second and adds all other lines to `record`, until the plan is done or the process has ended.
 
-        A process that writes nothing for `silent_s` is killed.
-        """
+        A process that writes nothing for `silent_s` is killed."""
         while (line := self._line(silent_s)) is not None and not is_end(line):
             second = read_second_line(line)
             if second is None:

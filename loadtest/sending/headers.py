@@ -1,7 +1,6 @@
 """Headers that a user adds to every request, such as `Authorization: Bearer $TOKEN`, with values from the environment.
 
-Their values may be secret: they go to the sending process and to the server, but into no record and no error.
-"""
+Their values may be secret: they go to the sending process and to the server, but into no record and no error."""
 
 import re
 from collections.abc import Mapping

@@ -2,8 +2,7 @@
 
 It first compares the workers' clocks with its own, so that all start together on whatever machines they run. If a
 worker is lost, as Locust's heartbeats show, the run ends; the measurements of the others are kept, and the lost one is
-named.
-"""
+named."""
 
 import subprocess
 import time
@@ -93,8 +92,7 @@ class Leader:
     def run(self, processes: Mapping[int, subprocess.Popen[bytes]]) -> Measurement:
         """Leads the workers in `processes`, by part, and those that connect from other hosts.
 
-        MarinaError if one does not connect or cannot start; Stopped if the load is stopped before all have started.
-        """
+        MarinaError if one does not connect or cannot start; Stopped if the load is stopped before all have started."""
         self._processes = processes
         try:
             self._gather()

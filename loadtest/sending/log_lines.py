@@ -1,8 +1,7 @@
 """The lines that a leader writes to its output while a load runs, and the functions that read them.
 
 In a cluster its output is the pod's log. Container runtimes cut a log into lines of at most 16 KiB, and its beginning
-may be lost; so the record is written in numbered pieces, each with the digest of the whole.
-"""
+may be lost; so the record is written in numbered pieces, each with the digest of the whole."""
 
 import base64
 import hashlib

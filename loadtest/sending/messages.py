@@ -2,8 +2,7 @@
 
 A worker reports that it is HERE, gets its PLAN, and reports that its user is WAITING. The leader asks for its CLOCK a
 few times, and names a moment on it to START. Then the worker reports every SECOND, and at the end what it MEASURED, or
-why it FAILED. STOP ends its load early.
-"""
+why it FAILED. STOP ends its load early."""
 
 from collections.abc import Callable
 from typing import Any

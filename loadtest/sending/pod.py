@@ -1,7 +1,6 @@
 """The program of a pod that sends load: `python -m loadtest.sending.pod PLAN`, the same in each of several pods.
 
-The first pod leads, and writes what happens to its output, which is the pod's log. It also sends its own part.
-"""
+The first pod leads, and writes what happens to its output, which is the pod's log. It also sends its own part."""
 
 import argparse
 import os

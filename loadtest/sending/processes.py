@@ -13,8 +13,7 @@ def raise_priority() -> None:
     """Makes this process real-time, so that requests need not wait for a core that the server or anything else uses.
 
     Only a real-time class helps on a busy machine (measured: p99 of the lag 10 ms without it, 1.2 ms with it). If that
-    is not allowed, the verdict shows it as requests that were sent late.
-    """
+    is not allowed, the verdict shows it as requests that were sent late."""
     with contextlib.suppress(PermissionError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 

@@ -1,7 +1,6 @@
 """Several bodies instead of one: those that a trace or `load.samples` names, each sent as often as that says.
 
-For a language model, each body is sent in every length that `load.max_tokens` names, and its answer is streamed.
-"""
+For a language model, each body is sent in every length that `load.max_tokens` names, and its answer is streamed."""
 
 import base64
 import json
@@ -23,8 +22,7 @@ _ENDINGS = sorted([*CONTENT_TYPES, _LINES])
 def with_samples(request: LoadRequest, spec: Spec, record: Record | None, trace: Trace | None = None) -> LoadRequest:
     """The request with the bodies of a trace or of `load.samples`; unchanged if there are none.
 
-    The bodies of a language model ask for streamed answers.
-    """
+    The bodies of a language model ask for streamed answers."""
     traced = bool(trace and trace.samples)
     weights = {Path(name): 1.0 for name in trace.samples} if trace and traced else _weights(spec)
     bodies = tuple(body for file, weight in weights.items() for body in _bodies(spec, file, weight, record))

@@ -55,8 +55,7 @@ def content_type_of(file: Path) -> str | None:
 def expected_of(record: Record, content_type: str | None = None) -> Expected:
     """The structure of a package's answers to bodies of a content type, by default that of its sample.
 
-    Nothing is known about the answers of a user's own handler.
-    """
+    Nothing is known about the answers of a user's own handler."""
     if record.handler == "image":
         labels = ("top_labels",) if record.labels else ()
         return Expected(form="json", keys=("top_indices", "top_probs", *labels))

@@ -1,8 +1,7 @@
 """Parses one HTTP/1.1 answer from the bytes of a connection, however they are split, and its events as they arrive.
 
 It does no I/O. It is kept small because one process must parse thousands of small answers per second and leave the core
-to the server.
-"""
+to the server."""
 
 import json
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """A worker of a load that several processes send: `python -m loadtest.sending.worker`, started by the leader.
 
 It is a Locust worker: it connects to its master, gets its share of the schedule and the moment to start, and reports
-what happens.
-"""
+what happens."""
 
 import argparse
 import os

@@ -8,8 +8,7 @@ Java has accepted them all, the listener may close (`server/watching/drain.py`).
 the log says so at the start.
 
 Orders are lines on a socket that is Java's standard input (`server/java/marina/Orders.java`). When the supervisor ends,
-for whatever reason, Java reads an end of file there and ends too.
-"""
+for whatever reason, Java reads an end of file there and ends too."""
 
 import os
 import socket

@@ -2,8 +2,7 @@
 stderr, such as why a Java that cannot start or crashes does so, which it writes to stdout.
 
 Java blocks while a pipe is full, so these threads wait for nothing but the pipe. The counts never miss a line; printed
-lines are dropped if nobody reads them (`Output`).
-"""
+lines are dropped if nobody reads them (`Output`)."""
 
 import fcntl
 import os

@@ -1,7 +1,6 @@
 """Plans the start of TorchServe's Java as data: its command line, its environment, its files.
 
-The `torchserve` script is not used: it exits with 0 if Java died, ignores SIGTERM as PID 1, and forwards no signals.
-"""
+The `torchserve` script is not used: it exits with 0 if Java died, ignores SIGTERM as PID 1, and forwards no signals."""
 
 import importlib.util
 import json

@@ -1,8 +1,7 @@
 """Makes the archive from which Java loads its classes: `python -m server.java.make_class_archive`.
 
 A small model is served with the options of every server and answers one request. Java writes down the classes that it
-loads on the way, and then puts them into the archive. `make setup` does this, and so does the build of an image.
-"""
+loads on the way, and then puts them into the archive. `make setup` does this, and so does the build of an image."""
 
 import json
 import subprocess

@@ -1,8 +1,7 @@
 """Counts the answers to one model's requests from the access log, by status and duration.
 
 The supervisor's own inferences are in the log like any other, and are kept out of the numbers that users and
-autoscalers see. Open requests are counted by the door in front of TorchServe (`server/java/door.py`).
-"""
+autoscalers see. Open requests are counted by the door in front of TorchServe (`server/java/door.py`)."""
 
 import bisect
 import re

@@ -3,8 +3,7 @@ inference.
 
 The page is on another port than inference, so the browser may not send requests there itself, and the supervisor
 forwards them. That allows nothing that the inference port does not: one path, one model, the same limits, and pages of
-other sites cannot use it.
-"""
+other sites cannot use it."""
 
 import base64
 import hashlib

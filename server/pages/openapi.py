@@ -1,7 +1,6 @@
 """The OpenAPI 3.1 description of one server, made from the record of its package: its requests and answers.
 
-It promises only what is true: the e2e tests generate requests from it and check the server's answers against it.
-"""
+It promises only what is true: the e2e tests generate requests from it and check the server's answers against it."""
 
 from typing import Any
 

@@ -2,8 +2,7 @@
 the time for a body.
 
 When all connections are taken, the one that has waited longest without completing a request is closed for a new one, so
-that a probe gets in past any number of silent clients.
-"""
+that a probe gets in past any number of silent clients."""
 
 import ipaddress
 import socket

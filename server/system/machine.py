@@ -1,8 +1,7 @@
 """Checks without torch whether a MAR fits this machine, by the same key as `handlers/machine.py`, before Java is
 started.
 
-The worker checks again, with torch. This check takes milliseconds and fails with a message that a person can read.
-"""
+The worker checks again, with torch. This check takes milliseconds and fails with a message that a person can read."""
 
 from importlib import metadata
 from pathlib import Path

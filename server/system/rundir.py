@@ -1,7 +1,6 @@
 """A private directory for each server. If a server crashes, the next one removes its directory.
 
-`marina-<uid>-<random>` is the directory; the server holds a lock on `marina-<uid>-<random>.lock` while it lives.
-"""
+`marina-<uid>-<random>` is the directory; the server holds a lock on `marina-<uid>-<random>.lock` while it lives."""
 
 import fcntl
 import os

@@ -1,7 +1,6 @@
 """Watches the disk that holds the server's files, and warns while it is nearly full.
 
-A full disk stops nothing at once, because requests need no disk space. But a worker that restarts does.
-"""
+A full disk stops nothing at once, because requests need no disk space. But a worker that restarts does."""
 
 import os
 from collections.abc import Callable

@@ -4,8 +4,7 @@ listener, answer what is open.
 The order matters. From the start, every answer is the last one on its connection. Then new connections are refused,
 those in the queue are accepted, and the listener is closed. Java is ended last, once every request that was sent is
 answered and every answer has reached its client. Both are known exactly: the door in front of TorchServe counts open
-requests (`server/java/door.py`), and the kernel knows what clients have not received.
-"""
+requests (`server/java/door.py`), and the kernel knows what clients have not received."""
 
 import time
 from collections.abc import Callable

@@ -2,8 +2,7 @@
 since the last of them started. Load does not matter: if TorchServe is too busy to describe itself, its last description
 counts.
 
-Describing is slow (on a GPU it runs nvidia-smi), so deaths are noticed from /proc, at every poll.
-"""
+Describing is slow (on a GPU it runs nvidia-smi), so deaths are noticed from /proc, at every poll."""
 
 import threading
 import time

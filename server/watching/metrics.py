@@ -4,8 +4,7 @@ It keeps three of TorchServe's own series, those that are useful and correct: th
 name, with the model's real version where TorchServe writes `default`, and the two latency sums, in seconds instead of
 microseconds. It leaves out `Requests2XX` and the like (they count probes), gauges of the last request, and host
 statistics; the histogram and the workers' metrics are better. `promtool check metrics` finds nothing wrong with the
-page.
-"""
+page."""
 
 import threading
 import time

@@ -2,8 +2,7 @@
 
 TorchServe cannot do it: killing a worker fails the batch it holds, and scaling down removes the newest worker first. So
 the worker renews itself at the one moment when nothing is lost, between two batches (`handlers/renewal.py`): it
-replaces its own program and keeps its connection to TorchServe, which notices only one slow batch.
-"""
+replaces its own program and keeps its connection to TorchServe, which notices only one slow batch."""
 
 import os
 import signal

@@ -3,8 +3,7 @@
 Each process writes one file per kind of metric. When a worker dies, its counters and histograms are added to the files
 of "process 0", because a counter must never fall, and its gauges are deleted. So there are never files of more than the
 live workers plus one, except on a full disk, where the files of dead workers stay until there is room. A file that
-cannot be read is set aside, because it must not take the counts of all others off the page.
-"""
+cannot be read is set aside, because it must not take the counts of all others off the page."""
 
 import os
 import struct

@@ -7,8 +7,7 @@ bytes with its length. Whatever vLLM prints goes to standard error. Written for 
     add             {"add": ID, "prompt": [tokens], "sampling": {arguments of SamplingParams}}
     cancel          {"cancel": ID}
     after a step    {"tokens": [[ID, token, logprob, [[token, logprob], …]], …], "reused": tokens, "ended": [ID, …]}
-    not understood  {"refused": ID, "reason": …}                     fatal   {"failed": …}
-"""
+    not understood  {"refused": ID, "reason": …}                     fatal   {"failed": …}"""
 
 import json
 import os
