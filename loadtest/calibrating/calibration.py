@@ -31,9 +31,7 @@ def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, qu
     objective = objective_of(spec)
     at = utc_now()
     where = replace(where, as_pod=True)
-    with open_session(
-        spec, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
-    ) as session:
+    with open_session(spec, where, objective, options, quiet=quiet) as session:
         trials = RateTrials(session, objective, options)
         if session.target.confined:
             session.progress.say(f"  the server may use {session.target.confined}; its pod gets {figure(spec.cores)}")

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.record import Options
 from loadtest.calibrating import knee
 from loadtest.judging import Objective, samples_needed
+from loadtest.running import SendingOptions
 from loadtest.scheduling import Arrivals
 
 _SHORTEST_TRIAL_S, _LONGEST_GROWTH_S = 8.0, 60.0
@@ -19,7 +19,7 @@ _FIRST_LOOK = 0.25
 _USUAL_LENGTHS = 30
 
 
-class CalibrateOptions(Options):
+class CalibrateOptions(SendingOptions):
     """The options of `marina calibrate`; None stands for a default that depends on the objective."""
 
     first: Annotated[float, Field(gt=0)] | None = None
@@ -31,10 +31,6 @@ class CalibrateOptions(Options):
     warmup_s: Annotated[float, Field(ge=0)] = 2
     repeat: Annotated[int, Field(ge=1)] = 1
     """Number of searches, which must find about the same knee before long runs measure it."""
-    processes: Annotated[int, Field(ge=1)] = 1
-    arrivals: Arrivals = "poisson"
-    seed: int = 0
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] = knee.TOLERANCE
     """Half the width of the knee's interval, as a share of the knee: long runs continue until it is that narrow."""
 

@@ -122,9 +122,7 @@ def _server(spec: Spec, options: CalibrateOptions, objective: Objective, out: Pa
         folder = tuned.file.parent
         _package(tuned.file, folder)
         where = TargetOptions(out=folder / spec.name, command=serve_command(tuned.file, folder), as_pod=True)
-        return open_session(
-            tuned, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
-        )
+        return open_session(tuned, where, objective, options, quiet=quiet)
 
     return serve
 

@@ -4,7 +4,7 @@ from loadtest.running.confinement import ServerLimits
 from loadtest.running.load_test import known_knee, run_load_test, verdict_text
 from loadtest.running.measuring_into import measuring_into
 from loadtest.running.next_step import next_step
-from loadtest.running.options import RunOptions, stated_rate
+from loadtest.running.options import RunOptions, SendingOptions, stated_rate
 from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
 from loadtest.running.target import Target, await_ready, check_listening, existing_server, serve_command, started_server
 

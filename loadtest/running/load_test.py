@@ -51,15 +51,7 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
         objective = objective.model_copy(update={"throughput_rps": None})
     at = utc_now()
     runs: list[RunRecord] = []
-    with open_session(
-        spec,
-        where,
-        objective=objective,
-        processes=options.processes,
-        timeout_s=options.timeout_s,
-        trace=first.trace,
-        quiet=quiet,
-    ) as session:
+    with open_session(spec, where, objective, options, trace=first.trace, quiet=quiet) as session:
         measured: list[Measurement] = []
         for note in _notes(first, objective, options):
             session.progress.say(f"note: {note}")

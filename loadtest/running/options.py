@@ -35,7 +35,18 @@ def stated_rate(given: float | None, spec: Spec, objective: Objective, command: 
     return rate
 
 
-class RunOptions(Options):
+class SendingOptions(Options):
+    """How load is sent, in every stage that opens a session."""
+
+    processes: AtLeastOne = 1
+    arrivals: Arrivals = "poisson"
+    seed: int = 0
+    """The seed of the Poisson schedule; each further run adds one."""
+    timeout_s: Positive | None = None
+    """How long a client waits for an answer; default: twice the latency limit, at least 10 s."""
+
+
+class RunOptions(SendingOptions):
     """The options of `marina loadtest`; None stands for a default that depends on the objective."""
 
     rate: Positive | None = None
@@ -55,12 +66,6 @@ class RunOptions(Options):
     warmup_s: Annotated[float, Field(ge=0)] = 5
     repeat: AtLeastOne = 1
     """The least number of runs; all are judged together."""
-    processes: AtLeastOne = 1
-    arrivals: Arrivals = "poisson"
-    seed: int = 0
-    """The seed of the Poisson schedule; each further run adds one."""
-    timeout_s: Positive | None = None
-    """How long a client waits for an answer; default: twice the latency limit, at least 10 s."""
 
     def replayed(self, spec: Spec) -> Path | None:
         """The file of the trace to replay; None for a load at a rate."""

@@ -28,6 +28,7 @@ from loadtest.measuring import (
 from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.confinement import Confinement, ServerLimits, confine
+from loadtest.running.options import SendingOptions
 from loadtest.running.target import Target
 from loadtest.scheduling import Schedule, Trace
 from loadtest.sending import (
@@ -179,17 +180,16 @@ class Session:
 def open_session(
     spec: Spec,
     where: TargetOptions,
-    *,
     objective: Objective,
-    processes: int,
-    timeout_s: float | None,
+    options: SendingOptions,
+    *,
     trace: Trace | None = None,
     quiet: bool = False,
 ) -> Iterator[Session]:
     """A session with the server that `where` names; a server without an address is started, and stopped at the end."""
-    timeout_s = client_timeout_s(objective, timeout_s)
+    timeout_s = client_timeout_s(objective, options.timeout_s)
     if where.remote is None:
-        _check_processes(processes)
+        _check_processes(options.processes)
     package, progress = find_package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
         url = where.remote.url if where.remote else where.url
@@ -206,7 +206,7 @@ def open_session(
             request.model_copy(update={"headers": where.headers, **named}),
             package,
             objective,
-            processes,
+            options.processes,
             timeout_s,
             where.any_package,
             progress,
