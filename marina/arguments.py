@@ -106,6 +106,14 @@ def stage_options(kind: Any, options: argparse.Namespace) -> Any:
         raise InputError(f"`--{name}`: got `{first['input']:.12g}`, allowed: {allowed_values(first)}") from err
 
 
+def print_result(options: argparse.Namespace, record: Any, *lines: str) -> None:
+    """Prints a verb's result: the record with `--json`, the lines without."""
+    if options.json:
+        print_json(record)
+    else:
+        print(*lines, sep="\n")
+
+
 def print_json(data: Any) -> None:
     """Prints a record on stdout."""
     print(json.dumps(data, indent=2))

@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
+from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result
 from marina.terminal import commands_text, localised, place_options
 
 
@@ -116,10 +116,8 @@ def verify(options: argparse.Namespace) -> int:
 
     if options.explain:
         rule = explain_rule(options.explain)
-        if options.json:
-            print_json({name: getattr(rule, name) for name in ("id", "level", "what", "why", "fix")})
-            return 0
-        print(f"{rule.id} ({rule.level})\n  {rule.what}\n  {rule.why}\n  hint: {rule.fix}")
+        shown = {name: getattr(rule, name) for name in ("id", "level", "what", "why", "fix")}
+        print_result(options, shown, "{id} ({level})\n  {what}\n  {why}\n  hint: {fix}".format_map(shown))
         return 0
     if options.dir and options.live:
         text = "`--live`: not together with `--dir`, because there is no spec to compare with"
@@ -133,10 +131,7 @@ def verify(options: argparse.Namespace) -> int:
         verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
     for note in verified.notes:
         progress.say(f"note: {note}")
-    if options.json:
-        print_json(verified.to_data())
-    else:
-        print(verified.to_text())
+    print_result(options, verified.to_data(), verified.to_text())
     return 1 if verified.errors else 0
 
 
@@ -211,10 +206,7 @@ def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:
 
 
 def _print_record(options: argparse.Namespace, record: Any) -> int:
-    if options.json:
-        print_json(record.to_data())
-    else:
-        print(localised(record.to_text(), options))
+    print_result(options, record.to_data(), localised(record.to_text(), options))
     return int(record.exit_code)
 
 

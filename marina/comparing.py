@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_json, stage_options
+from marina.arguments import add_out_option, add_verb, print_result, stage_options
 
 
 def add_verbs(verbs: Any) -> None:
@@ -57,9 +57,5 @@ def compare(options: argparse.Namespace) -> int:
     else:
         with measuring_into(folder):
             comparison = run(spec, options.against, how, where, quiet=options.quiet)
-    if options.json:
-        print_json(comparison.to_data())
-    else:
-        print(comparison_text(comparison))
-        print(f"report {folder / 'compare.html'}")
+    print_result(options, comparison.to_data(), comparison_text(comparison), f"report {folder / 'compare.html'}")
     return comparison.exit_code

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import INTERRUPTED, add_out_option, add_verb, print_json, stage_options
+from marina.arguments import INTERRUPTED, add_out_option, add_verb, print_json, print_result, stage_options
 from marina.terminal import localised
 
 # A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
@@ -119,11 +119,7 @@ def calibrate(options: argparse.Namespace) -> int:
         if options.tune and not _tune(options, spec, how, where):
             return 0
         evidence = run(spec, how, where, quiet=options.quiet)
-    if options.json:
-        print_json(evidence.to_data())
-    else:
-        print(evidence_text(evidence))
-        print(f"report {out / 'evidence.html'}")
+    print_result(options, evidence.to_data(), evidence_text(evidence), f"report {out / 'evidence.html'}")
     return evidence.exit_code
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_json
+from marina.arguments import add_out_option, add_verb, print_json, print_result
 from marina.cleanup import cleanup_on_exit
 from marina.terminal import coloured, localised
 
@@ -95,13 +95,10 @@ def _lint(options: argparse.Namespace) -> int:
     from config.lint import lint_file
 
     findings = lint_file(options.properties)
-    if options.json:
-        print_json([vars(finding) for finding in findings])
-    elif findings:
-        for finding in findings:
-            print(f"{finding.level}: {finding}" + (f"\n  hint: {finding.hint}" if finding.hint else ""))
-    else:
-        print(f"{options.properties}: no problems found")
+    lines = [
+        f"{finding.level}: {finding}" + (f"\n  hint: {finding.hint}" if finding.hint else "") for finding in findings
+    ]
+    print_result(options, list(map(vars, findings)), *lines or [f"{options.properties}: no problems found"])
     return 1 if findings else 0
 
 
@@ -133,10 +130,7 @@ def inspect(options: argparse.Namespace) -> int:
     from archiver.inspecting import inspect as look
 
     report = look(options.mar)
-    if options.json:
-        print_json(report.as_data())
-    else:
-        print(coloured(report.as_text(), sys.stdout))
+    print_result(options, report.as_data(), coloured(report.as_text(), sys.stdout))
     return 0 if report.sound else 1
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_json
+from marina.arguments import add_out_option, add_verb, print_json, print_result
 
 
 def add_verbs(verbs: Any) -> None:
@@ -48,10 +48,7 @@ def simulate(options: argparse.Namespace) -> int:
     if options.recorded:
         _refuse_beside_recorded(options)
         comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
-        if options.json:
-            print_json(comparison.to_data())
-        else:
-            print(comparison.to_text())
+        print_result(options, comparison.to_data(), comparison.to_text())
         return 1 if comparison.differs else 0
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import MarinaError, Refused, ToolMissing
-from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_json
+from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_result
 from marina.cleanup import cleanup_on_exit
 from marina.terminal import commands_text
 
@@ -45,11 +45,9 @@ def demo(options: argparse.Namespace) -> int:
     with cleanup_on_exit() as interrupted:
         record = _Demo(options, interrupted).run()
     took_s = round(time.monotonic() - begin, 1)
-    if options.json:
-        print_json(record | {"took_s": took_s})
-    else:
-        print(f"\nreport {options.out / record['name'] / 'verdict.html'}, after {took_s:.0f} s\n")
-        print(commands_text(_next_commands(options.spec, options.out)))
+    text = f"\nreport {options.out / record['name'] / 'verdict.html'}, after {took_s:.0f} s\n"
+    commands = commands_text(_next_commands(options.spec, options.out))
+    print_result(options, record | {"took_s": took_s}, text, commands)
     return 0
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from marina.arguments import add_verb, print_json
+from marina.arguments import add_verb, print_result
 from marina.cleanup import cleanup_on_exit
 
 _MARKS = {"ok": "ok", "missing": "--", "broken": "!!", "note": "i"}
@@ -54,11 +54,9 @@ def doctor(options: argparse.Namespace) -> int:
 
     with cleanup_on_exit(), Progress(quiet=options.quiet).step("examine this machine and its cluster"):
         findings = examine([*LOCAL, *CLUSTER])
-    if options.json:
-        print_json({"findings": [asdict(finding) for finding in findings], "local_flow": not missing_locally(findings)})
-    else:
-        print(report(findings))
-    return 1 if missing_locally(findings) else 0
+    missing = missing_locally(findings)
+    print_result(options, {"findings": list(map(asdict, findings)), "local_flow": not missing}, report(findings))
+    return 1 if missing else 0
 
 
 def examine(probes: Sequence[Probe]) -> list[ProbeResult]:
