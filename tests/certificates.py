@@ -1,7 +1,5 @@
 """A certificate that only those trust who are given it."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

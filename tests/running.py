@@ -1,7 +1,5 @@
 """A server as a context: started in a process of its own, waited for, stopped as a pod is."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

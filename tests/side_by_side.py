@@ -5,8 +5,6 @@ server wait longer than they compute. Tests marked `alone`, whose measurements n
 after that, one after another, together with what failed: what passes then is named and is no failure.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

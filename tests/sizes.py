@@ -3,8 +3,6 @@
 python tests/sizes.py     exits with 1 above the limits, and names what is worth a look below them
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Programs compiled in parallel: the same bytes as one by one, and nothing left of an interrupted compilation."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Where the time of an answer goes: what the workers' own metrics say of their stages, and /proc of the rest."""
 
-from __future__ import annotations
-
 import re
 import urllib.request
 from urllib.parse import urlsplit

@@ -10,8 +10,6 @@ must not, memory or files grew by more than 5 % over the last pass, an answer th
 request left more than a line in the log.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import http.client

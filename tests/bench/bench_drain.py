@@ -11,8 +11,6 @@ Every request is on a connection of its own, so one whose connection was made wa
 control gets the same configuration and the signal directly, without the `torchserve` script that swallows it.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

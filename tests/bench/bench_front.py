@@ -8,8 +8,6 @@ processes of a contestant, a request; its ratio to our door's has an interval. `
 somebody else took: above a tenth, ask again later.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -3,8 +3,6 @@
 pytest tests/bench/bench_generator.py     fails when 2,500 requests/s or a lag p99 of 5 ms is missed
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil

@@ -6,8 +6,6 @@ what three searches would say: their median, and their range.
     python tests/bench/bench_knee.py [--runs 20] [--seed 0] [--others]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

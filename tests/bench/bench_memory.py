@@ -7,8 +7,6 @@ answers with 200 is found first, then all of them are sent, several at a time. E
 process, a worker was replaced, or an answer was neither 200 nor the 503 of a full queue. A memory cgroup is needed.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import collections

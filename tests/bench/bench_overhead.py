@@ -7,8 +7,6 @@ Both are served by the same server with the same settings, batches of 1 and of 8
 server and hide the difference.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import hashlib

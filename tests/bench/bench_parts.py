@@ -6,8 +6,6 @@ CPU time, medians. The model is the int8 package of `make bench-serve`, in batch
 server tells the allocator.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

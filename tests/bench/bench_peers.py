@@ -6,8 +6,6 @@ Each peer twice: as its own quick start has it, and with Marina's int8 artifact 
 own batching where it has one. They are installed into `build/peers/venv`, with Marina's torch.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

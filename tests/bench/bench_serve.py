@@ -7,8 +7,6 @@ of them; the ceiling is the int8 artifact without a server, in the same turns. P
 `build/bench-serve`. The clients run on the same cores; what they cost stands beside what the server costs.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

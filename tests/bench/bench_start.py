@@ -7,8 +7,6 @@ Packages are made once under `build/bench-start`. Every start has a temporary di
 was compiled before is found; the page cache is warm, as on a node that has the image.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -7,8 +7,6 @@ alone would have said, and what three such runs would have said of which none ma
     python tests/bench/bench_verdict.py [--runs 30] [--seed 0]
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -1,8 +1,6 @@
 """How a bench reports: medians over its rounds, ratios with their intervals, a table on the terminal, a JSON record,
 and a page with bars."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ What they run is what a worker runs, with its environment: the handler's decodin
 Between two measurements they wait, so that a server can be measured while they are there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """The rate that a server gives when it always has work: a fixed number of clients, each of which sends again as soon as
 it has its answer. One thread and plain sockets, so that the cores are left to the server."""
 
-from __future__ import annotations
-
 import contextlib
 import selectors
 import socket
@@ -77,7 +75,7 @@ class ClosedLoop:
         self._answered, self._errors = 0, Counter[str]()
         self._ending = False
 
-    def __enter__(self) -> ClosedLoop:
+    def __enter__(self) -> "ClosedLoop":
         for client in self._clients:
             self._send(client, known=False)
         return self

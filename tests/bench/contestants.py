@@ -1,7 +1,5 @@
 """Servers of the same network for the same photo, and how each is started: Marina's, and TorchServe's own ways."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

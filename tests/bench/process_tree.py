@@ -1,7 +1,5 @@
 """What a server costs: the CPU time and the memory of its whole process tree, read from /proc; and its signals."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The course that all contestants of a bench run: saturation, then an open loop at a share of it, round after round."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The errors of `marina demo` when a stage fails, and whether the pages show what it prints."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`marina doctor` on this machine, on a machine that lacks something, and with several kinds of clusters."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

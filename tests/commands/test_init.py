@@ -1,7 +1,5 @@
 """`marina init`: what it writes works, wrong options are errors, and existing files stay."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

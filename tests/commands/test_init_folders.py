@@ -1,7 +1,5 @@
 """`marina init --source hf:./folder`: language models, encoders, and folders that hold neither."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

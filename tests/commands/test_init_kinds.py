@@ -1,7 +1,5 @@
 """All kinds of models that users bring, each from its file to an answer, with a spec by `marina init`."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

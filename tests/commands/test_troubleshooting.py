@@ -1,7 +1,5 @@
 """Reproduces every symptom of docs/10-troubleshooting.md, except for those of a running server, which are in `e2e/`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Reads the rows of docs/10-troubleshooting.md, to compare them with real output."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

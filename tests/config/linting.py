@@ -1,7 +1,5 @@
 """Helpers for the tests of the linter: clean files to change, and `cases`, which reads the tables beside this file."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A headless Chromium that tests drive: over the pipe of its DevTools protocol, without a port or a driver."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

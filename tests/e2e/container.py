@@ -4,8 +4,6 @@ cannot be written to, a user without rights, and no network but loopback.
 Run as a program it is the last step of that: `container.py ROOT UID ENVIRONMENT COMMAND…` inside new namespaces.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """The small server of the load tests and its package; `loadtest_server` describes how the server can misbehave."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

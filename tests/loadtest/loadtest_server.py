@@ -11,8 +11,6 @@ another package. `GET /seen` returns how many predictions came since, `/sizes` h
 `/package` are the supervisor's pages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Two simulated servers, on a machine that they share with neighbours who come and go."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Simulated servers: queues with a known p99, and what a load test of one would measure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The newest verdict is compared with a stored one if only the package changed; otherwise each difference is named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Calibrates simulated servers, by the same trials as real ones."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The verdicts of comparisons: of simulated servers whose difference is known, and of rounds made by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

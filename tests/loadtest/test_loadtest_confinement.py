@@ -1,7 +1,5 @@
 """A measured server is limited to its pod's resources: tried with real processes, and with the files of a cgroup v2."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What requests cost, and how a budget changes a verdict."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

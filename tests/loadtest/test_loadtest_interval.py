@@ -1,7 +1,5 @@
 """The intervals of verdicts, on simulated queues whose p99 is known and on counts whose interval is known."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

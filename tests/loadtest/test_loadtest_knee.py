@@ -1,7 +1,5 @@
 """The search for the knee and for the best settings, on simulated servers."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Other processes on the server's machine: measured, named beside a FAIL, and what to type then; other measurements."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Streamed answers with known times: read as they arrive, counted, judged and shown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

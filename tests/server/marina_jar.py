@@ -3,8 +3,6 @@
 `make jar` runs it; a test checks that the jar was made from the current sources.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import subprocess

@@ -1,7 +1,5 @@
 """Handles of processes: they signal the end of a process, and none is left open."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Encoders that cannot be served are refused before anything is compiled, with what to do."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

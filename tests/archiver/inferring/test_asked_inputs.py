@@ -1,7 +1,5 @@
 """Inputs that cannot be found, or that no request can hold, are asked for or refused in a sentence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A program that torch exported is called with its tensors in order, however the arguments of its model were nested."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

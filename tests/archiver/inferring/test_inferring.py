@@ -1,7 +1,5 @@
 """The inputs of a network are found by trying; if they cannot be found, the error names the option to give them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

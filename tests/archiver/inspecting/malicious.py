@@ -1,7 +1,5 @@
 """Archives as attackers build them, by published techniques. The code in each would only create one empty file."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Programs of `torch.export` as attackers change them: strings that torch runs as Python while it loads them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """More archives as attackers build them: ways round a list of forbidden names, files that other programs run, and
 members that two readers see differently."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Files of weights as libraries and Git leave them: shared tensors that are kept once, pointers instead of files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

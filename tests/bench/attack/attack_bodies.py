@@ -1,7 +1,5 @@
 """Bodies that no client should send, made from a seed: the same number gives the same ones."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

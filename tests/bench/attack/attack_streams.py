@@ -1,7 +1,5 @@
 """Raw bytes for a connection, made from a seed: HTTP that is none, that lies, or that asks for too much at once."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Requests to models of text whose fields are of the wrong kind, out of range, too large or too deep."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

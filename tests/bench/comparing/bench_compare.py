@@ -11,8 +11,6 @@ each row is between which shares FAIL is in the long run (Clopper and Pearson's 
     python tests/bench/comparing/bench_compare.py [--pairs 20] [--same 0] [--real 0] [--beside 1]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """What benches print of two that were measured in turns."""
 
-from __future__ import annotations
-
 import pytest
 from specs import ROOT
 

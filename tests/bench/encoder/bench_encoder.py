@@ -6,8 +6,6 @@ The others run the same folder by `transformers` in fp32, with a worker a core a
 batch. They are installed into `build/encoder-peers/venv`, on top of Marina's own environment. All answer one sentence.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

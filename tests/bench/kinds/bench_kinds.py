@@ -6,8 +6,6 @@ For each `marina init`, `package` and `loadtest`, which serves the package, as t
 each took, and what the verdict says. The exit code is 1 where one came to no PASS.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

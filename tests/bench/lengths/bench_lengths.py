@@ -7,8 +7,6 @@ small encoder; the packages are of it and differ in their lengths only. Batches 
 handler, JSON included, through one after the other; every answer is compared with the others'.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

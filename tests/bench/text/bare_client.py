@@ -7,8 +7,6 @@ Each line of REQUESTS has `relative_timestamp`, `prompt` and `output_tokens_coun
 first request is due. What arrived is read as events only when everything is over, so that reading delays nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

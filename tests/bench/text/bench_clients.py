@@ -10,8 +10,6 @@ says who is right (`bare_client.py`). Exit code 1 when a figure of ours differs 
 interval and all, or when a request of ours fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

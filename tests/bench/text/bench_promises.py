@@ -9,8 +9,6 @@ the first text, alone and then. `redis`: a served model whose answers are kept i
 ask; exit code 1 where one of them got no answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -7,8 +7,6 @@ same over and over, and with a seed and `temperature: 1` nothing twice. The tale
 Both answers are the same, token for token, or the bench fails. `--quick` takes a smaller shape.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

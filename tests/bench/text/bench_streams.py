@@ -8,8 +8,6 @@ thousand streams go over three servers, of which two stop in the middle, and eve
 exit code 1 when a stream neither ended, nor was left, nor was told why it ends, or when a slot is held after all.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

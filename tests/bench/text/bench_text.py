@@ -10,8 +10,6 @@ of int8 read once a step, and fp32 products by torch, which whole numbers can pa
 our engines.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -18,8 +18,6 @@ one for each thread: at 1, weights of int8 read once for each token; at 32, fp32
 whole numbers can pass. `--quick` takes a smaller shape. A side that cannot be had is left out, and the bench says why.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

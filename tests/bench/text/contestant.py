@@ -1,8 +1,6 @@
 """One side of `bench_text.py`, in a process of its own: it loads a model, then measures what each line of its input
 names, `decode BATCH STEPS` or `prefill TOKENS`, and writes the seconds of the processor and of the clock."""
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -1,8 +1,6 @@
 """llama.cpp, compiled from what PyPI has of it for this machine, and the model as it reads it: weights of int8 with a
 scale for every 32."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -2,8 +2,6 @@
 
 Servers follow each other as pods do: clients ask one until it stops, and a moment longer, then the next."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

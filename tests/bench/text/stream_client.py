@@ -4,8 +4,6 @@ a `path` and `bodies`, which it sends at once; when all streams have ended, it w
 What arrived is read as events only when everything is over, so that reading delays nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

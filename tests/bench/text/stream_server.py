@@ -8,8 +8,6 @@ sends each token as soon as it is there. An engine of batches waits until no fur
 requests that come together are written together.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

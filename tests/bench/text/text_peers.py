@@ -2,8 +2,6 @@
 
 The first use installs them into a virtual environment there, compiles llama.cpp, and converts the model."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

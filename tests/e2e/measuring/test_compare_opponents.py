@@ -1,8 +1,6 @@
 """What `--against` may name, with servers that are started for it: another spec, a MAR, and a verdict whose package is
 still here. An address is in test_compare_real.py."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

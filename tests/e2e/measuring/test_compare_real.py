@@ -1,7 +1,5 @@
 """Two servers that run are compared in turns: one that answers later is FAIL by name, the same one is not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

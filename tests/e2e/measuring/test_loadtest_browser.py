@@ -1,7 +1,5 @@
 """The reports in a real browser. Without one the tests say what to install."""
 
-from __future__ import annotations
-
 import json
 import struct
 import subprocess

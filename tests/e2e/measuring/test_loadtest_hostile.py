@@ -1,8 +1,6 @@
 """What would make a verdict lie: a server that answers well only where it counts for nothing, a generator that is held
 back, clocks that are set."""
 
-from __future__ import annotations
-
 import select
 import signal
 import socket

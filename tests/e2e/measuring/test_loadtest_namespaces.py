@@ -1,7 +1,5 @@
 """A load from two machines, as far as the network goes: four workers in two network namespaces that a cable joins."""
 
-from __future__ import annotations
-
 import base64
 import os
 import socket

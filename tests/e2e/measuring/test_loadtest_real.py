@@ -1,7 +1,5 @@
 """The load test against the real thing: TorchServe with the digits model, started and stopped for it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A load over https, whose connections rest between requests."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM end whatever measures: no traceback, no process and no half-written file is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The page to try the model, in a real browser; and what it may not be used for."""
 
-from __future__ import annotations
-
 import html
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The OpenAPI description against the server it describes: requests made from it, good and bad, and their answers."""
 
-from __future__ import annotations
-
 import io
 import json
 import urllib.request

@@ -1,7 +1,5 @@
 """The symptoms of docs/10-troubleshooting.md that only a running server shows."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

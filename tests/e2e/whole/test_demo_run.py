@@ -1,7 +1,5 @@
 """`marina demo` as a newcomer runs it: what it prints, what it leaves, and that it leaves nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

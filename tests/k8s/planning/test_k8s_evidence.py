@@ -1,8 +1,6 @@
 """Evidence from a machine that differs from a pod is refused, unless the difference is accepted by name; so is evidence
 that nothing can be derived from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

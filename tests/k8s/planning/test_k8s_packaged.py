@@ -1,7 +1,5 @@
 """A plan refuses a package that was made before the spec changed."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

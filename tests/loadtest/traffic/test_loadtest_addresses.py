@@ -1,7 +1,5 @@
 """The addresses of servers that a user names."""
 
-from __future__ import annotations
-
 import pytest
 
 from config.errors import InputError

@@ -1,7 +1,5 @@
 """A rising rate shows between which rates the objective broke, and so whether it held at the promised rate."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """A trace from a file is replayed with its own arrivals and samples, by any number of processes, repeated if
 necessary."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several bodies: read from a folder or by weight, chosen alike for any number of processes, and really sent."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A soak names what grows in the server, but nothing that only fluctuates or settles."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
