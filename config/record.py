@@ -273,7 +273,6 @@ def read_package(folder: Path) -> Package:
 
 
 def file_sha256(file: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

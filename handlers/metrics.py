@@ -33,8 +33,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class BatchReport:
-    """The figures of one batch."""
-
     rows: int
     padding: int = 0
     """Rows that were only padding."""

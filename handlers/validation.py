@@ -199,7 +199,6 @@ def _fault(body: bytes | bytearray, position: int) -> str:
 
 
 def decode_base64(text: str, field: str) -> bytes:
-    """Decodes base64."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as err:

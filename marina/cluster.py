@@ -10,7 +10,6 @@ from marina.terminal import commands_text, localised, place_options
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verbs and their options."""
     parser = add_verb(
         verbs,
         manifests,

@@ -8,7 +8,6 @@ from marina.arguments import add_out_option, add_verb, print_result, stage_optio
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verb and its options."""
     added = add_verb(
         verbs,
         compare,

@@ -15,7 +15,6 @@ _VARIABLE = re.compile(r"^[^:]+:\s*(\w+\s+)?\$(\w+|\{\w+\})$")
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verbs and their options."""
     _loadtest_options(
         add_verb(
             verbs,

@@ -11,7 +11,6 @@ from marina.terminal import coloured, localised
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verbs and their options."""
     added = add_verb(
         verbs,
         check,

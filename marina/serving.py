@@ -17,7 +17,6 @@ exit codes:
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verb and its options."""
     added = add_verb(
         verbs,
         serve,

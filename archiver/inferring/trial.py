@@ -35,8 +35,6 @@ class LayerArrival:
 
 @dataclass
 class TrialResult:
-    """The result of a run."""
-
     outputs: tuple[torch.Tensor, ...] | None = None
     """None if the run failed, or if the outputs cannot be served."""
     answered: bool = False

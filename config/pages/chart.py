@@ -82,11 +82,9 @@ class Chart:
         return self.height - _BOTTOM
 
     def x_of(self, value: float) -> float:
-        """The x coordinate of a value."""
         return round(_LEFT + _clipped(self.x.place(value)) * (self.right - _LEFT), 1)
 
     def y_of(self, value: float) -> float:
-        """The y coordinate of a value."""
         return round(self.bottom - _clipped(self.y.place(value)) * (self.bottom - _TOP), 1)
 
     def anchor(self, value: float) -> str:
@@ -116,7 +114,6 @@ class Chart:
         return "".join(words)
 
     def shaded_boxes(self) -> Iterable[Box]:
-        """The shaded ranges of x."""
         for low, high in self.shaded:
             left = self.x_of(low)
             yield Box(left, _TOP, round(self.x_of(high) - left, 1), self.bottom - _TOP)

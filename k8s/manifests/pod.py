@@ -26,7 +26,6 @@ def pull_secrets(plan: Plan) -> list[client.V1LocalObjectReference] | None:
 
 
 def container_security() -> client.V1SecurityContext:
-    """The security settings of one container."""
     return client.V1SecurityContext(
         allow_privilege_escalation=False,
         capabilities=client.V1Capabilities(drop=["ALL"]),

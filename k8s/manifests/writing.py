@@ -34,7 +34,6 @@ class WrittenFiles:
     derived: list[DerivedNumber]
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON."""
         parts = {"notes": [asdict(note) for note in self.notes], "derived": [asdict(number) for number in self.derived]}
         return {"folder": str(self.folder), "files": self.files, "image": self.image, **parts}
 

@@ -135,7 +135,6 @@ class Queries:
         return f"histogram_quantile({share:g}, {self.rate(buckets, *by, 'le')})"
 
     def mean(self, histogram: str, *by: str) -> str:
-        """The mean of a histogram."""
         total, count = (self.rate(self.of(f"{histogram}_{part}"), *by) for part in ("sum", "count"))
         return f"{total} / {count}"
 

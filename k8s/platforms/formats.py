@@ -29,7 +29,6 @@ class FileDiff:
     diff: str
 
     def to_data(self) -> dict[str, str]:
-        """As JSON."""
         return asdict(self)
 
 

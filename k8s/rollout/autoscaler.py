@@ -26,7 +26,6 @@ def read_autoscaler(cluster: Cluster, deployment: Ref) -> AutoscalerStatus | Non
 
 
 def autoscaler_status(autoscaler: Document) -> AutoscalerStatus:
-    """Describes the status of a HorizontalPodAutoscaler."""
     spec, status = autoscaler["spec"], autoscaler.get("status") or {}
     present, wanted = status.get("currentReplicas"), status.get("desiredReplicas")
     text = f"{spec.get('minReplicas', 1)} to {spec['maxReplicas']} pods, now {present or 0}, "

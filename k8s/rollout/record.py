@@ -63,7 +63,6 @@ class RolloutRecord:
             self.result = "failed"
 
     def to_text(self) -> str:
-        """The record for people."""
         waited = self.waited
         lines = [_headline(self)]
         if self.result == "dry-run":

@@ -36,8 +36,6 @@ class PodSummary:
 
 @dataclass(frozen=True)
 class WaitResult:
-    """How a wait ended."""
-
     complete: bool
     summary: str
     """How many pods are available, or why the wait ended without them."""

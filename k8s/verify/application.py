@@ -133,7 +133,6 @@ class Workload:
 
     @property
     def all_containers(self) -> list[Place]:
-        """Its containers, init containers included."""
         return [*self.pod.at("initContainers").items(), *self.containers]
 
     @property

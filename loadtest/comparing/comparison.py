@@ -100,8 +100,6 @@ class ComparisonLoad(Part):
 
 
 class Comparison(Document):
-    """The whole record of a comparison."""
-
     schema_: Literal["marina.comparison/1"] = SCHEMA
     status: VerdictStatus
     reasons: tuple[Reason, ...]

@@ -17,8 +17,6 @@ SUMMARY_SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 class LoadRecord(Part):
-    """The load that was sent."""
-
     arrivals: Spacing
     rate: float
     warmup_s: float
@@ -39,8 +37,6 @@ class LoadRecord(Part):
 
 
 class LoadedServer(Part):
-    """The server that the load was sent to."""
-
     name: str
     version: str
     spec: str
@@ -67,8 +63,6 @@ class LatencySummary(Part):
 
 
 class StreamFigures(Part):
-    """A summary of streamed answers."""
-
     ttft: LatencySummary
     itl: LatencySummary
     tpot: LatencySummary
@@ -124,8 +118,6 @@ class RampResult(Part):
 
 
 class LoadTestOutcome(Document):
-    """The whole record of a load test."""
-
     schema_: Literal["marina.verdict/1"] = SCHEMA
     verdict: Verdict
     objective: Objective

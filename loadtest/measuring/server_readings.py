@@ -29,8 +29,6 @@ class ServerReading(Part):
 
 
 class ServerReadings(Part):
-    """All readings of a run."""
-
     readings: tuple[ServerReading, ...] = ()
     missed: int = 0
     """How often the page could not be read."""

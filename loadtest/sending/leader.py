@@ -59,8 +59,6 @@ class _WorkerState:
 
 
 class Leader:
-    """Leads one run."""
-
     def __init__(self, plan: LoadPlan, host: str, port: int, on_second: OnSecond) -> None:
         self._plan = plan
         self._on_second = on_second

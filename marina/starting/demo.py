@@ -25,7 +25,6 @@ _OUT = BUILD / "demo"
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verb and its options."""
     added = add_verb(
         verbs,
         demo,

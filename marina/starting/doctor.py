@@ -36,7 +36,6 @@ Probe = Callable[[], "list[ProbeResult]"]
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verb and its options."""
     add_verb(
         verbs,
         doctor,

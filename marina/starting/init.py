@@ -20,7 +20,6 @@ _DESCRIPTIONS = {
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verb and its options."""
     added = add_verb(
         verbs,
         init,

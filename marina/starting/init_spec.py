@@ -63,7 +63,6 @@ class ModelFacts:
 
 
 def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
-    """The text of `spec.yaml`."""
     lines = [
         (f"# {name}: what is served, and how well. `marina check --fields` explains every field.", ""),
         (f"name: {name}", "names the MAR, the image and every object"),

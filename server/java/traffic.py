@@ -21,8 +21,6 @@ _ALWAYS_SHOWN = (200, 500, 503)
 
 @dataclass(frozen=True)
 class AccessLogEntry:
-    """One line of the access log."""
-
     client: str
     method: str
     path: str

@@ -44,7 +44,6 @@ def json_response(status: int, data: object) -> PageResponse:
 
 
 def html_response(text: str, headers: Mapping[str, str] = MappingProxyType({})) -> PageResponse:
-    """An HTML page."""
     return PageResponse(200, text.encode(), HTML, headers)
 
 

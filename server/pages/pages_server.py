@@ -123,7 +123,6 @@ class BoundedReader:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Closes the stream."""
         self._stream.close()
 
     @property

@@ -68,7 +68,6 @@ class ProcessHandles:
         return list(self._open.values())
 
     def close(self) -> None:
-        """Closes all handles."""
         self.for_processes(())
 
 

@@ -46,8 +46,6 @@ class Drainable(Protocol):
 
 @dataclass(frozen=True)
 class Drained:
-    """How a drain ended."""
-
     left: int
     """Requests without an answer."""
     unread: int

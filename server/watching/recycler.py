@@ -26,8 +26,6 @@ _GRACE_S = 5.0
 
 @dataclass
 class _Renewal:
-    """The renewal in progress."""
-
     worker: str
     process: ProcessIdentity
     request_file: Path
