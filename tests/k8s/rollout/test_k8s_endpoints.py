@@ -102,7 +102,7 @@ def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_w
         'marina_worker_resident_memory_bytes{model="m",worker="0"} %d\n'
     )
     for sizes in ((500, 70), (400, 90)):
-        monkeypatch.setattr("marina.in_cluster.pod_metrics", lambda *_, sizes=sizes: page % sizes)
+        monkeypatch.setattr("k8s.pod_metrics", lambda *_, sizes=sizes: page % sizes)
         load.read_memory()
     memory = load.memory()
     assert memory
