@@ -1,7 +1,5 @@
 """The folder that an image is built from: a clone of the repository, or what Marina's wheel has of it."""
 
-from __future__ import annotations
-
 import shutil
 from importlib import metadata
 from pathlib import Path

@@ -11,6 +11,7 @@ from loadtest.running.target import Target, await_ready, check_listening, existi
 __all__ = [
     "RemoteServer",
     "RunOptions",
+    "SendingOptions",
     "ServerLimits",
     "Session",
     "Target",

@@ -1,7 +1,5 @@
 """What a measurement needs around it: a folder to itself, for another would overwrite its records, and a proper end."""
 
-from __future__ import annotations
-
 import fcntl
 import signal
 from collections.abc import Iterator
