@@ -79,12 +79,15 @@ def _serve_once(folder: Path, classes: Path) -> None:
     process = launch.start(door)
     try:
         door.close_java_end()
-        for stream in (process.stdout, process.stderr):
-            assert stream
-            Thread(target=_collect, args=(stream, output), daemon=True).start()
+        streams = filter(None, (process.stdout, process.stderr))
+        readers = [Thread(target=_collect, args=(stream, output), daemon=True) for stream in streams]
+        for reader in readers:
+            reader.start()
         frontend, deadline = Frontend(spec.name, ports, _HOST, directory), time.monotonic() + _READY_S
         while not _answers(frontend):
             if process.poll() is not None or time.monotonic() > deadline:
+                for reader in readers:
+                    reader.join(1)  # what Java said last; a worker may keep the pipe open
                 raise ToolMissing(f"TorchServe does not start: {b''.join(output)[-2000:].decode(errors='replace')}")
             time.sleep(0.1)
     finally:

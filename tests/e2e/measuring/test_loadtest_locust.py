@@ -124,6 +124,7 @@ def test_a_worker_that_was_killed_makes_it_invalid(url: str, tmp_path: Path) -> 
         # The master has the workers as its children.
         next(each for each in workers if each.ppid() != os.getpid()).kill()
 
+    behave(url)  # counts from 0 again
     killer = threading.Thread(target=kill)
     killer.start()
     code, _, said = locust(url, tmp_path, "-u6", "-r6", "-t15s", "--pace", "100", "--processes", "2")

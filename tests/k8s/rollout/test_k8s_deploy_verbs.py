@@ -55,8 +55,12 @@ def write_spec(folder: Path, changes: dict[str, Any]) -> Path:
     return file
 
 
+def _quiet(verb: str) -> list[str]:
+    return [] if verb == "status" else ["--quiet"]
+
+
 def run(verb: str, spec: Path, cluster: Rig, *options: str) -> int:
-    where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out"), "--quiet"]
+    where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out"), *_quiet(verb)]
     return marina.main([verb, str(spec), *where, *options])
 
 
@@ -258,7 +262,8 @@ def test_without_a_package_no_inference_is_sent_and_a_note_says_so(
 
 
 def named(verb: str, cluster: Rig, *options: str) -> int:
-    return marina.main([verb, NAME, "-n", SPACE, "--kubeconfig", str(cluster.fake.kubeconfig), "--quiet", *options])
+    where = ["-n", SPACE, "--kubeconfig", str(cluster.fake.kubeconfig), *_quiet(verb)]
+    return marina.main([verb, NAME, *where, *options])
 
 
 def test_a_name_and_a_namespace_are_enough_for_status_rollback_and_delete(
