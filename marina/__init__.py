@@ -1,6 +1,15 @@
 """The command line: runs the stage of each verb, and turns errors into exit codes. A stage is imported when its verb
 runs."""
 
-from marina.command import main
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one verb, and returns its exit code."""
+    try:
+        from marina.command import main as run
+    except KeyboardInterrupt:
+        return 130  # as for Ctrl-C at any later time
+    return run(arguments)

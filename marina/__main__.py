@@ -2,7 +2,7 @@
 
 import sys
 
-from marina.command import main
+from marina import main
 
 if __name__ == "__main__":
     sys.exit(main())

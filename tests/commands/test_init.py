@@ -10,6 +10,7 @@ from specs import ROOT
 
 import marina
 from config.load import load_spec
+from marina.command import parser
 from marina.starting.init_spec import ModelFacts, spec_text
 
 NETS = """
@@ -126,7 +127,7 @@ def test_the_next_commands_that_it_prints_parse(capsys: pytest.CaptureFixture[st
         "mine/samples/sample.json",
         "mine/spec.yaml",
     ]
-    verbs = [marina.command.parser().parse_args(line.split()[1:]).run.__name__ for line in following.splitlines()]
+    verbs = [parser().parse_args(line.split()[1:]).run.__name__ for line in following.splitlines()]
     assert verbs == ["check", "package", "serve", "loadtest"]
 
 

@@ -22,6 +22,7 @@ from troubles import ROWS, shows
 import marina
 from archiver import torchvision_import
 from archiver.agreement import check_agreement
+from config.errors import MarinaError
 from config.ports import free_port_base
 from config.record import Agreement
 from config.render import Ports
@@ -151,7 +152,7 @@ def test_an_artifact_that_disagrees() -> None:
     agreed = Agreement(
         inputs="calibration", count=256, measure="top-1", agreement=0.5, max_abs_difference=1.0, cosine=0.9
     )
-    with pytest.raises(marina.command.MarinaError) as caught:
+    with pytest.raises(MarinaError) as caught:
         check_agreement(digits_spec(), agreed)
     shows("agreement", str(caught.value))
 

@@ -1,11 +1,12 @@
 """What the command line says to words that it does not know."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from specs import DIGITS
+from specs import DIGITS, ROOT
 
 import marina
 
@@ -47,3 +48,18 @@ def test_the_hint_of_an_error_in_json_names_the_spec_that_was_typed(
     monkeypatch.setattr(sys, "argv", ["pytest"])
     assert marina.main(["serve", str(DIGITS), "--out", str(tmp_path), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["hint"] == f"marina package {DIGITS} --out {tmp_path}"
+
+
+def test_ctrl_c_while_it_is_still_imported_is_no_traceback() -> None:
+    interrupted = """
+import sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "marina.arguments":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+import marina
+sys.exit(marina.main(["--help"]))
+"""
+    done = subprocess.run([sys.executable, "-c", interrupted], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
