@@ -28,7 +28,8 @@ def rollback(
     with recorded(record, record_file):
         state = load_state(placement)
         revision = _chosen(placement, state, to)
-        dry_run_all(placement.cluster, _permitted(placement, revision), force=options.force).check()
+        documents, _ = _permitted(placement, revision)
+        dry_run_all(placement.cluster, documents, force=options.force).check()
         record.previous = record.running = state.current
         record.revision = revision.number
         left = tuple(number for number in state.good if revision.number < number <= state.current)
@@ -49,8 +50,8 @@ def restore(
     message: str = "",
 ) -> None:
     """Goes back to a revision, under a hold; the result is in the record. `left` are the revisions that it skips."""
-    documents = _permitted(placement, revision)
-    for note in unknown_kinds(placement.cluster, list(revision.documents))[1]:
+    documents, notes = _permitted(placement, revision)
+    for note in notes:
         progress.say(f"note: {note}")
     record.revision, record.image = revision.number, revision.facts.get("image", "")
     objects = all_objects(hold.state, documents)
@@ -71,16 +72,17 @@ def restore(
     record.result, record.running = "rolled back", revision.number
 
 
-def _permitted(placement: Placement, revision: Revision) -> list[Document]:
+def _permitted(placement: Placement, revision: Revision) -> tuple[list[Document], list[str]]:
     """The documents of a revision, without a Namespace that we may not apply, and without monitoring that the cluster
-    does not know any more."""
-    unknown = unknown_kinds(placement.cluster, list(revision.documents))[0]
-    return [
+    does not know any more; notes about the latter."""
+    unknown, notes, _ = unknown_kinds(placement.cluster, list(revision.documents))
+    documents = [
         document
         for document in revision.documents
         if not ((ref := Ref.of(document)) in unknown and ref.group in OPTIONAL)
         and (ref.kind != "Namespace" or not namespace_is_fixed(placement.cluster, ref.name))
     ]
+    return documents, notes
 
 
 def load_state(placement: Placement) -> State:

@@ -13,8 +13,7 @@ from config.errors import InputError
 def measuring_into(folder: Path) -> Iterator[None]:
     """Locks a folder until its context ends, or the process does; InputError if it is locked or cannot be written.
 
-    Meanwhile SIGTERM, as `timeout` and CI send it, does what Ctrl-C does.
-    """
+    Meanwhile SIGTERM, as `timeout` and CI send it, does what Ctrl-C does."""
     lock = folder / ".measuring"
     try:
         folder.mkdir(parents=True, exist_ok=True)
