@@ -14,7 +14,8 @@ Messages have no full stop, put values in backticks and sort lists; `hint` says 
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b[@-Z\\-_]?")
@@ -102,6 +103,15 @@ def reason_of(err: BaseException) -> str:
     if isinstance(cause, Exception):
         return reason_of(cause)
     return (err.strerror if isinstance(err, OSError) and err.strerror else str(err)) or type(err).__name__
+
+
+@contextmanager
+def as_input_error(text: str, *, hint: str | None = None) -> Iterator[None]:
+    """Turns an error of the system, and one about a value, into an InputError of this text and its reason."""
+    try:
+        yield
+    except (OSError, ValueError) as err:
+        raise InputError(f"{text}: {reason_of(err)}", hint=hint) from err
 
 
 def listed(values: Iterable[object]) -> str:

@@ -72,6 +72,8 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
     if kind == "value_error":
         text = str(context["error"]).rpartition("|")[2]
         # A section's check may be about the key of an entry instead of its value.
+        if error["loc"][-1] == "[key]":
+            text = text.replace("allowed: ", BAD_KEY, 1)
         return f"got {_shown(location[-1])} {text}" if text.startswith(BAD_KEY) else f"got {_shown(got)}, {text}", None
     if kind == "string_pattern_mismatch":
         allowed = PATTERNS[context["pattern"]]

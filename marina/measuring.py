@@ -253,18 +253,14 @@ def _server_options(options: argparse.Namespace, name: str) -> Any:
 def _check_certificates(options: argparse.Namespace) -> None:
     import ssl
 
-    from config.errors import InputError, reason_of
+    from config.errors import InputError, as_input_error
 
-    try:
+    with as_input_error(f"`--cacert`: {options.cacert} contains no certificates"):
         context = ssl.create_default_context(cafile=options.cacert)
-    except (OSError, ValueError) as err:
-        raise InputError(f"`--cacert`: {options.cacert} contains no certificates: {reason_of(err)}") from err
     if options.cert is None:
         if options.key is not None:
             raise InputError("`--key`: only together with `--cert`", hint="--cert FILE --key FILE")
         return
-    try:
+    hint = "--cert client.pem --key client.key"
+    with as_input_error(f"`--cert`: {options.cert} is not a certificate with its key", hint=hint):
         context.load_cert_chain(options.cert, options.key)
-    except (OSError, ValueError) as err:
-        text = f"`--cert`: {options.cert} is not a certificate with its key: {reason_of(err)}"
-        raise InputError(text, hint="--cert client.pem --key client.key") from err

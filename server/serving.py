@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from config.errors import InputError
+from config.errors import InputError, as_input_error
 from config.record import Record, file_sha256
 from config.render import Ports
 from config.spec import Spec
@@ -230,10 +230,8 @@ class _ModelServer:
 def _log_sink(file: Path | None) -> Sink | None:
     if file is None:
         return None
-    try:
+    with as_input_error(f"`--log-file`: got `{file}`"):
         return LogFile(sys.stderr.buffer, file)
-    except OSError as err:
-        raise InputError(f"`--log-file`: got `{file}`: {err.strerror}") from err
 
 
 def _port_taken(port: int, name: str, err: OSError) -> InputError:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from config.lint.finding import Mistake
+from config.lint.finding import Finding
 from config.lint.torchserve_keys import PROPERTIES
 
 # ConfigManager.ADDRESS_PATTERN of the jar: no IPv6, no path, no spaces.
@@ -32,13 +32,13 @@ class _Listener:
         return self.port == other.port != 0 and (self.host == other.host or "0.0.0.0" in (self.host, other.host))
 
 
-def check_addresses(values: Mapping[str, str]) -> Iterator[Mistake]:
+def check_addresses(values: Mapping[str, str]) -> Iterator[Finding]:
     """Everything that is wrong with the addresses in a config.properties, given its values by key."""
     listeners = []
     for key in (*_PORTS, *_GRPC):
-        mistakes = list(_check_form(key, values))
-        yield from mistakes
-        if any(mistake.level == "error" for mistake in mistakes):
+        findings = list(_check_form(key, values))
+        yield from findings
+        if any(finding.level == "error" for finding in findings):
             continue
         listener = _listener(key, values)
         if listener is not None:
@@ -50,21 +50,21 @@ def check_addresses(values: Mapping[str, str]) -> Iterator[Mistake]:
     yield from _check_ports(listeners, values)
 
 
-def _check_form(key: str, values: Mapping[str, str]) -> Iterator[Mistake]:
+def _check_form(key: str, values: Mapping[str, str]) -> Iterator[Finding]:
     value = values.get(key, "")
     if key not in values or "$$" in value:  # TorchServe replaces `$$NAME$$`
         return
     if key in _GRPC:
         if not value or re.search(r"[/\s]|^[^:]*:\d+$", value):
             text = f"got `{value}`, allowed: a host or an IP address, without scheme and port"
-            yield Mistake(key, "error", "address-format", text, f"{key}={PROPERTIES[key].default}")
+            yield Finding(key, "error", "address-format", text, f"{key}={PROPERTIES[key].default}")
         return
     match = _ADDRESS.fullmatch(value)
     if match is None:
         text = f"got `{value}`, allowed: {_FORMS}; TorchServe stops at its start"
-        yield Mistake(key, "error", "address-format", text, f"{key}={PROPERTIES[key].default}")
+        yield Finding(key, "error", "address-format", text, f"{key}={PROPERTIES[key].default}")
     elif match[3] and (len(match[3]) > 5 or int(match[3]) >= 65535):
-        yield Mistake(
+        yield Finding(
             key,
             "error",
             "address-format",
@@ -73,10 +73,10 @@ def _check_form(key: str, values: Mapping[str, str]) -> Iterator[Mistake]:
         )
     elif match[2] and not match[3] and key == _PUBLIC:
         port = _PORTS[key][match[1].lower() == "https"]
-        yield Mistake(key, "warning", "address-port", f"no port, so TorchServe takes {port}", f"{key}={value}:8080")
+        yield Finding(key, "warning", "address-port", f"no port, so TorchServe takes {port}", f"{key}={value}:8080")
     if match and match[1] and match[1].lower() == "https" and not _has_certificate(values):
         text = "no keystore and no certificate, so TorchServe makes a self-signed one"
-        yield Mistake(key, "warning", "tls-files", text, "certificate_file=<PEM file> and private_key_file=<PEM file>")
+        yield Finding(key, "warning", "tls-files", text, "certificate_file=<PEM file> and private_key_file=<PEM file>")
 
 
 def _has_certificate(values: Mapping[str, str]) -> bool:
@@ -94,16 +94,16 @@ def _listener(key: str, values: Mapping[str, str]) -> _Listener | None:
     return _Listener(key, match[2], int(match[3] or _PORTS[key][match[1].lower() == "https"]))
 
 
-def _check_reach(listener: _Listener) -> Iterator[Mistake]:
+def _check_reach(listener: _Listener) -> Iterator[Finding]:
     key, hint = listener.key, f"{listener.key}={PROPERTIES[listener.key].default}"
     if key == _PUBLIC or _is_loopback(listener.host):
         return
     if "management" in key:
         text = f"`{listener.host}` is not loopback: anyone who can reach it may scale models and register workflows"
-        yield Mistake(key, "warning", "management-exposed", text, hint)
+        yield Finding(key, "warning", "management-exposed", text, hint)
     else:
         text = f"`{listener.host}` is not loopback: it is open to the network"
-        yield Mistake(key, "warning", "open-address", text, hint)
+        yield Finding(key, "warning", "open-address", text, hint)
 
 
 def _is_loopback(host: str) -> bool:
@@ -113,7 +113,7 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _check_ports(listeners: list[_Listener], values: Mapping[str, str]) -> Iterator[Mistake]:
+def _check_ports(listeners: list[_Listener], values: Mapping[str, str]) -> Iterator[Finding]:
     tokens_off = values.get("disable_token_authorization", "").lower() == "true"
     for first, second in combinations(listeners, 2):
         shared = {first.key, second.key} == {"inference_address", "management_address"}
@@ -123,5 +123,5 @@ def _check_ports(listeners: list[_Listener], values: Mapping[str, str]) -> Itera
             key = next((key for key in (_GRPC.get(listener.key, ""), listener.key) if key in values), None)
             if key is not None:
                 text = f"port {listener.port} is also that of `{other.key}`"
-                yield Mistake(key, "error", "port-clash", text, f"{key}={PROPERTIES[key].default}")
+                yield Finding(key, "error", "port-clash", text, f"{key}={PROPERTIES[key].default}")
                 break

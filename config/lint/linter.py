@@ -2,16 +2,16 @@
 
 TorchServe silently ignores what it does not know. Each finding names a rule, a line and a fix."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from config.errors import InputError, listed, printable
-from config.lint.finding import Finding
+from config.lint.finding import Finding, on_line
 from config.lint.model_config import lint_model_config
 from config.lint.properties import lint_properties
 
-_LINTERS: dict[str, Callable[[bytes, str], list[Finding]]] = {
+_LINTERS: dict[str, Callable[[bytes, str], Iterable[Finding]]] = {
     ".properties": lint_properties,
     ".yaml": lint_model_config,
     ".yml": lint_model_config,
@@ -37,10 +37,11 @@ def lint_file(path: Path) -> list[Finding]:
     findings = [
         replace(
             finding,
+            file=str(path),
             key=printable(finding.key),
             text=printable(finding.text),
             hint=finding.hint and printable(finding.hint),
         )
-        for finding in lint(data, str(path))
+        for finding in on_line(1, lint(data, str(path)))
     ]
     return sorted(findings, key=lambda finding: (finding.line, finding.key, finding.rule, finding.text))

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import yaml
 
 from config.errors import SpecError, listed, nearest
 from config.lint.combinations import check_combinations
-from config.lint.finding import Finding, Level
+from config.lint.finding import Finding, on_line
 from config.lint.torchserve_keys import HANDLER_SECTIONS, INVENTED_MODEL_CONFIG, MODEL_CONFIG, MODEL_FILE, TORCHRUN, Key
 from config.yaml_lines import WRONG_VALUE, compose
 
@@ -44,39 +44,39 @@ class _Setting:
         return f"`{quote}{self.node.value}{quote}`" if self.node.value or quote else "nothing"
 
 
-def lint_model_config(data: bytes, file: str) -> list[Finding]:
+def lint_model_config(data: bytes, file: str) -> Iterable[Finding]:
     """Every finding in the bytes of a model-config.yaml called `file`."""
     try:
         node = compose(data.decode("utf-8-sig"), file)
     except UnicodeDecodeError as err:
         line = data.count(b"\n", 0, err.start) + 1
         text = "not UTF-8, so the Python worker dies at its start, again and again"
-        return [Finding(file, line, "", "error", "encoding", text, "save the file as UTF-8")]
+        return [Finding("", "error", "encoding", text, "save the file as UTF-8", line)]
     except SpecError as err:
         (problem,) = err.problems
         if not problem.text.startswith("not readable"):  # too large for this linter
             raise
         text = f"{problem.text}; TorchServe takes defaults for everything"
-        return [Finding(file, problem.line, "", "error", "yaml-syntax", text)]
+        return [Finding("", "error", "yaml-syntax", text, line=problem.line)]
     if node is None:
         text = "the file is empty, TorchServe stops at its start with a NullPointerException"
-        return [Finding(file, 1, "", "error", "empty-file", text, _START)]
+        return [Finding("", "error", "empty-file", text, _START)]
     if not isinstance(node, yaml.MappingNode):
         text = "not a mapping of keys to values, TorchServe stops at its start with a ClassCastException"
-        return [Finding(file, node.start_mark.line + 1, "", "error", "not-a-mapping", text, _START)]
-    return [*_check_keys(node, file), *_check_settings(_settings(node), file)]
+        return [Finding("", "error", "not-a-mapping", text, _START, node.start_mark.line + 1)]
+    return [*_check_keys(node), *_check_settings(_settings(node))]
 
 
-def _check_keys(node: yaml.MappingNode, file: str) -> Iterator[Finding]:
+def _check_keys(node: yaml.MappingNode) -> Iterator[Finding]:
     seen: dict[str, int] = {}
     for key, _ in node.value:
         name, line = str(key.value) if isinstance(key, yaml.ScalarNode) else "", key.start_mark.line + 1
         if key.tag not in (_TEXT, "tag:yaml.org,2002:merge"):
             text = "YAML does not read it as text, so TorchServe stops at its start with a ClassCastException"
-            yield Finding(file, line, name, "error", "key-type", text, f'write "{name}" in quotes' if name else None)
+            yield Finding(name, "error", "key-type", text, f'write "{name}" in quotes' if name else None, line)
         if name in seen and name:
             text = f"given twice, first on line {seen[name]}; the last one wins"
-            yield Finding(file, line, name, "error", "duplicate-key", text, "delete one of the two lines")
+            yield Finding(name, "error", "duplicate-key", text, "delete one of the two lines", line)
         seen[name] = line
 
 
@@ -99,57 +99,55 @@ def _settings(node: yaml.MappingNode) -> dict[str, _Setting]:
     return settings
 
 
-def _check_settings(settings: dict[str, _Setting], file: str) -> Iterator[Finding]:
+def _check_settings(settings: dict[str, _Setting]) -> Iterator[Finding]:
     good: dict[str, Any] = {}
     for setting in settings.values():
-        findings = list(_check_setting(setting, file))
+        findings = list(on_line(setting.line, _check_setting(setting)))
         yield from findings
         if not any(finding.level == "error" for finding in findings):
             good[setting.name] = setting.value
-    for mistake in check_combinations(good, frozenset(settings)):
-        line = settings[mistake.key].line if mistake.key in settings else 1
-        yield mistake.at(file, line)
+    for finding in check_combinations(good, frozenset(settings)):
+        yield from on_line(settings[finding.key].line if finding.key in settings else 1, [finding])
 
 
-def _check_setting(setting: _Setting, file: str) -> Iterator[Finding]:
-    def finding(level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
-        return Finding(file, setting.line, setting.name, level, rule, text, hint)
-
+def _check_setting(setting: _Setting) -> Iterator[Finding]:
     key = MODEL_CONFIG.get(setting.name)
     if isinstance(setting.value, Exception):
         problem = getattr(setting.value, "problem", None) or setting.value
         text = f"not readable as YAML: {problem}; TorchServe takes defaults for everything"
-        yield finding("error", "yaml-syntax", text, "write a plain value")
+        yield Finding(setting.name, "error", "yaml-syntax", text, "write a plain value")
     elif key is None:
         if setting.name not in HANDLER_SECTIONS:
-            yield finding(*_unknown(setting))
+            yield _unknown(setting)
     elif key.kind == "map":
-        yield from _check_torchrun(setting, file)
+        yield from _check_torchrun(setting)
     else:
-        yield from _check_value(setting, key, file)
+        yield from _check_value(setting, key)
 
 
-def _unknown(setting: _Setting) -> tuple[Level, str, str, str]:
+def _unknown(setting: _Setting) -> Finding:
     invented = INVENTED_MODEL_CONFIG.get(setting.name)
     value = setting.written.strip("`")
     if invented:
         where = "" if invented.file == MODEL_FILE else f" of {invented.file}"
         text = f"{_IGNORED}; did you mean `{invented.real}`{where}?"
-        return "error", "unknown-key", text, invented.write.format(value=value)
+        return Finding(setting.name, "error", "unknown-key", text, invented.write.format(value=value))
     plain = {name.lower(): name for name in MODEL_CONFIG}
     close = difflib.get_close_matches(setting.name.replace("_", "").replace("-", "").lower(), plain, n=1, cutoff=0.85)
     if close:
         meant = plain[close[0]]
-        return "error", "unknown-key", f"{_IGNORED}; did you mean `{meant}`?", f"{meant}: {value}"
+        text = f"{_IGNORED}; did you mean `{meant}`?"
+        return Finding(setting.name, "error", "unknown-key", text, f"{meant}: {value}")
     text = "TorchServe does not know it and passes it to the handler"
-    return "warning", "unknown-key", text, f"delete it, unless the handler reads model_yaml_config['{setting.name}']"
+    hint = f"delete it, unless the handler reads model_yaml_config['{setting.name}']"
+    return Finding(setting.name, "warning", "unknown-key", text, hint)
 
 
-def _check_torchrun(setting: _Setting, file: str) -> Iterator[Finding]:
+def _check_torchrun(setting: _Setting) -> Iterator[Finding]:
     if not isinstance(setting.node, yaml.MappingNode):
-        yield _wrong_type(setting, MODEL_CONFIG["torchrun"], file)
+        yield _wrong_type(setting, MODEL_CONFIG["torchrun"])
         return
-    yield from _check_keys(setting.node, file)
+    yield from _check_keys(setting.node)
     for option in _settings(setting.node).values():
         key = TORCHRUN.get(option.name)
         if key is None:
@@ -157,52 +155,52 @@ def _check_torchrun(setting: _Setting, file: str) -> Iterator[Finding]:
             ending = f"did you mean `{close}`?" if close else f"allowed: {listed(TORCHRUN)}"
             text = f"unknown option of `torchrun`, TorchServe ignores it with one line in the log; {ending}"
             hint = f"{close}: {option.written.strip('`')}" if close else "delete the line"
-            yield Finding(file, option.line, option.name, "error", "unknown-key", text, hint)
+            yield Finding(option.name, "error", "unknown-key", text, hint, option.line)
         else:
-            yield from _check_value(option, key, file)
+            yield from on_line(option.line, _check_value(option, key))
 
 
-def _check_value(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
+def _check_value(setting: _Setting, key: Key) -> Iterator[Finding]:
     value: Any = setting.value
     if not isinstance(value, _TYPES[key.kind][1]) or (isinstance(value, bool) and key.kind != "bool"):
-        yield _wrong_type(setting, key, file)
+        yield _wrong_type(setting, key)
     elif key.kind == "int":
-        yield from _check_int(setting, key, file)
+        yield from _check_int(setting, key)
     elif key.kind == "list":
-        yield from _check_list(setting, key, file)
+        yield from _check_list(setting, key)
     elif key.allowed and str(value).lower() not in key.allowed:
         text = f"got {setting.written}, allowed: {listed(key.allowed)}; TorchServe ignores it with one line in the log"
         hint = f"{key.name}: {'gpu' if str(value).lower().startswith('cuda') else key.allowed[0]}"
         rule = "device-type" if key.name == "deviceType" else "parallel-type"
-        yield Finding(file, setting.line, key.name, "error", rule, text, hint)
+        yield Finding(key.name, "error", rule, text, hint)
 
 
-def _check_list(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
+def _check_list(setting: _Setting, key: Key) -> Iterator[Finding]:
     for item, node in zip(setting.value, setting.node.value, strict=True):
         if not isinstance(item, int) or isinstance(item, bool) or item < 0:
             written = replace(setting, node=node).written
             text = f"got {written} in the list, allowed: whole numbers from 0; TorchServe ignores the list"
-            yield Finding(file, setting.line, key.name, "error", "device-ids", text, f"{key.name}: [0]")
+            yield Finding(key.name, "error", "device-ids", text, f"{key.name}: [0]")
             return
 
 
-def _check_int(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
+def _check_int(setting: _Setting, key: Key) -> Iterator[Finding]:
     value, written = setting.value, setting.written.strip("`").lstrip("+-")
     if not -(2**31) <= value < 2**31:
         text = f"got `{written[:60]}`, allowed: below {2**31}; TorchServe ignores it with one line in the log"
-        yield Finding(file, setting.line, key.name, "error", "int-range", text, f"{key.name}: {key.default}")
+        yield Finding(key.name, "error", "int-range", text, f"{key.name}: {key.default}")
     elif ":" in written or (len(written) > 1 and written[0] == "0" and written.isdecimal()):
         how = "in base 60" if ":" in written else "as octal"
         text = f"got `{written}`, which YAML reads {how}: {value}"
-        yield Finding(file, setting.line, key.name, "error", "yaml-number", text, f"{key.name}: {value}")
+        yield Finding(key.name, "error", "yaml-number", text, f"{key.name}: {value}")
     elif key.low is not None and value < key.low:
         text = f"got `{value}`, allowed: {key.low} or more ({key.note}); TorchServe takes {key.below}"
-        yield Finding(file, setting.line, key.name, "error", "int-range", text, f"{key.name}: {max(key.low, 1)}")
+        yield Finding(key.name, "error", "int-range", text, f"{key.name}: {max(key.low, 1)}")
 
 
-def _wrong_type(setting: _Setting, key: Key, file: str) -> Finding:
+def _wrong_type(setting: _Setting, key: Key) -> Finding:
     text = f"got {setting.written}, allowed: {_TYPES[key.kind][0]}; TorchServe ignores it with one line in the log"
-    return Finding(file, setting.line, key.name, "error", "wrong-type", text, f"{key.name}: {_meant(setting, key)}")
+    return Finding(key.name, "error", "wrong-type", text, f"{key.name}: {_meant(setting, key)}")
 
 
 def _meant(setting: _Setting, key: Key) -> str:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from config.errors import listed, nearest
-from config.lint.finding import Mistake
+from config.lint.finding import Finding
 from config.lint.torchserve_keys import MODELS_JSON, MODELS_JSON_OF_SNAPSHOTS, MODELS_JSON_RUNTIMES
 
 _SHAPE = 'models={"resnet50":{"1.0":{"minWorkers":2,"maxWorkers":2,"batchSize":8}}}'
 _STOPS = "TorchServe stops at its start"
 
 
-def _mistake(text: str, hint: str) -> Mistake:
-    return Mistake("models", "error", "models-json", text, hint)
+def _mistake(text: str, hint: str) -> Finding:
+    return Finding("models", "error", "models-json", text, hint)
 
 
-def check_models_json(value: str) -> Iterator[Mistake]:
+def check_models_json(value: str) -> Iterator[Finding]:
     """Everything that is wrong in the value of `models`."""
     try:
         # Gson, which TorchServe uses, takes single quotes for double ones.
@@ -38,7 +38,7 @@ def check_models_json(value: str) -> Iterator[Mistake]:
         yield _mistake("names no model, so it configures nothing", _SHAPE)
 
 
-def _check_setting(place: str, name: str, value: Any) -> Iterator[Mistake]:
+def _check_setting(place: str, name: str, value: Any) -> Iterator[Finding]:
     allowed = (*MODELS_JSON, "runtimeType")
     if name in MODELS_JSON_OF_SNAPSHOTS:
         return

@@ -3,11 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from config.errors import nearest
 from config.lint.addresses import check_addresses
-from config.lint.finding import Finding, Level
+from config.lint.finding import Finding, Level, on_line
 from config.lint.java_properties import Property, read_as_launcher, read_properties
 from config.lint.models_json import check_models_json
 from config.lint.torchserve_keys import (
@@ -27,64 +26,51 @@ _SHELL_VARIABLE = re.compile(r"\$\{\w+\}|\$\$?[A-Za-z_]\w*\$?\$?")
 _IGNORED = "unknown key, TorchServe silently ignores it"
 
 
-@dataclass(frozen=True)
-class _File:
-    """The properties of a file by key; of a key that is given twice, the last one, as in Java."""
-
-    name: str
-    entries: dict[str, Property]
-
-    def matches(self, key: str, pattern: str) -> bool:
-        entry = self.entries.get(key)
-        return entry is not None and re.fullmatch(pattern, entry.value.strip(), re.IGNORECASE) is not None
-
-    def finding(self, entry: Property, level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
-        return Finding(self.name, entry.line, entry.key, level, rule, text, hint)
+Entries = dict[str, Property]
+"""The properties of a file by key; of a key that is given twice, the last one, as in Java."""
 
 
-def lint_properties(data: bytes, name: str) -> list[Finding]:
-    """Every finding in the bytes of a config.properties called `name`."""
+def lint_properties(data: bytes, _file: str) -> Iterator[Finding]:
+    """Every finding in the bytes of a config.properties."""
     text = data.decode("latin-1")  # as java.util.Properties does
-    entries = read_properties(text.removeprefix(_BOM))
-    file = _File(name, {entry.key: entry for entry in entries})
-    return [
-        *_check_encoding(data, name),
-        *_check_duplicates(file, entries),
-        *_check_launcher(file, read_as_launcher(text)),
-        *(finding for entry in file.entries.values() for finding in _check_entry(file, entry)),
-        *(
-            mistake.at(name, file.entries[mistake.key].line)
-            for mistake in check_addresses({key: entry.value.strip() for key, entry in file.entries.items()})
-        ),
-        *(finding for key in PROPERTIES if key not in file.entries for finding in _check_traps(file, key)),
-    ]
+    every = read_properties(text.removeprefix(_BOM))
+    entries = {entry.key: entry for entry in every}
+    yield from _check_encoding(data)
+    yield from _check_duplicates(every)
+    yield from _check_launcher(entries, read_as_launcher(text))
+    for entry in entries.values():
+        yield from on_line(entry.line, _check_entry(entries, entry))
+    for finding in check_addresses({key: entry.value.strip() for key, entry in entries.items()}):
+        yield from on_line(entries[finding.key].line, [finding])
+    for key in PROPERTIES.keys() - entries.keys():
+        yield from _check_traps(entries, key)
 
 
-def _check_encoding(data: bytes, name: str) -> Iterator[Finding]:
+def _check_encoding(data: bytes) -> Iterator[Finding]:
     if data.startswith(b"\xef\xbb\xbf"):
         text = "starts with a byte order mark, which Java reads as part of the first key"
-        yield Finding(name, 1, "", "error", "encoding", text, "save the file as UTF-8 without a byte order mark")
+        yield Finding("", "error", "encoding", text, "save the file as UTF-8 without a byte order mark")
     for number, line in enumerate(data.splitlines(), 1):
         try:
             line.decode("utf-8")
         except UnicodeDecodeError:
             text = "not UTF-8, the torchserve launcher stops with an error"
-            yield Finding(name, number, "", "error", "encoding", text, "save the file as UTF-8")
+            yield Finding("", "error", "encoding", text, "save the file as UTF-8", number)
 
 
-def _check_duplicates(file: _File, entries: list[Property]) -> Iterator[Finding]:
+def _check_duplicates(entries: list[Property]) -> Iterator[Finding]:
     first: dict[str, Property] = {}
     for entry in entries:
         earlier = first.setdefault(entry.key, entry)
         if earlier is not entry:
             level: Level = "warning" if earlier.value == entry.value else "error"
             text = f"given twice, first on line {earlier.line}; the last one wins"
-            yield file.finding(entry, level, "duplicate-key", text, "delete one of the two lines")
+            yield Finding(entry.key, level, "duplicate-key", text, "delete one of the two lines", entry.line)
 
 
-def _check_launcher(file: _File, seen: dict[str, str]) -> Iterator[Finding]:
+def _check_launcher(entries: Entries, seen: dict[str, str]) -> Iterator[Finding]:
     for key in LAUNCHER_KEYS:
-        entry = file.entries.get(key)
+        entry = entries.get(key)
         if entry is None:
             continue
         if seen.get(key) != entry.value.strip():
@@ -93,81 +79,88 @@ def _check_launcher(file: _File, seen: dict[str, str]) -> Iterator[Finding]:
             hint = f"write it on one line: {key}={entry.value.strip()}"
             if key != "vmargs" and "\\" in seen.get(key, "").rstrip("\\"):
                 hint = f"write `/` for each backslash: {key}=" + re.sub(r"\\+", "/", seen[key])
-            yield file.finding(entry, "error", "launcher-line", text, hint)
+            yield Finding(key, "error", "launcher-line", text, hint, entry.line)
         if _REPLACED.search(entry.value):
             text = "the torchserve launcher does not replace `$$NAME$$`"
-            yield file.finding(entry, "error", "dollar-substitution", text, f"write the value itself: {key}=<value>")
+            yield Finding(
+                key, "error", "dollar-substitution", text, f"write the value itself: {key}=<value>", entry.line
+            )
 
 
-def _check_entry(file: _File, entry: Property) -> Iterator[Finding]:
+def _check_entry(entries: Entries, entry: Property) -> Iterator[Finding]:
     if entry.malformed:
         text = "`\\u` without four hexadecimal digits, TorchServe stops at its start"
-        yield file.finding(entry, "error", "escape", text, "write `\\\\` for a backslash")
+        yield Finding(entry.key, "error", "escape", text, "write `\\\\` for a backslash")
         return
-    yield from _check_characters(file, entry)
+    yield from _check_characters(entry)
     if entry.key not in PROPERTIES:
-        yield _unknown(file, entry)
+        yield _unknown(entry, has_plugins="plugins_path" in entries)
         return
     key = PROPERTIES[entry.key]
-    mistakes = check_models_json(entry.value) if key.kind == "json" else check_value(key, entry)
+    findings = check_models_json(entry.value) if key.kind == "json" else check_value(key, entry)
     # Of `$$NAME$$`, TorchServe reads the value of the environment variable.
-    findings = [] if _REPLACED.search(entry.value) else [mistake.at(file.name, entry.line) for mistake in mistakes]
-    yield from findings or _check_traps(file, entry.key)
+    wrong = [] if _REPLACED.search(entry.value) else list(findings)
+    yield from wrong or _check_traps(entries, entry.key)
 
 
-def _check_characters(file: _File, entry: Property) -> Iterator[Finding]:
+def _check_characters(entry: Property) -> Iterator[Finding]:
     given = entry.raw.encode("latin-1").decode("utf-8", "replace")
     if not entry.raw.isascii() and "\ufffd" not in given:
         escaped = re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], given)
         text = f"Java reads the file as Latin-1, and so `{given}` as `{entry.raw}`"
-        yield file.finding(entry, "error", "encoding", text, escaped)
+        yield Finding(entry.key, "error", "encoding", text, escaped)
     if entry.lost:
         text = f"Java drops the backslash before {', '.join(f'`{char}`' for char in sorted(entry.lost))}"
-        yield file.finding(entry, "error", "lost-backslash", text, "write each backslash twice")
+        yield Finding(entry.key, "error", "lost-backslash", text, "write each backslash twice")
     if entry.key in ("allowed_urls", "blacklist_env_vars", "models"):  # a dollar has another meaning here
         return
     left = _SHELL_VARIABLE.search(_REPLACED.sub("", entry.value))
     if left and entry.key in LAUNCHER_KEYS:
         hint = f"write the value itself: {entry.key}=<value>"
-        yield file.finding(entry, "error", "dollar-substitution", f"`{left[0]}` is not replaced", hint)
+        yield Finding(entry.key, "error", "dollar-substitution", f"`{left[0]}` is not replaced", hint)
     elif left:
         name = re.sub(r"\W", "", left[0])
         text = f"`{left[0]}` is not replaced, TorchServe replaces only `$$NAME$$` with a name of two or more characters"
         hint = f"write `$${name if len(name) > 1 else 'NAME'}$$`"
-        yield file.finding(entry, "error", "dollar-substitution", text, hint)
+        yield Finding(entry.key, "error", "dollar-substitution", text, hint)
 
 
-def _unknown(file: _File, entry: Property) -> Finding:
+def _unknown(entry: Property, *, has_plugins: bool) -> Finding:
     invented = INVENTED_PROPERTIES.get(entry.key)
     variable = environment_names().get(entry.key)
     if variable:
         text = f"{_IGNORED}; `{entry.key}` is the environment variable of `{variable}`"
         hint = f"{variable}={entry.value}, or enable_envvars_config=true here and {entry.key} in the environment"
-        return file.finding(entry, "error", "env-switch", text, hint)
+        return Finding(entry.key, "error", "env-switch", text, hint)
     if invented and not invented.real:
-        return file.finding(entry, "error", "unknown-key", f"{_IGNORED} and has nothing like it", "delete the line")
+        return Finding(entry.key, "error", "unknown-key", f"{_IGNORED} and has nothing like it", "delete the line")
     if invented:
         where = f" in {invented.file}" if invented.file == MODEL_FILE else ""
         text, hint = f"{_IGNORED}; did you mean `{invented.real}`{where}?", invented.write.format(value=entry.value)
-        return file.finding(entry, "error", "unknown-key", text, f"write `{hint}`{where} and delete this line")
+        return Finding(entry.key, "error", "unknown-key", text, f"write `{hint}`{where} and delete this line")
     if entry.key in MODEL_CONFIG:
         text, hint = f"{_IGNORED}; it is a key of {MODEL_FILE}", f"write `{entry.key}: {entry.value}` in {MODEL_FILE}"
-        return file.finding(entry, "error", "unknown-key", text, hint)
+        return Finding(entry.key, "error", "unknown-key", text, hint)
     if re.match(r"[\"{}\[\],]|$", entry.key):
         text = f"{_IGNORED}; it looks like the rest of the previous line"
-        return file.finding(entry, "error", "unknown-key", text, "end each line but the last with a backslash")
+        return Finding(entry.key, "error", "unknown-key", text, "end each line but the last with a backslash")
     meant = nearest(re.sub(r"[-.\s]", "_", entry.key).lower(), PROPERTIES)
     if meant:
         text = f"{_IGNORED}; did you mean `{meant}`?"
-        return file.finding(entry, "error", "unknown-key", text, f"{meant}={entry.value}")
-    level: Level = "warning" if "plugins_path" in file.entries else "error"  # a plugin may read keys of its own
-    return file.finding(entry, level, "unknown-key", _IGNORED, "delete the line")
+        return Finding(entry.key, "error", "unknown-key", text, f"{meant}={entry.value}")
+    level: Level = "warning" if has_plugins else "error"  # a plugin may read keys of its own
+    return Finding(entry.key, level, "unknown-key", _IGNORED, "delete the line")
 
 
-def _check_traps(file: _File, key: str) -> Iterator[Finding]:
-    entry = file.entries.get(key)
+def _check_traps(entries: Entries, key: str) -> Iterator[Finding]:
+    entry = entries.get(key)
     for trap in TRAPS:
-        is_caught = entry is None if trap.when is None else file.matches(key, trap.when)
-        if trap.key == key and is_caught and not file.matches(trap.unless_key, trap.unless):
+        is_caught = entry is None if trap.when is None else _matches(entries, key, trap.when)
+        if trap.key == key and is_caught and not _matches(entries, trap.unless_key, trap.unless):
             hint = trap.hint.replace("{value}", entry.value if entry else "")
-            yield Finding(file.name, entry.line if entry else 1, key, trap.level, trap.rule, trap.text, hint)
+            yield Finding(key, trap.level, trap.rule, trap.text, hint)
+
+
+def _matches(entries: Entries, key: str, pattern: str) -> bool:
+    entry = entries.get(key)
+    return entry is not None and re.fullmatch(pattern, entry.value.strip(), re.IGNORECASE) is not None

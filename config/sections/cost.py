@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from config.sections.section import CURRENCY, Section
+from config.sections.section import Section, matching
 
 _HOUR_S, _REQUESTS = 3600, 10_000
 
@@ -15,7 +15,7 @@ class Cost(Section):
 
     pod_hour: Annotated[float, Field(gt=0)]
     """What one pod costs for an hour, in `currency`, whether it is used or not. Lands in the recording rule."""
-    currency: Annotated[str, StringConstraints(pattern=CURRENCY)] = "USD"
+    currency: Annotated[str, matching(r"^[A-Z]{3}$", "three capital letters such as `USD`")] = "USD"
     """Three capital letters. Lands in the reports and the dashboard."""
     budget_per_10k: Annotated[float, Field(gt=0)] | None = None
     """What 10,000 requests may cost at the target rate of a pod, or at the measured rate if that is not known; if they

@@ -4,12 +4,11 @@ import re
 from ipaddress import ip_network
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from config.quantity import canonical, quantity
 from config.sections.extension import Patch, Pod
 from config.sections.section import (
-    PERCENT,
     Count,
     DeviceName,
     Filled,
@@ -26,18 +25,39 @@ from config.sections.section import (
     Taint,
     Url,
     UrlPath,
-    is_valid,
+    matching,
 )
 from config.sections.store import ModelStore
 
 _MIB = 2**20
 
-PodsOrShare = Natural | Annotated[str, StringConstraints(pattern=PERCENT)]
+PodsOrShare = Natural | Annotated[str, matching(r"^(100|[1-9]?[0-9])%$", "a whole number, or a share such as `25%`")]
 
 
 def _bare_number(amount: object) -> object:
     # Kubernetes takes `cpu: 2` without quotes, so do we.
     return str(amount) if isinstance(amount, (int, float)) and not isinstance(amount, bool) else amount
+
+
+def _cores(text: str) -> str:
+    if quantity(text) <= 0:
+        raise ValueError("allowed: more than 0")
+    if canonical(text).endswith(("n", "u", "e-6", "e-9")):
+        raise ValueError("allowed: thousandths of a core, `500m`")
+    return text
+
+
+def _memory(text: str) -> str:
+    if (amount := quantity(text)) < _MIB:
+        raise ValueError("allowed: at least `1Mi`; `m` is a thousandth of a byte" if amount else "allowed: more than 0")
+    return text
+
+
+Cores = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_cores)]
+Memory = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_memory)]
+MemoryOrAuto = Annotated[
+    str, BeforeValidator(_bare_number), AfterValidator(lambda text: text if text == "auto" else _memory(text))
+]
 
 
 def _is_port(text: str) -> bool:
@@ -46,7 +66,26 @@ def _is_port(text: str) -> bool:
 
 def _is_network(text: str) -> bool:
     # `ip_network` also takes addresses without a length, and netmasks, but the cluster does not.
-    return re.search(r"/[0-9]+$", text) is not None and is_valid(text, ip_network)
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return re.search(r"/[0-9]+$", text) is not None
+
+
+def _destination(entry: str) -> str:
+    network, _, port = entry.rpartition(":")
+    if not (_is_network(network) and _is_port(port)):
+        raise ValueError("allowed: `CIDR:PORT` such as `10.0.0.0/8:443` or `10.0.0.5/32:443`")
+    return entry
+
+
+def _name_server(entry: str) -> str:
+    place, _, port = entry.rpartition(":")
+    named = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", place) is not None
+    if not ((named or _is_network(place)) and _is_port(port)):
+        raise ValueError("allowed: `NAMESPACE:PORT` or `CIDR:PORT` such as `openshift-dns:5353`")
+    return entry
 
 
 class Scaling(Section):
@@ -88,10 +127,10 @@ class Scaling(Section):
 class Resources(Section):
     """What one pod may use."""
 
-    cpu: str = "2"
+    cpu: Cores = "2"
     """Cores of a pod, request and limit, a Kubernetes quantity; `workers: auto` uses all of them. Lands in the
     Deployment."""
-    memory: str = "auto"
+    memory: MemoryOrAuto = "auto"
     """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter more than the measured peak, or at
     least 2Gi if nothing was measured. Lands in the Deployment."""
     processor: Filled | None = None
@@ -101,21 +140,6 @@ class Resources(Section):
     """GPUs of a pod. Lands in the Deployment."""
     gpu_resource: DeviceName = "nvidia.com/gpu"
     """The cluster's name for a GPU, such as `nvidia.com/mig-1g.10gb` for a slice of one. Lands in the Deployment."""
-
-    _bare_numbers = field_validator("cpu", "memory", mode="before")(_bare_number)
-
-    @field_validator("cpu", "memory")
-    @classmethod
-    def _is_quantity(cls, text: str, info: ValidationInfo) -> str:
-        if (info.field_name, text) == ("memory", "auto"):
-            return text
-        if quantity(text) <= 0:
-            raise ValueError("allowed: more than 0")
-        if info.field_name == "cpu" and canonical(text).endswith(("n", "u", "e-6", "e-9")):
-            raise ValueError("allowed: thousandths of a core, `500m`")
-        if info.field_name == "memory" and quantity(text) < _MIB:
-            raise ValueError("allowed: at least `1Mi`; `m` is a thousandth of a byte")
-        return text
 
 
 class Monitoring(Section):
@@ -144,30 +168,11 @@ class Network(Section):
     """Whether a NetworkPolicy is rendered; `false` if the cluster's owner writes them. Lands in the manifests."""
     clients: tuple[ObjectName, ...] = ()
     """Other namespaces that may send requests, such as that of your gateway. Lands in the NetworkPolicy."""
-    dns: tuple[str, ...] = ("kube-system:53",)
+    dns: tuple[Annotated[str, AfterValidator(_name_server)], ...] = ("kube-system:53",)
     """The name servers of the pods, as `NAMESPACE:PORT` or `CIDR:PORT`: `openshift-dns:5353` on OpenShift,
     `169.254.20.10/32:53` for NodeLocal DNSCache. Lands in every NetworkPolicy that limits what pods may reach."""
-    egress: tuple[str, ...] = ()
+    egress: tuple[Annotated[str, AfterValidator(_destination)], ...] = ()
     """What pods may reach, as `CIDR:PORT`; default: nothing, or what `model.url` needs. Lands in the NetworkPolicy."""
-
-    @field_validator("dns")
-    @classmethod
-    def _name_servers(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        for number, entry in enumerate(entries):
-            place, _, port = entry.rpartition(":")
-            named = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", place) is not None
-            if not ((named or _is_network(place)) and _is_port(port)):
-                raise ValueError(f"{number}|allowed: `NAMESPACE:PORT` or `CIDR:PORT` such as `openshift-dns:5353`")
-        return entries
-
-    @field_validator("egress")
-    @classmethod
-    def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        for number, entry in enumerate(entries):
-            network, _, port = entry.rpartition(":")
-            if not (_is_network(network) and _is_port(port)):
-                raise ValueError(f"{number}|allowed: `CIDR:PORT` such as `10.0.0.0/8:443` or `10.0.0.5/32:443`")
-        return entries
 
 
 class Rollout(Section):
@@ -196,19 +201,10 @@ class LogShipper(Section):
     """Its arguments. Lands in the Deployment."""
     config_map: ObjectName | None = None
     """A ConfigMap with its configuration, mounted at `/etc/shipper`. Lands in the Deployment."""
-    cpu: str = "50m"
+    cpu: Cores = "50m"
     """Cores that it may use, on top of the pod's. Lands in the Deployment."""
-    memory: str = "64Mi"
+    memory: Memory = "64Mi"
     """Memory that it may use, on top of the pod's. Lands in the Deployment."""
-
-    _bare_numbers = field_validator("cpu", "memory", mode="before")(_bare_number)
-
-    @field_validator("cpu", "memory")
-    @classmethod
-    def _is_quantity(cls, text: str) -> str:
-        if quantity(text) <= 0:
-            raise ValueError("allowed: more than 0")
-        return text
 
 
 class Route(Section):

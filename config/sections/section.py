@@ -1,81 +1,20 @@
 """The base class of the sections of a spec, and the types that several of them use."""
 
-import re
-from collections.abc import Callable
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-# Each pattern with the words that errors use for it.
-PATTERNS = {
-    r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$": "at most 40 lower-case letters, digits and `-`, the first a letter",
-    r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?$": "letters, digits, `.`, `_` and `-`, at most 32",
-    r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and `_`",
-    r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a name of lower-case letters, digits, `-` and `.`",
-    r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "`NAMESPACE/NAME`",
-    r"^[^\s=:]+(=[^\s=:]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$": "a taint such as `gpu=yes:NoSchedule`",
-    r"^https?://[^\s/?#@]+(/[^\s?#]*)?$": "an address that begins with `http://` or `https://`, without a password",
-    r"^[^\s@:]([^\s]*[^\s:])?$": "a reference such as `registry.local/team/name:tag`",
-    r"^\w[\w.-]*(/\w[\w.-]*)*$": "a path such as `models/digits.mar`",
-    r"^(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a host name such as `digits.example.org` or `*.example.org`",
-    r"^[a-z0-9]([-a-z0-9._]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]([-a-z0-9._]*[a-z0-9])?)*$": (
-        "a registry and a path such as `registry.local/team`"
-    ),
-    r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
-    r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""": "an address (`https://…`) or a path",
-    r"^rediss?://([^\s/?#:@]+@)?(\[[0-9a-fA-F:]+\]|[^\s/?#:@\[\]]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$": (
-        "an address such as `redis://HOST:6379/0`, without a password"
-    ),
-    r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$": "a header's name of letters, digits and `-`",
-    r"^[A-Z]{3}$": "three capital letters such as `USD`",
-    r"^(100|[1-9]?[0-9])%$": "a whole number, or a share such as `25%`",
-    r"^(/\.?[\w-][\w.-]*)+$": "a path that begins with `/`, without `..`",
-    r"^/[^\s?#]*$": "a path that begins with `/`, without a query",
-}
-(
-    _NAME,
-    _VERSION,
-    _IDENTIFIER,
-    _OBJECT,
-    _NAMESPACED,
-    _TAINT,
-    _URL,
-    _IMAGE,
-    _INSIDE,
-    _HOST,
-    _REGISTRY,
-    _DEVICE,
-    _PAGE,
-    _REDIS,
-    _HEADER,
-    CURRENCY,
-    PERCENT,
-    _ABSOLUTE,
-    _URL_PATH,
-) = PATTERNS
-LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
-_CHARACTERS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
-# How the ValueError of a check begins, after the key and `|`, if the key of an entry is wrong and not its value.
+# How the text about the key of an entry begins, if the key is wrong and not its value.
 BAD_KEY = "as a name, allowed: "
+PATTERNS: dict[str, str] = {}
+"""The patterns of texts, each with the words that errors use for it."""
 
 
-def _labels(labels: dict[str, str]) -> dict[str, str]:
-    for key, value in labels.items():
-        if not LABEL.fullmatch(key):
-            raise ValueError(f"{key}|{BAD_KEY}{_CHARACTERS}, with or without `example.org/` before them")
-        if value and ("/" in value or not LABEL.fullmatch(value)):
-            raise ValueError(f"{key}|allowed: {_CHARACTERS}")
-    return labels
-
-
-def is_valid(text: str, parse: Callable[[str], object]) -> bool:
-    """Whether a function parses the text without a ValueError."""
-    try:
-        parse(text)
-    except ValueError:
-        return False
-    return True
+def matching(pattern: str, words: str) -> StringConstraints:
+    """Limits a text to a pattern; errors describe it in these words."""
+    PATTERNS[pattern] = words
+    return StringConstraints(pattern=pattern)
 
 
 def check_port(url: str) -> str:
@@ -89,25 +28,83 @@ def check_port(url: str) -> str:
     return url
 
 
-Name = Annotated[str, StringConstraints(pattern=_NAME)]
-Version = Annotated[str, StringConstraints(pattern=_VERSION)]
-Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
-ObjectName = Annotated[str, StringConstraints(pattern=_OBJECT)]
-NamespacedName = Annotated[str, StringConstraints(pattern=_NAMESPACED)]
-Taint = Annotated[str, StringConstraints(pattern=_TAINT)]
-Url = Annotated[str, StringConstraints(pattern=_URL), AfterValidator(check_port)]
-ImageName = Annotated[str, StringConstraints(pattern=_IMAGE)]
-InsidePath = Annotated[str, StringConstraints(pattern=_INSIDE)]
-HostName = Annotated[str, StringConstraints(pattern=_HOST)]
-Registry = Annotated[str, StringConstraints(pattern=_REGISTRY)]
-PageUrl = Annotated[str, StringConstraints(pattern=_PAGE)]
-DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
-RedisUrl = Annotated[str, StringConstraints(pattern=_REDIS), AfterValidator(check_port)]
-HeaderName = Annotated[str, StringConstraints(pattern=_HEADER)]
-AbsolutePath = Annotated[str, StringConstraints(pattern=_ABSOLUTE)]
-UrlPath = Annotated[str, StringConstraints(pattern=_URL_PATH)]
+_OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_CHARACTERS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
+
+Name = Annotated[
+    str,
+    matching(r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$", "at most 40 lower-case letters, digits and `-`, the first a letter"),
+]
+Version = Annotated[
+    str,
+    matching(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?$", "letters, digits, `.`, `_` and `-`, at most 32"),
+]
+Identifier = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "a name of letters, digits and `_`")]
+Variable = Annotated[
+    str, matching(r"^[A-Za-z_][A-Za-z0-9_.-]*$", "letters, digits, `_`, `.` and `-`, the first not a digit")
+]
+ObjectName = Annotated[str, matching(f"^{_OBJECT}$", "a name of lower-case letters, digits, `-` and `.`")]
+VolumeName = Annotated[str, matching(f"^{_DNS_LABEL}$", "lower-case letters, digits and `-`")]
+NamespacedName = Annotated[str, matching(f"^{_DNS_LABEL}/{_OBJECT}$", "`NAMESPACE/NAME`")]
+EnvSource = Annotated[str, matching(f"^(configmap|secret)/{_OBJECT}$", "`secret/NAME` or `configmap/NAME`")]
+Mount = Annotated[
+    str,
+    matching(rf"^{_DNS_LABEL}(/\w[\w.-]*(/\w[\w.-]*)*)?(:ro)?$", "`VOLUME` or `VOLUME/FOLDER`, with or without `:ro`"),
+]
+Taint = Annotated[
+    str,
+    matching(
+        r"^[^\s=:]+(=[^\s=:]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$", "a taint such as `gpu=yes:NoSchedule`"
+    ),
+]
+Url = Annotated[
+    str,
+    matching(
+        r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
+        "an address that begins with `http://` or `https://`, without a password",
+    ),
+    AfterValidator(check_port),
+]
+ImageName = Annotated[str, matching(r"^[^\s@:]([^\s]*[^\s:])?$", "a reference such as `registry.local/team/name:tag`")]
+InsidePath = Annotated[str, matching(r"^\w[\w.-]*(/\w[\w.-]*)*$", "a path such as `models/digits.mar`")]
+HostName = Annotated[
+    str, matching(rf"^(\*\.)?{_OBJECT}$", "a host name such as `digits.example.org` or `*.example.org`")
+]
+Registry = Annotated[
+    str,
+    matching(
+        r"^[a-z0-9]([-a-z0-9._]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]([-a-z0-9._]*[a-z0-9])?)*$",
+        "a registry and a path such as `registry.local/team`",
+    ),
+]
+DeviceName = Annotated[
+    str, matching(rf"^{_OBJECT}/[A-Za-z0-9][A-Za-z0-9_.-]{{0,62}}$", "a resource such as `nvidia.com/gpu`")
+]
+PageUrl = Annotated[
+    str,
+    matching(
+        r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""", "an address (`https://…`) or a path"
+    ),
+]
+RedisUrl = Annotated[
+    str,
+    matching(
+        r"^rediss?://([^\s/?#:@]+@)?(\[[0-9a-fA-F:]+\]|[^\s/?#:@\[\]]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$",
+        "an address such as `redis://HOST:6379/0`, without a password",
+    ),
+    AfterValidator(check_port),
+]
+HeaderName = Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$", "a header's name of letters, digits and `-`")]
+AbsolutePath = Annotated[str, matching(r"^(/\.?[\w-][\w.-]*)+$", "a path that begins with `/`, without `..`")]
+UrlPath = Annotated[str, matching(r"^/[^\s?#]*$", "a path that begins with `/`, without a query")]
 Filled = Annotated[str, Field(min_length=1)]
-Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+_LabelKey = Annotated[
+    str, matching(f"^({_OBJECT}/)?{_LABEL}$", f"{_CHARACTERS}, with or without `example.org/` before them")
+]
+Labels = dict[_LabelKey, Annotated[str, matching(f"^({_LABEL})?$", _CHARACTERS)]]
+Annotations = dict[_LabelKey, str]
 # The largest number that Java and Kubernetes take.
 _LARGEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=_LARGEST)]

@@ -1,13 +1,9 @@
 """How many pods run: the autoscaler, for the HPA and KEDA, and the disruption budget."""
 
-from typing import Any
-
-from kubernetes import client
-
 from config.quantity import canonical
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
 from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_UP_WINDOW_S, Plan
-from k8s.manifests.yaml_text import custom_resource
+from k8s.manifests.yaml_text import Manifest, resource
 from k8s.monitoring import (
     EXPECTED_METRIC,
     METRICS,
@@ -19,61 +15,50 @@ from k8s.monitoring import (
 )
 
 
-def disruption_budget(plan: Plan) -> client.V1PodDisruptionBudget:
+def disruption_budget(plan: Plan) -> Manifest:
     """Lets one pod at a time be evicted. A pod that is not ready never blocks the drain of a node."""
-    return client.V1PodDisruptionBudget(
-        api_version="policy/v1",
-        kind="PodDisruptionBudget",
-        metadata=metadata(plan),
-        spec=client.V1PodDisruptionBudgetSpec(
-            selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
-            max_unavailable=1,
-            unhealthy_pod_eviction_policy="AlwaysAllow",
-        ),
-    )
+    spec = {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": selector_labels(plan)},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    return resource("policy/v1", "PodDisruptionBudget", metadata(plan), spec=spec)
 
 
-def autoscaler(plan: Plan) -> client.V2HorizontalPodAutoscaler:
+def autoscaler(plan: Plan) -> Manifest:
     """The HorizontalPodAutoscaler, with the metric of the pods and their cpu; whichever asks for more pods wins."""
-    scaling = plan.spec.scaling
-    return client.V2HorizontalPodAutoscaler(
-        api_version="autoscaling/v2",
-        kind="HorizontalPodAutoscaler",
-        metadata=metadata(plan, annotations=_annotations(plan)),
-        spec=client.V2HorizontalPodAutoscalerSpec(
-            scale_target_ref=client.V2CrossVersionObjectReference(
-                api_version="apps/v1", kind="Deployment", name=plan.name
-            ),
-            min_replicas=scaling.min_replicas,
-            max_replicas=scaling.max_replicas,
-            metrics=[*_pod_metrics(plan), *_cpu(plan)],
-            behavior=_behavior(plan),
-        ),
-    )
+    spec = {
+        "behavior": _behavior(plan),
+        "maxReplicas": plan.spec.scaling.max_replicas,
+        "metrics": [*_pod_metrics(plan), *_cpu(plan)],
+        "minReplicas": plan.spec.scaling.min_replicas,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": plan.name},
+    }
+    annotated = metadata(plan, annotations=_annotations(plan))
+    return resource("autoscaling/v2", "HorizontalPodAutoscaler", annotated, spec=spec)
 
 
-def scaled_object(plan: Plan) -> dict[str, Any]:
+def scaled_object(plan: Plan) -> Manifest:
     """The same for KEDA, which queries Prometheus itself and makes a HorizontalPodAutoscaler of its own."""
     scaling, triggers = plan.spec.scaling, _triggers(plan)
     # If Prometheus does not answer, the current pods stay. KEDA supports that only for averages.
     fallback = {"failureThreshold": 3, "replicas": scaling.min_replicas, "behavior": "currentReplicasIfHigher"}
     averaged = any((trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue") for trigger in triggers)
-    behavior = _behavior(plan).model_dump(mode="json", by_alias=True, exclude_none=True)
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": plan.name},
         "pollingInterval": 15,
         "minReplicaCount": scaling.min_replicas,
         "maxReplicaCount": scaling.max_replicas,
         **({"fallback": fallback} if averaged else {}),
-        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(plan)}},
         "triggers": triggers,
     }
-    return custom_resource("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec)
+    return resource("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec=spec)
 
 
-def _triggers(plan: Plan) -> list[dict[str, Any]]:
+def _triggers(plan: Plan) -> list[Manifest]:
     """The triggers of the ScaledObject: queries for Prometheus, and the cpu."""
-    scaling, triggers = plan.spec.scaling, list[dict[str, Any]]()
+    scaling, triggers = plan.spec.scaling, list[Manifest]()
     if (target := plan.scaling_target) is not None:
         queries = {keda_query(plan.spec): target}
         if scaling.forecast == "weekly":
@@ -90,56 +75,50 @@ def _triggers(plan: Plan) -> list[dict[str, Any]]:
     return triggers
 
 
-def _pod_metrics(plan: Plan) -> list[client.V2MetricSpec]:
+def _pod_metrics(plan: Plan) -> list[Manifest]:
     scaling = plan.spec.scaling
     if (target := plan.scaling_target) is None:
         return []
     targets = {METRICS[scaling.metric]: target}
     if scaling.metric == "waiting":
         targets[RUNNING_METRIC] = plan.target_running
-    sources = [
-        client.V2PodsMetricSource(metric=client.V2MetricIdentifier(name=name), target=_average(value))
+    metrics: list[Manifest] = [
+        {"type": "Pods", "pods": {"metric": {"name": name}, "target": _average(value)}}
         for name, value in targets.items()
     ]
-    metrics = [client.V2MetricSpec(type="Pods", pods=source) for source in sources]
     if scaling.forecast == "weekly":
-        selector = client.V1LabelSelector(match_labels={"model": plan.name})
-        expected = client.V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)
-        external = client.V2ExternalMetricSource(metric=expected, target=_average(target))
-        metrics.append(client.V2MetricSpec(type="External", external=external))
+        expected = {"name": EXPECTED_METRIC, "selector": {"matchLabels": {"model": plan.name}}}
+        metrics.append({"type": "External", "external": {"metric": expected, "target": _average(target)}})
     return metrics
 
 
-def _average(target: float) -> client.V2MetricTarget:
-    return client.V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(target * 1000)}m"))
+def _average(target: float) -> dict[str, str]:
+    return {"type": "AverageValue", "averageValue": canonical(f"{round(target * 1000)}m")}
 
 
-def _cpu(plan: Plan) -> list[client.V2MetricSpec]:
+def _cpu(plan: Plan) -> list[Manifest]:
     """The cpu of the server's container. In a metric of the whole pod, a sidecar's idle cores would hide a busy server,
     and an injected sidecar without a cpu request would leave the metric without a value."""
     if plan.cpu_percent is None:
         return []
-    utilization = client.V2MetricTarget(type="Utilization", average_utilization=plan.cpu_percent)
-    source = client.V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
-    return [client.V2MetricSpec(type="ContainerResource", container_resource=source)]
+    target = {"type": "Utilization", "averageUtilization": plan.cpu_percent}
+    source = {"name": "cpu", "container": SERVER_CONTAINER, "target": target}
+    return [{"type": "ContainerResource", "containerResource": source}]
 
 
-def _behavior(plan: Plan) -> client.V2HorizontalPodAutoscalerBehavior:
-    return client.V2HorizontalPodAutoscalerBehavior(
-        scale_up=_rules(
-            SCALE_UP_WINDOW_S, Percent=SCALE_UP_PERCENT, Pods=SCALE_UP_PODS, period_s=plan.scale_up_period_s
-        ),
-        scale_down=_rules(plan.scale_down_window_s, Percent=SCALE_DOWN_PERCENT, period_s=plan.scale_down_period_s),
-    )
+def _behavior(plan: Plan) -> dict[str, Manifest]:
+    grow = {"Percent": SCALE_UP_PERCENT, "Pods": SCALE_UP_PODS}
+    return {
+        "scaleDown": _rules(plan.scale_down_window_s, plan.scale_down_period_s, {"Percent": SCALE_DOWN_PERCENT}),
+        "scaleUp": _rules(SCALE_UP_WINDOW_S, plan.scale_up_period_s, grow),
+    }
 
 
-def _rules(window_s: int, *, period_s: int, **steps: int) -> client.V2HPAScalingRules:
+def _rules(window_s: int, period_s: int, steps: dict[str, int]) -> Manifest:
     """Scaling rules that allow the largest of the steps, which are in percent (`Percent`) or pods (`Pods`)."""
-    policies = [
-        client.V2HPAScalingPolicy(type=kind, value=value, period_seconds=period_s) for kind, value in steps.items()
-    ]
-    return client.V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=policies)
+    policies = [{"periodSeconds": period_s, "type": kind, "value": value} for kind, value in steps.items()]
+    return {"policies": policies, "selectPolicy": "Max", "stabilizationWindowSeconds": window_s}
 
 
-def _annotations(plan: Plan) -> dict[str, Any] | None:
+def _annotations(plan: Plan) -> dict[str, str] | None:
     return {EVIDENCE_ANNOTATION: plan.evidence.sha256} if plan.evidence else None

@@ -4,12 +4,10 @@ Objectives, scaling and other settings of the cluster are not in it, so changing
 
 import hashlib
 
-from kubernetes import client
-
 from config.spec import Spec
 from k8s.manifests.labels import metadata
 from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import one_document
+from k8s.manifests.yaml_text import Manifest, one_document, resource
 
 CONFIG_FILE = "spec.yaml"
 
@@ -35,12 +33,7 @@ def config_name(plan: Plan) -> str:
     return f"{plan.name}-{config_sha256(plan)[:10]}"
 
 
-def config_map(plan: Plan) -> client.V1ConfigMap:
+def config_map(plan: Plan) -> Manifest:
     """The immutable ConfigMap that pods mount at `/config`."""
-    return client.V1ConfigMap(
-        api_version="v1",
-        kind="ConfigMap",
-        metadata=metadata(plan, config_name(plan)),
-        immutable=True,
-        data={CONFIG_FILE: mounted_spec(plan.spec)},
-    )
+    data = {CONFIG_FILE: mounted_spec(plan.spec)}
+    return resource("v1", "ConfigMap", metadata(plan, config_name(plan)), data=data, immutable=True)

@@ -1,8 +1,7 @@
 """The labels and annotations of every object, and the labels that selectors use because they never change."""
 
-from kubernetes import client
-
 from k8s.manifests.plan import Plan
+from k8s.manifests.yaml_text import Manifest
 
 PART_OF = MANAGED_BY = "marina"
 INFERENCE_COMPONENT = "inference"
@@ -34,11 +33,7 @@ def metadata(
     *,
     component: str = INFERENCE_COMPONENT,
     annotations: dict[str, str] | None = None,
-) -> client.V1ObjectMeta:
+) -> Manifest:
     """The metadata of an object; its name is the plan's unless given."""
-    return client.V1ObjectMeta(
-        name=name or plan.name,
-        namespace=plan.namespace,
-        labels=labels(plan, component),
-        annotations=annotations or None,
-    )
+    known = {"name": name or plan.name, "namespace": plan.namespace, "labels": labels(plan, component)}
+    return known | ({"annotations": annotations} if annotations else {})

@@ -4,11 +4,10 @@ In each case an init container verifies its checksum before the server starts.""
 
 from urllib.parse import urlsplit
 
-from kubernetes import client
-
 from config.sections import ModelCache
 from k8s.manifests import pod
 from k8s.manifests.plan import Plan
+from k8s.manifests.yaml_text import Manifest
 
 IN_IMAGE = "/model/model.mar"
 LOADER = "model-loader"
@@ -17,7 +16,7 @@ _KEYS = "/store"
 _VOLUME = "model"
 
 
-def mar_volumes(plan: Plan) -> list[tuple[client.V1Volume, client.V1VolumeMount]]:
+def mar_volumes(plan: Plan) -> list[tuple[Manifest, Manifest]]:
     """The volume with the MAR, and its mount in the server. Empty if the MAR is in the image."""
     store = plan.spec.kubernetes.model
     if store is None:
@@ -25,46 +24,43 @@ def mar_volumes(plan: Plan) -> list[tuple[client.V1Volume, client.V1VolumeMount]
     if store.downloads:
         volume = _cache_volume(store.cache) if store.cache else pod.scratch(_VOLUME, plan.loaded_bytes)
     elif store.claim:
-        claim = client.V1PersistentVolumeClaimVolumeSource(claim_name=store.claim, read_only=True)
-        volume = client.V1Volume(name=_VOLUME, persistent_volume_claim=claim)
+        volume = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": store.claim, "readOnly": True}}
     else:
-        source = client.V1ImageVolumeSource(reference=store.image, pull_policy="IfNotPresent")
-        volume = client.V1Volume(name=_VOLUME, image=source)
-    return [(volume, client.V1VolumeMount(name=_VOLUME, mount_path=_FOLDER, read_only=True))]
+        volume = {"name": _VOLUME, "image": {"pullPolicy": "IfNotPresent", "reference": store.image}}
+    return [(volume, pod.mount(_VOLUME, _FOLDER, read_only=True))]
 
 
-def secrets(plan: Plan) -> list[client.V1Volume]:
+def secrets(plan: Plan) -> list[Manifest]:
     """The volume with the store's credentials. Only the loader mounts it: the server, which is open to clients, has
     none."""
     store = plan.spec.kubernetes.model
     if store is None or store.secret is None:
         return []
-    return [client.V1Volume(name="store", secret=client.V1SecretVolumeSource(secret_name=store.secret))]
+    return [{"name": "store", "secret": {"secretName": store.secret}}]
 
 
-def loaders(plan: Plan) -> list[client.V1Container]:
+def loaders(plan: Plan) -> list[Manifest]:
     """The init container that fetches the MAR or verifies it. It runs the server's image with another program."""
     store = plan.spec.kubernetes.model
     if store is None or plan.package is None:
         return []
     source = ["--from", store.url] if store.url else ["--from-environment"] if store.downloads else []
-    mounts = [client.V1VolumeMount(name=_VOLUME, mount_path=_FOLDER, read_only=None if store.downloads else True)]
+    mounts = [pod.mount(_VOLUME, _FOLDER, read_only=not store.downloads)]
     if store.secret:
         source += ["--secret", _KEYS]
-        mounts.append(client.V1VolumeMount(name="store", mount_path=_KEYS, read_only=True))
-    # The page cache of the download counts towards the limit, but the kernel frees it when memory runs short.
-    small = {"cpu": "100m", "memory": "256Mi"}
+        mounts.append(pod.mount("store", _KEYS, read_only=True))
     return [
-        client.V1Container(
-            name=LOADER,
-            image=plan.image,
-            image_pull_policy="IfNotPresent",
-            command=["python", "-m", "server.fetch"],
-            args=[_path(plan), "--sha256", plan.package.sha256, *source],
-            resources=client.V1ResourceRequirements(requests=dict(small), limits=dict(small)),
-            security_context=pod.container_security(),
-            volume_mounts=mounts,
-        )
+        {
+            "name": LOADER,
+            "args": [_path(plan), "--sha256", plan.package.sha256, *source],
+            "command": ["python", "-m", "server.fetch"],
+            "image": plan.image,
+            "imagePullPolicy": "IfNotPresent",
+            # The page cache of the download counts towards the limit, but the kernel frees it when memory runs short.
+            "resources": pod.exactly({"cpu": "100m", "memory": "256Mi"}),
+            "securityContext": pod.container_security(),
+            "volumeMounts": mounts,
+        }
     ]
 
 
@@ -93,10 +89,8 @@ def _path(plan: Plan) -> str:
     return f"{_FOLDER}/{'model.mar' if store is None or store.downloads else store.path}"
 
 
-def _cache_volume(cache: ModelCache) -> client.V1Volume:
+def _cache_volume(cache: ModelCache) -> Manifest:
     """The volume for downloads that outlives the pod."""
     if cache.claim:
-        claim = client.V1PersistentVolumeClaimVolumeSource(claim_name=cache.claim)
-        return client.V1Volume(name=_VOLUME, persistent_volume_claim=claim)
-    source = client.V1HostPathVolumeSource(path=cache.host_path, type="Directory")
-    return client.V1Volume(name=_VOLUME, host_path=source)
+        return {"name": _VOLUME, "persistentVolumeClaim": {"claimName": cache.claim}}
+    return {"name": _VOLUME, "hostPath": {"path": cache.host_path, "type": "Directory"}}

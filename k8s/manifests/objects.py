@@ -5,19 +5,15 @@ cluster. The kustomization is called `Kustomization`, because under its usual na
 object."""
 
 import json
-from typing import Any
-
-from kubernetes import client
 
 from k8s.extending import PatchedField, extend, find_patched_fields
 from k8s.manifests import autoscaler, deployment, model_volume, network
 from k8s.manifests.config_map import config_map
 from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
 from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import custom_resource, plain
+from k8s.manifests.yaml_text import Manifest, ordered, resource
 from k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
 
-Manifest = dict[str, Any]
 Files = dict[str, list[Manifest]]
 
 _DEPLOYMENT = "40-deployment.yaml"
@@ -50,15 +46,15 @@ def _unextended(plan: Plan) -> Files:
 def _base(plan: Plan) -> Files:
     spec = plan.spec
     return {
-        "00-namespace.yaml": plain(_namespace(plan)) if spec.kubernetes.create_namespace else [],
-        "10-service-account.yaml": plain(deployment.service_account(plan)),
-        "20-config.yaml": plain(config_map(plan)),
+        "00-namespace.yaml": ordered(_namespace(plan)) if spec.kubernetes.create_namespace else [],
+        "10-service-account.yaml": ordered(deployment.service_account(plan)),
+        "20-config.yaml": ordered(config_map(plan)),
         # Before the pods, so that they are never unprotected.
-        "30-network-policy.yaml": plain(network.network_policy(plan)) if spec.kubernetes.network.policy else [],
-        _DEPLOYMENT: plain(deployment.deployment(plan)),
-        "50-service.yaml": plain(network.service(plan)),
-        "60-disruption-budget.yaml": plain(autoscaler.disruption_budget(plan)),
-        "70-autoscaler.yaml": plain(autoscaler.autoscaler(plan)) if spec.scaling.autoscaler == "hpa" else [],
+        "30-network-policy.yaml": ordered(network.network_policy(plan)) if spec.kubernetes.network.policy else [],
+        _DEPLOYMENT: ordered(deployment.deployment(plan)),
+        "50-service.yaml": ordered(network.service(plan)),
+        "60-disruption-budget.yaml": ordered(autoscaler.disruption_budget(plan)),
+        "70-autoscaler.yaml": ordered(autoscaler.autoscaler(plan)) if spec.scaling.autoscaler == "hpa" else [],
     }
 
 
@@ -75,7 +71,7 @@ def _monitoring(plan: Plan) -> Files:
     settings = plan.spec.kubernetes.monitoring
     if settings.monitor == "none":
         return {}
-    files = {"monitoring/dashboard.yaml": plain(_dashboard(plan))}
+    files = {"monitoring/dashboard.yaml": ordered(_dashboard(plan))}
     if settings.monitor == "annotations":
         return files
     by_service = settings.monitor == "service"
@@ -90,9 +86,9 @@ def _monitoring(plan: Plan) -> Files:
     }
     version, kind = "monitoring.coreos.com/v1", "ServiceMonitor" if by_service else "PodMonitor"
     meta = _monitoring_metadata(plan, plan.name)
-    monitor = custom_resource(version, kind, meta, spec)
-    rules = custom_resource(version, "PrometheusRule", meta, {"groups": rule_groups(plan)})
-    pages = plain(network.pages_service(plan)) if by_service else []
+    monitor = resource(version, kind, meta, spec=spec)
+    rules = resource(version, "PrometheusRule", meta, spec={"groups": rule_groups(plan)})
+    pages = ordered(network.pages_service(plan)) if by_service else []
     return {"monitoring/monitor.yaml": [*pages, monitor], "monitoring/rules.yaml": [rules], **files}
 
 
@@ -112,16 +108,15 @@ def _target_rps(plan: Plan) -> float | None:
     return plan.target_rps_per_pod if plan.autoscaled and plan.spec.scaling.metric == "requests" else None
 
 
-def _dashboard(plan: Plan) -> client.V1ConfigMap:
+def _dashboard(plan: Plan) -> Manifest:
     """The dashboard in a ConfigMap with the label by which Grafana's sidecar finds dashboards."""
-    meta = _monitoring_metadata(plan, f"{plan.name}-dashboard")
-    meta.labels = (meta.labels or {}) | {"grafana_dashboard": "1"}
+    meta = _monitoring_metadata(plan, f"{plan.name}-dashboard", grafana_dashboard="1")
     # The sidecar writes the files of all namespaces into one folder.
     data = {f"{plan.namespace}.{plan.name}.json": dashboard_text(plan)}
-    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=meta, data=data)
+    return resource("v1", "ConfigMap", meta, data=data)
 
 
-def _namespace(plan: Plan) -> client.V1Namespace:
+def _namespace(plan: Plan) -> Manifest:
     """The namespace, which enforces the `restricted` profile. Other services may run in it, so it has nothing that is
     specific to this one."""
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
@@ -130,13 +125,10 @@ def _namespace(plan: Plan) -> client.V1Namespace:
         "app.kubernetes.io/part-of": PART_OF,
         "app.kubernetes.io/managed-by": MANAGED_BY,
     }
-    return client.V1Namespace(
-        api_version="v1", kind="Namespace", metadata=client.V1ObjectMeta(name=plan.namespace, labels=labels | levels)
-    )
+    return resource("v1", "Namespace", {"name": plan.namespace, "labels": labels | levels})
 
 
-def _monitoring_metadata(plan: Plan, name: str) -> client.V1ObjectMeta:
-    """Metadata with the labels in the spec by which the cluster's operators select their objects."""
+def _monitoring_metadata(plan: Plan, name: str, **more: str) -> Manifest:
+    """Metadata with the labels in the spec by which the cluster's operators select their objects, and more labels."""
     meta = metadata(plan, name, component="monitoring")
-    meta.labels = (meta.labels or {}) | plan.spec.kubernetes.monitoring.labels
-    return meta
+    return meta | {"labels": meta["labels"] | plan.spec.kubernetes.monitoring.labels | more}

@@ -1,62 +1,58 @@
 """The security settings and volumes of Marina's containers, within the limits of the `restricted` profile."""
 
-from kubernetes import client
-
 from k8s.manifests.config_map import CONFIG_FILE, config_name
 from k8s.manifests.plan import Plan, in_mib
+from k8s.manifests.yaml_text import Manifest
 
 
-def pod_security(plan: Plan) -> client.V1PodSecurityContext:
+def pod_security(plan: Plan) -> Manifest:
     """The security settings of a pod. `fsGroup` lets the user read its volumes. Without a user in the spec, the
     namespace chooses user, group and `fsGroup`."""
     user = plan.spec.kubernetes.run_as_user
-    return client.V1PodSecurityContext(
-        run_as_non_root=True,
-        run_as_user=user,
-        run_as_group=user,
-        fs_group=user,
-        fs_group_change_policy="OnRootMismatch" if user else None,
-        seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault"),
-    )
+    return {
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch" if user else None,
+        "runAsGroup": user,
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
-def pull_secrets(plan: Plan) -> list[client.V1LocalObjectReference] | None:
+def pull_secrets(plan: Plan) -> list[Manifest] | None:
     """The Secrets with the credentials of the registry; None without any."""
-    return [client.V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets] or None
+    return [{"name": name} for name in plan.spec.kubernetes.pull_secrets] or None
 
 
-def container_security() -> client.V1SecurityContext:
-    return client.V1SecurityContext(
-        allow_privilege_escalation=False,
-        capabilities=client.V1Capabilities(drop=["ALL"]),
-        read_only_root_filesystem=True,
-    )
+def container_security() -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
 
 
-def base_volumes(plan: Plan) -> list[tuple[client.V1Volume, client.V1VolumeMount]]:
+def exactly(amounts: dict[str, str]) -> Manifest:
+    """Requests equal limits, so that even on a full node a container gets what was measured."""
+    return {"limits": amounts, "requests": amounts}
+
+
+def mount(name: str, path: str, *, read_only: bool = False) -> Manifest:
+    """The mount of a volume in a container."""
+    return {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
+
+
+def base_volumes(plan: Plan) -> list[tuple[Manifest, Manifest]]:
     """The volumes that every server has, with their mounts: its configuration, and `/tmp`, the only place where it may
     write. With vLLM also `/dev/shm`, by which its processes communicate and which otherwise has only 64 MiB."""
-    shared = (_shared(plan.shared_bytes), client.V1VolumeMount(name="shm", mount_path="/dev/shm"))
-    config = client.V1ConfigMapVolumeSource(
-        name=config_name(plan), items=[client.V1KeyToPath(key=CONFIG_FILE, path=CONFIG_FILE)]
-    )
-    return [
-        (
-            client.V1Volume(name="config", config_map=config),
-            client.V1VolumeMount(name="config", mount_path="/config", read_only=True),
-        ),
-        (scratch("tmp", plan.temporary_bytes), client.V1VolumeMount(name="tmp", mount_path="/tmp")),
-        *([shared] if plan.shared_bytes else []),
-    ]
+    source = {"name": config_name(plan), "items": [{"key": CONFIG_FILE, "path": CONFIG_FILE}]}
+    config = {"name": "config", "configMap": source}, mount("config", "/config", read_only=True)
+    # Memory that the processes share counts towards the pod's memory.
+    memory = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": in_mib(plan.shared_bytes)}}
+    shared = [(memory, mount("shm", "/dev/shm"))] if plan.shared_bytes else []
+    return [config, (scratch("tmp", plan.temporary_bytes), mount("tmp", "/tmp")), *shared]
 
 
-def _shared(size: int) -> client.V1Volume:
-    """A volume of memory that the pod's processes share; it counts towards the pod's memory."""
-    return client.V1Volume(
-        name="shm", empty_dir=client.V1EmptyDirVolumeSource(medium="Memory", size_limit=in_mib(size))
-    )
-
-
-def scratch(name: str, size: int) -> client.V1Volume:
+def scratch(name: str, size: int) -> Manifest:
     """An empty folder that lives as long as its pod and may not grow beyond `size` bytes."""
-    return client.V1Volume(name=name, empty_dir=client.V1EmptyDirVolumeSource(size_limit=in_mib(size)))
+    return {"name": name, "emptyDir": {"sizeLimit": in_mib(size)}}

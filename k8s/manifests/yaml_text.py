@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
+
+Manifest = dict[str, Any]
 
 # Keys that a reader looks for first; the others keep their order.
 _FIRST = ("apiVersion", "kind", "metadata", "name", "namespace", "labels", "annotations", "type")
@@ -29,25 +30,23 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def plain(*objects: BaseModel) -> list[dict[str, Any]]:
-    """Typed objects as plain data, with the keys in the order in which people read them."""
-    return [_ordered(model.model_dump(mode="json", by_alias=True, exclude_none=True)) for model in objects]
+def resource(api_version: str, kind: str, metadata: Manifest, **fields: Any) -> Manifest:
+    """An object with these fields beside its metadata."""
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
 
 
-def custom_resource(api_version: str, kind: str, metadata: BaseModel, spec: dict[str, Any]) -> dict[str, Any]:
-    """A custom resource as plain data, since the `kubernetes` client has no type for it. `marina verify` checks it
-    against the schemas that come with Marina."""
-    return {"apiVersion": api_version, "kind": kind, "metadata": plain(metadata)[0], "spec": spec}
+def ordered(*objects: Manifest) -> list[Manifest]:
+    """The objects without the fields that are None, and with the keys in the order in which people read them."""
+    return [_ordered(data) for data in objects]
 
 
 def _ordered(data: Any) -> Any:
-    """The data with the keys of `_FIRST` in front."""
     if isinstance(data, list):
         return [_ordered(item) for item in data]
     if not isinstance(data, dict):
         return data
     keys = [key for key in _FIRST if key in data] + [key for key in data if key not in _FIRST]
-    return {key: _ordered(data[key]) for key in keys}
+    return {key: _ordered(data[key]) for key in keys if data[key] is not None}
 
 
 def one_document(data: Any) -> str:

@@ -2,12 +2,19 @@
 
 import base64
 from pathlib import Path
-from typing import Any
-
-from kubernetes import client
 
 from config.mar import open_mar
-from k8s.manifests import Plan, container_security, plain, pod_security, pull_secrets
+from k8s.manifests import (
+    Manifest,
+    Plan,
+    container_security,
+    exactly,
+    mount,
+    ordered,
+    pod_security,
+    pull_secrets,
+    resource,
+)
 
 # The sample is in base64, an object in a cluster holds at most 1 MiB, and Helm keeps the whole chart in one Secret.
 _LARGEST = 500_000
@@ -22,7 +29,7 @@ with urllib.request.urlopen(request, timeout=60) as answer:
 """
 
 
-def test_objects(plan: Plan, mar: Path) -> dict[str, list[dict[str, Any]]]:
+def test_objects(plan: Plan, mar: Path) -> dict[str, list[Manifest]]:
     """A ConfigMap with the sample, and the pod that sends it. Empty if there is no package or its sample is too large
     for a ConfigMap."""
     if plan.package is None or not mar.is_file():
@@ -32,41 +39,33 @@ def test_objects(plan: Plan, mar: Path) -> dict[str, list[dict[str, Any]]]:
         body = archive.read(sample.file)
     if len(body) > _LARGEST:
         return {}
-    name, small = f"{plan.name}-test", {"cpu": "100m", "memory": "64Mi"}
-    holder = client.V1ConfigMap(
-        api_version="v1",
-        kind="ConfigMap",
-        metadata=_metadata(plan, name, weight="0"),
-        binary_data={"body": base64.b64encode(body).decode()},
-    )
+    name = f"{plan.name}-test"
+    data = {"body": base64.b64encode(body).decode()}
+    holder = resource("v1", "ConfigMap", _metadata(plan, name, weight="0"), binaryData=data)
     url = f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}/predictions/{plan.name}"
-    sender = client.V1Container(
-        name="sender",
-        image=plan.image,
-        command=["python", "-c", _SEND_SAMPLE],
-        args=[url, sample.content_type],
-        resources=client.V1ResourceRequirements(requests=dict(small), limits=dict(small)),
-        security_context=container_security(),
-        volume_mounts=[client.V1VolumeMount(name="sample", mount_path="/sample", read_only=True)],
-    )
-    pod = client.V1Pod(
-        api_version="v1",
-        kind="Pod",
-        metadata=_metadata(plan, name, weight="1"),
-        spec=client.V1PodSpec(
-            restart_policy="Never",
-            automount_service_account_token=False,
-            security_context=pod_security(plan),
-            image_pull_secrets=pull_secrets(plan),
-            containers=[sender],
-            volumes=[client.V1Volume(name="sample", config_map=client.V1ConfigMapVolumeSource(name=name))],
-        ),
-    )
-    return {"inference.yaml": plain(holder, pod)}
+    sender = {
+        "name": "sender",
+        "args": [url, sample.content_type],
+        "command": ["python", "-c", _SEND_SAMPLE],
+        "image": plan.image,
+        "resources": exactly({"cpu": "100m", "memory": "64Mi"}),
+        "securityContext": container_security(),
+        "volumeMounts": [mount("sample", "/sample", read_only=True)],
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "containers": [sender],
+        "imagePullSecrets": pull_secrets(plan),
+        "restartPolicy": "Never",
+        "securityContext": pod_security(plan),
+        "volumes": [{"name": "sample", "configMap": {"name": name}}],
+    }
+    pod = resource("v1", "Pod", _metadata(plan, name, weight="1"), spec=spec)
+    return {"inference.yaml": ordered(holder, pod)}
 
 
-def _metadata(plan: Plan, name: str, *, weight: str) -> client.V1ObjectMeta:
+def _metadata(plan: Plan, name: str, *, weight: str) -> Manifest:
     # None of these labels may match the Service's selector, or the Service would send requests to this pod.
     labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "marina"}
     annotations = _HOOK | {"helm.sh/hook-weight": weight}
-    return client.V1ObjectMeta(name=name, namespace=plan.namespace, labels=labels, annotations=annotations)
+    return {"name": name, "namespace": plan.namespace, "labels": labels, "annotations": annotations}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError, reason_of
+from config.errors import InputError, as_input_error
 from config.quantity import quantity
 from k8s.simulating.hpa import Hpa, Metric, read_hpa
 from k8s.simulating.traffic import DAY_S, LATEST_S, LONGEST_S
@@ -55,10 +55,8 @@ class Recording:
 
 def read_recording(file: Path) -> Recording:
     """Reads a recording. Raises InputError that names the first line that cannot be used."""
-    try:
+    with as_input_error(f"{file}: cannot be read", hint=_HINT):
         texts = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        raise InputError(f"{file}: cannot be read: {reason_of(err)}", hint=_HINT) from err
     seen: list[Observation] = []
     first: dict[str, Any] | None = None
     hpa: Hpa | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from config.quantity import quantity
 from k8s.monitoring import SERVER_CONTAINER
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.schemas import Schemas, is_built_in, is_shipped
@@ -35,18 +36,12 @@ TORCHSERVE_PORTS = {8081: "management", METRICS_PORT: "metrics", 7070: "gRPC inf
 _GRPC_PORTS = {7070, 7071}
 
 
-# The quantities that the API server accepts; a spec accepts fewer forms.
-_AMOUNT = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d+)|([KMGTPE]i|[numkMGTPE])?)")
-_POWERS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_POWERS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
-
-
 def amount(node: Place) -> float | None:
     """The number that a quantity stands for; None if there is none or it is not a quantity."""
-    if node.number is not None or isinstance(node.value, float):
-        return float(node.value)
-    match = _AMOUNT.fullmatch(node.text)
-    return None if match is None else float(match[1] + (match[2] or "")) * _POWERS[match[3] or ""]
+    try:
+        return quantity(str(node.value))
+    except ValueError:
+        return None
 
 
 def matches(selector: Place, labels: dict[str, str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config.errors import InputError
+from config.errors import InputError, as_input_error
 
 
 @contextmanager
@@ -15,11 +15,9 @@ def measuring_into(folder: Path) -> Iterator[None]:
 
     Meanwhile SIGTERM, as `timeout` and CI send it, does what Ctrl-C does."""
     lock = folder / ".measuring"
-    try:
+    with as_input_error(f"{folder}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         handle = lock.open("w")
-    except OSError as err:
-        raise InputError(f"{folder}: cannot be written: {err.strerror}") from err
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from config.errors import InputError, listed, reason_of
+from config.errors import InputError, as_input_error, listed
 from loadtest.scheduling.arrivals import Trace
 
 _HINT = (
@@ -22,10 +22,8 @@ def read_trace_file(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()
     """Reads a trace, whose lines may be in any order, and plays it `speed` times as fast; InputError names a bad line.
 
     Samples must end in one of `suffixes`."""
-    try:
+    with as_input_error(f"{file}: the trace cannot be read", hint=_HINT):
         text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as err:
-        raise InputError(f"{file}: the trace cannot be read: {reason_of(err)}", hint=_HINT) from err
     rows = _from_json(file, text) if file.suffix in (".jsonl", ".ndjson") else _from_csv(file, text)
     arrivals = [(_time(file, number, time), number, sample) for number, time, sample in rows]
     arrivals.sort(key=lambda arrival: arrival[:2])

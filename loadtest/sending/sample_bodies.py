@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from config.errors import InputError, listed
+from config.errors import InputError, as_input_error, listed
 from config.record import Record
 from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
@@ -57,10 +57,8 @@ def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> lis
     if ending not in _ENDINGS:
         allowed = listed(_ENDINGS)
         raise InputError(f"{spec.file}: `load.samples`: got `{file.name}`, allowed: files that end in {allowed}")
-    try:
+    with as_input_error(f"{spec.file}: `load.samples`: {file} cannot be read"):
         data = file.read_bytes()
-    except OSError as err:
-        raise InputError(f"{spec.file}: `load.samples`: {file} cannot be read: {err.strerror}") from err
     kind = CONTENT_TYPES[".json" if ending == _LINES else ending]
     texts = [line for line in data.splitlines() if line.strip()] if ending == _LINES else [data]
     if not texts:

@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from config.errors import InputError
+from config.errors import InputError, as_input_error
 from config.mar import open_mar
 from config.record import Package, Record
 from config.request_headers import CONTENT_TYPES
@@ -34,10 +34,8 @@ def spec_request(spec: Spec, url: str) -> LoadRequest:
         raise InputError(
             f"{spec.file}: `load.sample`: got `{spec.load.sample}`, allowed: a file that ends in {allowed}"
         )
-    try:
+    with as_input_error(f"{spec.file}: `load.sample`: {file} cannot be read"):
         body = file.read_bytes()
-    except OSError as err:
-        raise InputError(f"{spec.file}: `load.sample`: {file} cannot be read: {err.strerror}") from err
     return _request(url, spec.name, body, kind, expected_without_package(spec))
 
 

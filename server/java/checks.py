@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.errors import ArchiveError, InputError, ToolMissing
+from config.errors import ArchiveError, InputError, ToolMissing, as_input_error
 from config.mar import open_mar
 from config.packed_settings import check_settings
 from config.ports import listen_once
@@ -103,10 +103,8 @@ def check_disk_space(mar: Path, parent: Path) -> None:
     """Raises InputError if there is no room under `parent` to unpack the MAR."""
     with open_mar(mar) as archive:
         needed = sum(entry.file_size for entry in archive.infolist()) + _SPARE_BYTES
-    try:
+    with as_input_error(f"`TMPDIR`: got `{parent}`", hint="unset TMPDIR, or create it"):
         free = shutil.disk_usage(parent).free
-    except OSError as err:
-        raise InputError(f"`TMPDIR`: got `{parent}`: {err.strerror}", hint="unset TMPDIR, or create it") from err
     if free < needed:
         raise InputError(
             f"{parent}: {free / 1e6:.0f} MB free, but unpacking {mar.name} takes {needed / 1e6:.0f} MB",

@@ -329,7 +329,7 @@ def test_a_pods_storage_grows_with_its_model_and_with_compiling() -> None:
 def test_a_pods_storage_holds_the_volume_of_its_log_shipper() -> None:
     plain, shipped = planned(), planned({"kubernetes.log_shipper": FULL["kubernetes.log_shipper"]})
     (volume, _), *_ = log_volumes(shipped)
-    assert shipped.storage_bytes - plain.storage_bytes == quantity(volume.empty_dir.size_limit)
+    assert shipped.storage_bytes - plain.storage_bytes == quantity(volume["emptyDir"]["sizeLimit"])
 
 
 NO_TEXT = "1.0 1e3 0x1F 0o7 1_000 y n no null ~ on .5 12 .5e3 -.2 0X1F 0B1 0O7 +.5_ -_9 0899"

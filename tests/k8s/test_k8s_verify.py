@@ -79,7 +79,7 @@ def test_the_objects_of_a_load_inside_the_cluster_have_no_finding() -> None:
 
 def test_controls_of_the_profile_apply_only_where_it_is_enforced() -> None:
     plan, objects = _sound({})
-    root = sown(objects, seed("pod-non-root", put("Deployment", f"{POD} securityContext runAsNonRoot", False)))
+    root = sown(objects, seed("pod-restricted", put("Deployment", f"{POD} securityContext runAsNonRoot", False)))
     alone = [document for document in root if document["kind"] != "Namespace"]
     assert [finding.level for finding in _found(root, Scope(("1.36",), plan))] == ["error"]
     assert _found(alone, Scope(("1.36",), plan)) == []

@@ -218,7 +218,7 @@ def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: 
     file.write_text(text, encoding="utf-8")
     verified = verify_spec(spec, build)
     (finding,) = verified.findings
-    assert (finding.rule, finding.file) == ("pdb-against-scaler", str(file))
+    assert (finding.rule, finding.file) == ("pdb-blocks-drain", str(file))
     assert text.splitlines()[finding.line - 1].strip() == "maxUnavailable: 0"
     assert verified.notes == [
         f"{build}/manifests is out of date, the spec now renders something else: marina manifests {spec.file}"
@@ -251,15 +251,15 @@ def test_the_verb_prints_findings_and_counts_and_exits_with_1(capsys: pytest.Cap
 def test_the_verb_as_json_is_one_record_and_warnings_exit_with_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {type: NodePort, ports: [{port: 8}]}\n"
+    text = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {selector: {version: a}, ports: [{port: 8}]}\n"
     written(tmp_path, a_yaml=text)
     assert marina.main(["verify", "--dir", str(tmp_path), "--json", "--quiet"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["objects"], record["errors"], record["warnings"]) == (1, 0, 1)
     (finding,) = record["findings"]
-    assert finding["rule"] == "service-public"
-    assert (finding["object"], finding["field"], finding["line"]) == ("Service/a", "spec.type", 4)
-    assert finding["hint"] == "type: ClusterIP, with a Gateway or Ingress in front"
+    assert finding["rule"] == "selector-changes"
+    assert (finding["object"], finding["field"], finding["line"]) == ("Service/a", "spec.selector.version", 4)
+    assert finding["hint"] == "delete `version` from the selector"
 
 
 def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,33 +44,19 @@ def _kept(budget: LocatedDocument, least: int) -> int | None:
 @TOPIC.rule(
     "pdb-blocks-drain",
     "error",
-    what="A PodDisruptionBudget allows no eviction.",
+    what="A PodDisruptionBudget allows no eviction, or none while an autoscaler is at its minimum.",
     why="A node with one of the pods can never be drained, so it can never be updated. Percentages are rounded up: "
     "`minAvailable: 60%` of two pods keeps both.",
-    fix="maxUnavailable: 1",
+    fix="maxUnavailable: 1, or a higher minimum of the autoscaler",
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
     for budget, workloads, least in _budgets(application):
         kept = _kept(budget, least)
-        if not any(map(application.scaler_of, workloads)) and kept is not None and 0 < least <= kept:
-            yield Remark(_amount_field(budget), f"keeps {kept} of {least} pods, so none can be evicted")
-
-
-@TOPIC.rule(
-    "pdb-against-scaler",
-    "error",
-    what="A PodDisruptionBudget allows no eviction while an autoscaler is at its minimum.",
-    why="It looks fine while there is traffic. While there is little, no node with one of the pods can be drained.",
-    fix="maxUnavailable: 1, or a higher `minReplicas`",
-)
-def _blocks_scaled(application: Application, _: Scope) -> Iterator[Remark]:
-    for budget, workloads, least in _budgets(application):
-        kept = _kept(budget, least)
-        if any(map(application.scaler_of, workloads)) and kept is not None and 0 < least <= kept:
-            fields = [application.min_pods(workload) for workload in workloads]
-            minima = (f"`{field.field}` of {field.document.reference} is {number}" for number, field in fields)
-            text = f"keeps {kept} of {least} pods, and {', '.join(minima)}"
-            yield Remark(_amount_field(budget), f"{text}, so none can be evicted")
+        if kept is not None and 0 < least <= kept:
+            minima = [application.min_pods(workload) for workload in workloads if application.scaler_of(workload)]
+            texts = [f", `{field.field}` of {field.document.reference} is {number}" for number, field in minima]
+            text = f"keeps {kept} of {least} pods{''.join(texts)}, so none can be evicted"
+            yield Remark(_amount_field(budget), text)
 
 
 def _amount_field(budget: LocatedDocument) -> Place:

@@ -1,15 +1,14 @@
-"""Rules about monitoring: what monitors select, alerts, dashboards."""
+"""Rules about monitoring: what monitors select, and how they read it."""
 
-import json
 import re
 from collections.abc import Iterator
 
 from config.errors import listed, nearest
 from k8s.verify.application import Application, matches
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Level, Remark, Scope, Topic
+from k8s.verify.rule import Remark, Scope, Topic
 
-TOPIC = Topic("Monitors and alerts")
+TOPIC = Topic("Monitors")
 
 _PART = re.compile(r"(\d{1,9})(ms|s|m|h|d|w|y)")
 _DURATION = re.compile(rf"({_PART.pattern})+")
@@ -99,55 +98,3 @@ def _timeout(application: Application, _: Scope) -> Iterator[Remark]:
             longest, between = _seconds(timeout), _seconds(interval)
             if longest is not None and between is not None and longest > between:
                 yield Remark(timeout, f"got {timeout.text}, the interval is {interval.text}")
-
-
-@TOPIC.rule(
-    "scrape-annotation",
-    "error",
-    what="The annotation `prometheus.io/port` names a port that is not declared.",
-    why="Nothing checks annotations: Prometheus asks that port and gets no answer.",
-    fix="the number of one of the ports",
-)
-def _annotation(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.workloads:
-        port = workload.template.at("metadata", "annotations", "prometheus.io/port")
-        numbers = {str(declared.at("containerPort").value) for declared in workload.ports()}
-        if port.given and numbers and str(port.value) not in numbers:
-            # A server may listen on a port that it does not declare; Marina's declares all.
-            level: Level | None = None if workload.made_by_marina else "warning"
-            yield Remark(port, f"got `{port.value}`, the pods declare {listed(numbers)}", level=level)
-
-
-@TOPIC.rule(
-    "alert-unhelpful",
-    "warning",
-    what="An alert has no severity, no summary, or no runbook.",
-    why="When it fires, nobody knows whom to wake or what to do.",
-    fix="labels: {severity: …}, annotations: {summary: …, runbook_url: …}",
-)
-def _alert(application: Application, _: Scope) -> Iterator[Remark]:
-    for document in application.of("PrometheusRule"):
-        for rule in document.root.all("spec.groups[].rules[]"):
-            wanted = (("labels", "severity"), ("annotations", "summary"), ("annotations", "runbook_url"))
-            missing = [f"{part}.{name}" for part, name in wanted if not rule.at(part, name).given]
-            if rule.at("alert").given and missing:
-                yield Remark(rule, f"{listed(missing)} missing")
-
-
-@TOPIC.rule(
-    "dashboard-invalid",
-    "error",
-    what="A dashboard's `.json` in a ConfigMap is not JSON.",
-    why="A ConfigMap takes any text. Grafana's sidecar drops the dashboard, and only its own log says so.",
-    fix="export the dashboard again",
-)
-def _dashboard(application: Application, _: Scope) -> Iterator[Remark]:
-    for document in application.of("ConfigMap"):
-        if "grafana_dashboard" in document.root.at("metadata", "labels").table:
-            data = document.root.at("data")
-            for name in data.table:
-                if name.endswith(".json"):
-                    try:
-                        json.loads(data.at(name).text)
-                    except (RecursionError, ValueError) as err:
-                        yield Remark(data.at(name), f"not JSON: {err}")

@@ -10,10 +10,8 @@ from k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Starting and stopping")
 
-_SHELLS = {"ash", "bash", "dash", "sh"}
 _DEFAULT_GRACE_S = 30
 _HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
-_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 # The path of an address in a command: `curl -f http://localhost:8080/ping`.
 _ADDRESS = re.compile(r"(?:https?://[\w.-]+(?::\d+)?|\b[\w.-]+:\d+)(/[^\s'\"|;&)]*)")
 _SLEEP = re.compile(r"\bsleep\s+(\d{1,9})\b")
@@ -131,21 +129,6 @@ def _startup(application: Application, scope: Scope) -> Iterator[Remark]:
 
 
 @TOPIC.rule(
-    "probe-timing",
-    "warning",
-    what="A probe's timeout is longer than its period.",
-    why="It is valid, but a probe that hangs delays the next one: failures are noticed later than the numbers say.",
-    fix="`timeoutSeconds` of at most `periodSeconds`",
-)
-def _timing(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in application.long_lived:
-        for probe in map(container.at, _PROBES):
-            timeout, period = probe.at("timeoutSeconds"), probe.at("periodSeconds").number or 10
-            if timeout.number is not None and timeout.number > period:
-                yield Remark(timeout, f"got {timeout.number} s, the period is {period} s")
-
-
-@TOPIC.rule(
     "grace-period",
     "error",
     what="The grace period is too short for the preStop hook and the server's drain.",
@@ -191,19 +174,3 @@ def _drain(application: Application, _: Scope) -> Iterator[Remark]:
             continue
         if not any(container.at("lifecycle", "preStop").given for container in workload.containers):
             yield Remark(workload.pod.at("containers", 0, "lifecycle", "preStop"), "missing")
-
-
-@TOPIC.rule(
-    "prestop-shell",
-    "warning",
-    what="A preStop hook runs a shell or `sleep` from the image.",
-    why="Lean serving images have neither: the hook fails, and the pod stops at once.",
-    fix="preStop: {sleep: {seconds: N}}, which the kubelet does itself",
-)
-def _shell(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.workloads:
-        for container in workload.long_lived:
-            for command in container.all("lifecycle.preStop.exec.command"):
-                first = command.at(0).text.rpartition("/")[2]
-                if first in _SHELLS | {"sleep"}:
-                    yield Remark(command, f"runs `{command.at(0).text}`")

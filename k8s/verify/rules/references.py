@@ -145,20 +145,3 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
                     # Controllers fill empty ones: with the CA of the cluster, or the token of a ServiceAccount.
                     text = f"got `{key.value}`, {kind} `{name}` has {listed(keys) or 'no key'}"
                     yield Remark(key, text, level=None if keys else "warning")
-
-
-@TOPIC.rule(
-    "volume-unused",
-    "warning",
-    what="A pod has a volume that no container mounts.",
-    why="It is valid, but usually the mount was forgotten: the container then runs without these files.",
-    fix="mount it, or delete it",
-)
-def _unused(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.workloads:
-        containers = workload.all_containers
-        mounts = {mount.text for container in containers for mount in container.all("volumeMounts[].name")}
-        mounts |= {device.text for container in containers for device in container.all("volumeDevices[].name")}
-        for volume in workload.pod.at("volumes").items():
-            if volume.at("name").text and volume.at("name").text not in mounts:
-                yield Remark(volume.at("name"), f"no container mounts `{volume.at('name').text}`")
