@@ -179,8 +179,13 @@ def test_the_status_shows_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> 
     assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes pods: {why}"
 
 
-def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> None:
+def test_two_deploys_at_once_are_one_deploy_and_one_refusal_even_if_the_clock_of_one_is_an_hour_late(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.deploy(*documents("good:1"))
+    monkeypatch.setattr("k8s.rollout.history.HOLD_S", -3600)
+    monkeypatch.setattr("k8s.rollout.hold.RENEW_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
     second: list[Refused] = []
 
     def meanwhile() -> None:
@@ -200,7 +205,8 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> Non
     with held(placement, load_state(placement), start_record("deploy", placement), cluster.progress):
         begin()
     assert second
-    assert re.match(r"`shells` is being changed by \S+ \(\S+\) right now; its hold lasts until ", second[0].message)
+    assert re.fullmatch(r"`shells` is being changed by \S+ \(\S+\)", second[0].message)
+    assert second[0].hint == "marina status spec.yaml; then try again"
 
 
 def test_a_state_that_cannot_be_read_is_an_error(cluster: Rig) -> None:
