@@ -71,8 +71,11 @@ class Hold:
 
 
 @contextmanager
-def held(placement: Placement, state: State, record: RolloutRecord, progress: Progress) -> Iterator[Hold]:
-    """Takes the hold on a release. After Ctrl-C, SIGTERM or an error, writes that into the state and the record."""
+def held(
+    placement: Placement, state: State, record: RolloutRecord, progress: Progress, *, words: str = ""
+) -> Iterator[Hold]:
+    """Takes the hold on a release. After Ctrl-C, SIGTERM or an error, writes that into the state and the record. The
+    command that continues ends in `words`."""
     store, holder = placement.store, _holder()
     hold = Hold(store, state)
     with _sigterm_as_interrupt():
@@ -90,8 +93,8 @@ def held(placement: Placement, state: State, record: RolloutRecord, progress: Pr
                 record.error = f"interrupted at {now()}"
                 phase, text = "interrupted", f"{record.verb} was {record.error}"
             if hold.end(holder, phase="deleting" if record.verb == "delete" else phase, message=text):
-                target = f" --to {record.revision}" if record.verb == "rollback" else ""
-                record.next = f"marina {record.verb} {placement.typed}{target} continues"
+                record.running = 0
+                record.next = f"marina {record.verb} {placement.typed}{words} continues"
                 if current:
                     record.next += f", marina rollback {placement.typed} goes back to revision {current}"
                 progress.say(f"the cluster keeps what was applied; {record.next}")

@@ -67,7 +67,7 @@ def test_lasting_errors_end_the_deploy_and_the_revision_before_is_restored(clust
     )
     cluster.fake.faults.append(fault)
     record = cluster.deploy(*documents("good:2"))
-    assert (record.result, record.error) == ("failed", "etcd is full")
+    assert (record.result, record.error) == ("failed", "Service shells: etcd is full")
     assert len(pauses) == 4
     assert record.back
     assert record.back.result == "rolled back"
