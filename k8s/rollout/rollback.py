@@ -102,7 +102,8 @@ def _chosen(placement: Placement, state: State, to: int | None) -> Revision:
     number = state.rollback_target() if to is None else to
     revision = placement.store.read_revision(number) if number in state.good else None
     if revision is None:
-        kept = ", ".join(f"`{number}`" for number in state.good) or "none"
+        # Somebody may have deleted the revision itself.
+        kept = ", ".join(f"`{other}`" for other in state.good if other != number) or "none"
         which = "no revision before this one" if to is None else f"no revision {to}"
         raise Refused(f"there is {which} to go back to; kept: {kept}", hint=f"marina status {placement.typed}")
     return revision

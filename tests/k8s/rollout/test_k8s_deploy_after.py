@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from fake_apiserver import Fault
+from fake_apiserver_controllers import KIND
+from fake_apiserver_store import key
 from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
@@ -37,6 +39,9 @@ def test_a_rollback_restores_the_revision_before_and_the_next_rollback_goes_furt
     assert cluster.image == "good:3"
     with pytest.raises(Refused, match="there is no revision 7 to go back to; kept: `1`, `2`, `3`"):
         cluster.rollback(to=7)
+    cluster.fake.store.remove(key(KIND["ConfigMap"], SPACE, f"marina.{NAME}.r2"))
+    with pytest.raises(Refused, match="there is no revision 2 to go back to; kept: `1`, `3`"):
+        cluster.rollback(to=2)
     assert cluster.deploy(*documents("good:4")).revision == 4
 
 
