@@ -80,7 +80,7 @@ class Mirror:
                 self._watch()
             except ClusterError as err:
                 self._recover(err)
-            except (urllib3.exceptions.HTTPError, OSError, KeyError, TypeError, ValueError):
+            except (urllib3.exceptions.HTTPError, OSError, AttributeError, KeyError, TypeError, ValueError):
                 # The stream broke off, or a proxy wrote something else into it.
                 self._stop.wait(_PAUSE_S)
 

@@ -1,10 +1,11 @@
 """Server-side apply of documents: first a dry run of all, then one by one, each after those that it needs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from config.errors import Refused
+from config.errors import ClusterError, Refused
 from config.progress import Progress
 from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
 from k8s.rollout.diff import FieldChange, field_changes, owned_fields
@@ -109,6 +110,11 @@ def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool 
 def apply(cluster: Cluster, document: Document, *, force: bool = False, minimum: int | None = None) -> ObjectChange:
     """Applies one document and compares what the server stored before and after. `minimum` is the least number of pods
     of the autoscaler; None if there is no autoscaler."""
+    with _about(Ref.of(document)):
+        return _apply(cluster, document, force=force, minimum=minimum)
+
+
+def _apply(cluster: Cluster, document: Document, *, force: bool, minimum: int | None) -> ObjectChange:
     ref = Ref.of(document)
     before = cluster.get(ref)
     if before is not None and _drops_replicas(document, before):
@@ -137,15 +143,26 @@ def prune_objects(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> 
     names."""
     deleted = []
     for ref in sorted(refs, key=lambda ref: (_rank(ref.kind), ref.name), reverse=True):
-        document = cluster.get(ref)
-        if document and owned_fields(document) is None:
-            progress.say(f"  {ref}: not deleted: marina no longer manages it")
-        elif document and cluster.delete(ref, uid=document["metadata"]["uid"]):
-            progress.say(f"  {ref}: {_ending(cluster.get(ref)) or 'deleted'}")
-            deleted.append(str(ref))
-        else:
-            progress.say(f"  {ref}: already gone")
+        with _about(ref):
+            document = cluster.get(ref)
+            if document and owned_fields(document) is None:
+                progress.say(f"  {ref}: not deleted: marina no longer manages it")
+            elif document and cluster.delete(ref, uid=document["metadata"]["uid"]):
+                progress.say(f"  {ref}: {_ending(cluster.get(ref)) or 'deleted'}")
+                deleted.append(str(ref))
+            else:
+                progress.say(f"  {ref}: {_ending(document) or 'already gone'}")
     return tuple(deleted)
+
+
+@contextmanager
+def _about(ref: Ref) -> Iterator[None]:
+    """Errors of a cluster, such as `etcdserver: request timed out`, need not name the object."""
+    try:
+        yield
+    except ClusterError as err:
+        err.message = f"{ref}: {err.message}"
+        raise
 
 
 def _ending(document: Document | None) -> str:

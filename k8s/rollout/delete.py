@@ -41,15 +41,16 @@ def delete(
         spaces = [ref for ref in state.objects if ref.kind == "Namespace"]
         if with_namespace:
             _check_namespace(placement, state, spaces)
-        with held(placement, state, record, progress) as hold:
+        words = " --with-namespace" if with_namespace else ""
+        with held(placement, state, record, progress, words=words) as hold:
             hold.save(phase="deleting")
             record.running = 0
             objects = [ref for ref in state.objects if ref not in spaces]
             record.pruned += prune_objects(placement.cluster, objects, progress)
-            placement.store.erase()
-            hold.state = State()
             if with_namespace:
                 record.pruned += prune_objects(placement.cluster, spaces, progress)
+            placement.store.erase()
+            hold.state = State()
         record.result = "deleted"
     return record
 

@@ -124,7 +124,11 @@ def _go_back(
     """Goes back to the revision before, if there is one and the user did not forbid it."""
     state = hold.state
     text = f"revision {record.revision} failed: {record.error}"
-    before = placement.store.read_revision(state.current) if state.current else None
+    try:
+        before = placement.store.read_revision(state.current) if state.current else None
+    except MarinaError as err:
+        err.message = f"{text}; going back failed: {err.message}"
+        raise
     if before is None or not options.go_back:
         hold.save(phase="failed", message=text, holder="")
         record.running = 0

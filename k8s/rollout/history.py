@@ -17,7 +17,7 @@ from k8s.rollout.inference import CanaryRequest
 
 SCHEMA = "marina.state/1"
 KEPT = 3
-# A running deploy renews its hold; that of a killed one expires after this time.
+# A running deploy renews its hold; that of a killed one expires this long after its last renewal.
 HOLD_S = 60
 # The cluster stores at most 1 MiB per object, including its metadata.
 _LARGEST = 1_000_000
@@ -48,14 +48,9 @@ class State:
     holder: str = ""
     """Who holds the release; empty if nobody does."""
     until: str = ""
-    """When the hold expires."""
+    """When the hold expires unless it is renewed, by the holder's clock: for people only, as clocks differ."""
     version: str = field(default="", compare=False)
     """The resourceVersion at which the state was read."""
-
-    @property
-    def held(self) -> bool:
-        """Whether somebody is changing the release right now."""
-        return bool(self.holder) and self.until > _stamp(datetime.now(UTC))
 
     def rollback_target(self) -> int:
         """The revision to which a rollback goes by default: the one that ran before; 0 if there is none."""
@@ -116,18 +111,10 @@ class Store:
         except (KeyError, TypeError, ValueError) as err:
             raise self._unreadable(self._ref(), "state", "get configmap {} -o yaml") from err
 
-    def hold(self, state: State, holder: str) -> State:
-        """Takes the hold. Raises Refused while somebody else has it."""
-        if state.held and state.holder != holder:
-            raise Refused(
-                f"`{self._name}` is being changed by {state.holder} right now; its hold lasts until {state.until}",
-                hint="wait for it; the hold of a killed process ends within a minute",
-            )
-        return self.save(replace(state, holder=holder))
-
     def save(self, state: State) -> State:
         """Writes the state and renews its hold, if any. Raises Refused if somebody else wrote it since it was read."""
         if state.holder:
+            # It differs every time: a write that changes nothing keeps its version, and would be no renewal.
             state = replace(state, until=_stamp(datetime.now(UTC) + timedelta(seconds=HOLD_S)))
         document = self._document(self._ref().name, {"state.json": state.to_text()})
         try:

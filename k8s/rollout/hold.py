@@ -1,23 +1,27 @@
-"""The lock on a release: taken before the first change, renewed by a thread, released with the last state."""
+"""The lock on a release: taken before the first change, renewed by a thread, released with the last state.
+
+Whether its holder is alive is judged as Kubernetes judges a Lease: by how long one's own clock has seen no renewal."""
 
 import getpass
 import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from config.errors import MarinaError
+from config.errors import MarinaError, Refused
 from config.progress import Progress
 from k8s.rollout.history import HOLD_S, State, Store
 from k8s.rollout.placement import Placement
 from k8s.rollout.record import RolloutRecord, now
 
 RENEW_S = HOLD_S / 3
+_POLL_S = 1.0
 
 
 class Hold:
@@ -35,14 +39,16 @@ class Hold:
             self.state = self._store.save(replace(self.state, **changes))
             return self.state
 
-    def end(self, holder: str, **changes: Any) -> None:
-        """Writes why the hold ends, if the release is still held by `holder`. The newest state is read first, because a
+    def end(self, holder: str, **changes: Any) -> bool:
+        """Writes why the hold ends; False if it never began, or was lost. The newest state is read first, because a
         write that was interrupted may have reached the cluster."""
+        began = self.state.holder == holder
         with suppress(MarinaError):
             stored = self._store.load()
-            if stored and stored.holder == holder:
+            if began := stored is not None and stored.holder == holder:
                 self.state = stored
                 self.save(**changes, holder="")
+        return began
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
@@ -65,30 +71,46 @@ class Hold:
 
 
 @contextmanager
-def held(placement: Placement, state: State, record: RolloutRecord, progress: Progress) -> Iterator[Hold]:
-    """Takes the hold on a release. After Ctrl-C, SIGTERM or an error, writes that into the state and the record."""
+def held(
+    placement: Placement, state: State, record: RolloutRecord, progress: Progress, *, words: str = ""
+) -> Iterator[Hold]:
+    """Takes the hold on a release. After Ctrl-C, SIGTERM or an error, writes that into the state and the record. The
+    command that continues ends in `words`."""
     store, holder = placement.store, _holder()
     hold = Hold(store, state)
     with _sigterm_as_interrupt():
+        if state.holder:
+            _outlive(placement, state, progress)
         try:
-            hold.state = store.hold(state, holder)
+            hold.state = store.save(replace(state, holder=holder))
             with hold.kept_alive():
                 yield hold
         except (KeyboardInterrupt, MarinaError) as err:
-            begun, current = hold.state.holder == holder, hold.state.current
+            current = hold.state.current
             if isinstance(err, MarinaError):
                 phase, text = "failed", f"{record.verb} failed: {err.message}"
             else:
                 record.error = f"interrupted at {now()}"
-                phase, text, begun = "interrupted", f"{record.verb} was {record.error}", True
-            hold.end(holder, phase="deleting" if record.verb == "delete" else phase, message=text)
-            if begun:
-                target = f" --to {record.revision}" if record.verb == "rollback" else ""
-                record.next = f"marina {record.verb} {placement.typed}{target} continues"
+                phase, text = "interrupted", f"{record.verb} was {record.error}"
+            if hold.end(holder, phase="deleting" if record.verb == "delete" else phase, message=text):
+                record.running = 0
+                record.next = f"marina {record.verb} {placement.typed}{words} continues"
                 if current:
                     record.next += f", marina rollback {placement.typed} goes back to revision {current}"
                 progress.say(f"the cluster keeps what was applied; {record.next}")
             raise
+
+
+def _outlive(placement: Placement, state: State, progress: Progress) -> None:
+    """Waits until a hold has expired, because its holder was killed. Raises Refused if the holder is alive."""
+    text = f"`{placement.name}` is being changed by {state.holder}"
+    progress.say(f"{text}, or was when that was killed: waiting up to {HOLD_S:g} s to find out")
+    begun = time.monotonic()
+    while time.monotonic() - begun < HOLD_S:
+        time.sleep(_POLL_S)
+        stored = placement.store.load()
+        if stored is None or stored.version != state.version:
+            raise Refused(text, hint=f"marina status {placement.typed}; then try again")
 
 
 def _holder() -> str:

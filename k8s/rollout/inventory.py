@@ -38,7 +38,8 @@ def mark_deployed(
 ) -> tuple[str, ...]:
     """Finishes a deploy once the revision serves: deletes objects it no longer has, writes the state, and deletes old
     revisions. Returns the names of the deleted objects."""
-    store, state = placement.store, hold.state
+    # Somebody else may have taken the release while this machine slept; their objects must not be deleted.
+    store, state = placement.store, hold.save()
     surplus = objects_to_prune(store, state, documents, good)
     pruned = prune_objects(placement.cluster, surplus, progress)
     objects = tuple(ref for ref in all_objects(state, documents) if ref not in surplus)

@@ -36,7 +36,7 @@ class RolloutRecord:
     previous: int = 0
     """The revision that ran before; 0 if there was none."""
     running: int = 0
-    """The revision that serves at the end; 0 if none does."""
+    """The revision that serves at the end; 0 if none does, or if the verb ended half-way."""
     image: str = ""
     site: dict[str, Any] = field(default_factory=dict)
     changes: list[ObjectChange] = field(default_factory=list)

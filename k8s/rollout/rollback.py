@@ -33,7 +33,7 @@ def rollback(
         record.previous = record.running = state.current
         record.revision = revision.number
         left = tuple(number for number in state.good if revision.number < number <= state.current)
-        with held(placement, state, record, progress) as hold:
+        with held(placement, state, record, progress, words=f" --to {revision.number}") as hold:
             restore(placement, hold, revision, options, record, progress, left=left)
     return record
 
@@ -63,7 +63,9 @@ def restore(
     if record.error:
         text = f"going back to revision {revision.number} failed: {record.error}"
         hold.save(phase="failed", message=f"{message}; {text}" if message else text, holder="")
-        record.next = f"kubectl -n {placement.namespace} describe pods"
+        record.running = 0
+        record.next = f"kubectl -n {placement.namespace} describe pods, or marina rollback {placement.typed} --to "
+        record.next += f"{revision.number} once it is fixed"
         return
     undone = tuple(sorted({*state.undone, *left} - {revision.number}))
     record.pruned += mark_deployed(
@@ -100,7 +102,8 @@ def _chosen(placement: Placement, state: State, to: int | None) -> Revision:
     number = state.rollback_target() if to is None else to
     revision = placement.store.read_revision(number) if number in state.good else None
     if revision is None:
-        kept = ", ".join(f"`{number}`" for number in state.good) or "none"
+        # Somebody may have deleted the revision itself.
+        kept = ", ".join(f"`{other}`" for other in state.good if other != number) or "none"
         which = "no revision before this one" if to is None else f"no revision {to}"
         raise Refused(f"there is {which} to go back to; kept: {kept}", hint=f"marina status {placement.typed}")
     return revision

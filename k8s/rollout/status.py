@@ -51,7 +51,7 @@ class ServiceStatus:
             "revision": state.current if state else 0,
             "trying": state.trying if state else 0,
             "kept": list(state.good) if state else [],
-            "held_by": state.holder if state and state.held else "",
+            "held_by": state.holder if state else "",
             "message": state.message if state else "",
             "facts": self.facts,
             "complete": bool(self.rollout),
@@ -108,16 +108,15 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
 
 
 def _phase(state: State, typed: str) -> str:
-    if state.held:
-        return f"revision {state.trying or state.current} is being changed by {state.holder}"
+    if state.holder:
+        changed = f"revision {state.trying or state.current} is being changed by {state.holder}"
+        return f"{changed}, unless that was killed: it holds the release until {state.until} by its clock"
     if state.phase == "deployed":
         return f"revision {state.current}"
     if state.phase == "deleting":
         return f"partly deleted: marina delete {typed} finishes it"
-    # Without a hold, a deploy that is still `deploying` was killed.
-    phase = "interrupted" if state.phase == "deploying" else state.phase
     before = f"; the last one that became ready is {state.current}" if state.current else ""
-    return f"revision {state.trying or state.current} {phase}{before}"
+    return f"revision {state.trying or state.current} {state.phase}{before}"
 
 
 def _verdict(folder: Path, facts: dict[str, str]) -> str:

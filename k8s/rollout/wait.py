@@ -3,9 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
+from config.errors import ClusterError
 from config.progress import Progress
 from k8s.cluster import Cluster, Document, Mirror, Ref, is_ready
 from k8s.rollout.diagnosis import Cause, DeploymentView, describe_problem, find_causes, is_hopeless
@@ -69,7 +70,9 @@ def wait(
                 break
             changed.wait(_TICK_S)
     # The mirrors may be of slightly different moments, so the final report reads everything once more.
-    last = read_view(cluster, deployment) or view
+    last = view
+    with suppress(ClusterError):
+        last = read_view(cluster, deployment) or view
     report.changes_in(last)
     why_not = () if available else tuple(find_causes(last, _logs(cluster, deployment.namespace)))
     return WaitResult(bool(available), available or over, tuple(summarise_pods(last)), why_not, waited_s)

@@ -1,8 +1,7 @@
 """Kubernetes objects from any author's files, with the file and line of every field."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os.path import normpath
@@ -11,13 +10,11 @@ from typing import Any
 
 from config.errors import InputError, Problem, SpecError
 from config.yaml_lines import Location, read_documents
+from k8s.verify.kustomize import KUSTOMIZATIONS, kustomize_parts
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
 # Files for kustomize and Helm, which hold no objects.
-_KUSTOMIZATIONS = {"Kustomization", "kustomization.yaml", "kustomization.yml"}
-_NOT_APPLIED = _KUSTOMIZATIONS | {"Chart.yaml", "values.yaml"}
-# Where a kustomization names objects; elsewhere it names patches, settings, and contents of ConfigMaps.
-_WHOLE = ("bases", "components", "crds", "resources")
+_NOT_APPLIED = KUSTOMIZATIONS | {"Chart.yaml", "values.yaml"}
 _HINT = "`kubectl kustomize DIR > all.yaml` or `helm template CHART > all.yaml` writes a file of objects"
 
 
@@ -139,13 +136,13 @@ def locate_rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[Locat
     return [LocatedDocument(data, name) for name, objects in files.items() for data in objects]
 
 
-def read_objects(folder: Path, parts: Collection[str] | None = None) -> list[LocatedDocument]:
-    """Every object in the YAML and JSON files below a folder, without its `kustomize_parts`, which are found out if
-    they are not given. Raises SpecError with all that cannot be read."""
+def read_objects(folder: Path) -> list[LocatedDocument]:
+    """Every object in the YAML and JSON files below a folder, without its `kustomize_parts`. Raises SpecError with all
+    that cannot be read."""
     if not folder.is_dir():
         fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
         raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
-    parts = kustomize_parts(folder) if parts is None else parts
+    parts = kustomize_parts(folder)
     files = sorted(
         file
         for file in folder.rglob("*")
@@ -167,29 +164,6 @@ def read_objects(folder: Path, parts: Collection[str] | None = None) -> list[Loc
     if not documents:
         raise InputError(f"{folder}: no objects in it, allowed: files that end in .json, .yaml or .yml", hint=_HINT)
     return documents
-
-
-def kustomize_parts(folder: Path) -> set[str]:
-    """The files below a folder that kustomizations name for another purpose than as objects, such as patches."""
-    parts: set[str] = set()
-    for file in folder.rglob("*"):
-        if file.name in _KUSTOMIZATIONS and file.is_file():
-            with suppress(SpecError, OSError, UnicodeDecodeError):
-                for settings, _lines, _problems in read_documents(file.read_text(encoding="utf-8-sig"), str(file)):
-                    table = settings if isinstance(settings, dict) else {}
-                    names = _texts([value for key, value in table.items() if key not in _WHOLE])
-                    # Contents of a ConfigMap may be named as `KEY=FILE`.
-                    paths = (normpath(file.parent / name.rpartition("=")[2]) for name in names)
-                    parts.update(path for path in paths if Path(path).suffix.lower() in _SUFFIXES)
-    return parts
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, however deep."""
-    if isinstance(value, str):
-        yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(inner)
 
 
 def read_object_file(file: Path) -> list[LocatedDocument]:

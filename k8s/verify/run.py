@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,14 @@ from config.errors import InputError, listed, nearest, printable
 from config.progress import Progress
 from config.spec import Spec
 from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_evidence, make_plan, render_objects
+from k8s.verify.application import Application
 from k8s.verify.check import all_rules, verify
+from k8s.verify.kustomize import describe_unapplied
 from k8s.verify.live import check_live
-from k8s.verify.located import LocatedDocument, kustomize_parts, locate_rendered, read_objects
+from k8s.verify.located import LocatedDocument, locate_rendered, read_objects
 from k8s.verify.rule import Rule, Scope, Violation
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,9 @@ def verify_spec(
 def verify_folder(folder: Path, versions: Sequence[str] = (), progress: Progress | None = None) -> Verification:
     """Checks the objects in a folder, whoever wrote them."""
     scope = Scope(tuple(_ordered(versions)) or SUPPORTED_VERSIONS)
-    parts = kustomize_parts(folder)
-    documents, left_out = read_objects(folder, parts), sum(map(isfile, parts))
-    note = f"{_counted(left_out, 'file')} not read that kustomizations name as patches or contents: "
-    note += f"check what `kubectl kustomize` prints of {folder}"
-    return _verified(str(folder), documents, scope, [note] if left_out else [], progress)
+    documents = read_objects(folder)
+    notes = [note for note in (describe_unapplied(folder), _describe_loose(documents)) if note]
+    return _verified(str(folder), documents, scope, notes, progress)
 
 
 def explain_rule(name: str) -> Rule:
@@ -109,6 +110,18 @@ def _verified(
 ) -> Verification:
     findings = verify(documents, scope, progress)
     return Verification(origin, len(documents), scope.versions, findings, notes)
+
+
+def _describe_loose(documents: list[LocatedDocument]) -> str:
+    """The Services whose pods are not here; empty if there are none."""
+    application = Application(tuple(documents))
+    selectors = [service.root.at("spec", "selector") for service in application.of("Service")]
+    loose = [place.document for place in selectors if place.texts and not application.selected(place, plain=True)]
+    if not loose:
+        return ""
+    named = ", ".join(service.reference for service in loose[:_SHOWN])
+    more = f" and {len(loose) - _SHOWN} more" if len(loose) > _SHOWN else ""
+    return f"no pods here for {named}{more}: if another folder has them, check both as one"
 
 
 def _key(document: LocatedDocument) -> str:

@@ -69,7 +69,7 @@ def _amount_field(budget: LocatedDocument) -> Place:
     "error",
     what="No pod has the labels that a PodDisruptionBudget selects.",
     why="It is valid but protects nothing: all pods can be evicted at once.",
-    fix="use the workload's own selector as `spec.selector`",
+    fix="use the workload's own selector as `spec.selector`; if another folder has the pods, check both as one",
 )
 def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
     for budget in application.of("PodDisruptionBudget"):

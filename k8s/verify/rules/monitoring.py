@@ -38,7 +38,8 @@ def _is_elsewhere(monitor: LocatedDocument) -> bool:
     "error",
     what="A ServiceMonitor selects no Service, or a PodMonitor no pod.",
     why="It is valid, but nothing is scraped: no alert fires, and the autoscaler has no metric.",
-    fix="a PodMonitor selects by labels of the pods, a ServiceMonitor by labels of the Service itself",
+    fix="a PodMonitor selects by labels of the pods, a ServiceMonitor by labels of the Service itself; if another "
+    "folder has them, check both as one",
 )
 def _monitor(application: Application, _: Scope) -> Iterator[Remark]:
     for monitor in application.of("PodMonitor", "ServiceMonitor"):

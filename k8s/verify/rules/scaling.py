@@ -41,7 +41,8 @@ def _owned(application: Application, _: Scope) -> Iterator[Remark]:
     "error",
     what="The workload that an autoscaler scales does not exist, or not in that API version.",
     why="The API server does not look it up: nothing scales, and only the autoscaler's events say so.",
-    fix="scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME}",
+    fix="scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME}; if another folder has it, check both as "
+    "one",
 )
 def _target(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:

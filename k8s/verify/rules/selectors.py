@@ -71,7 +71,7 @@ def _service_port(application: Application, _: Scope) -> Iterator[Remark]:
     "error",
     what="An HTTPRoute or Ingress sends to a Service, or to a port of one, that does not exist.",
     why="The API server accepts it, and the gateway then answers every request with 500 or 503.",
-    fix="use the name and port of a Service in the same namespace",
+    fix="use the name and port of a Service in the same namespace; if another folder has it, check both as one",
 )
 def _route(application: Application, _: Scope) -> Iterator[Remark]:
     for route in application.of("HTTPRoute"):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from fake_apiserver import Fault
+from fake_apiserver_controllers import KIND
+from fake_apiserver_store import key
 from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
@@ -37,6 +39,9 @@ def test_a_rollback_restores_the_revision_before_and_the_next_rollback_goes_furt
     assert cluster.image == "good:3"
     with pytest.raises(Refused, match="there is no revision 7 to go back to; kept: `1`, `2`, `3`"):
         cluster.rollback(to=7)
+    cluster.fake.store.remove(key(KIND["ConfigMap"], SPACE, f"marina.{NAME}.r2"))
+    with pytest.raises(Refused, match="there is no revision 2 to go back to; kept: `1`, `3`"):
+        cluster.rollback(to=2)
     assert cluster.deploy(*documents("good:4")).revision == 4
 
 
@@ -179,8 +184,13 @@ def test_the_status_shows_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> 
     assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes pods: {why}"
 
 
-def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> None:
+def test_two_deploys_at_once_are_one_deploy_and_one_refusal_even_if_the_clock_of_one_is_an_hour_late(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.deploy(*documents("good:1"))
+    monkeypatch.setattr("k8s.rollout.history.HOLD_S", -3600)
+    monkeypatch.setattr("k8s.rollout.hold.RENEW_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
     second: list[Refused] = []
 
     def meanwhile() -> None:
@@ -200,7 +210,8 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> Non
     with held(placement, load_state(placement), start_record("deploy", placement), cluster.progress):
         begin()
     assert second
-    assert re.match(r"`shells` is being changed by \S+ \(\S+\) right now; its hold lasts until ", second[0].message)
+    assert re.fullmatch(r"`shells` is being changed by \S+ \(\S+\)", second[0].message)
+    assert second[0].hint == "marina status spec.yaml; then try again"
 
 
 def test_a_state_that_cannot_be_read_is_an_error(cluster: Rig) -> None:

@@ -4,14 +4,16 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
 from fake_apiserver import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, put_surroundings, rig
 
+import k8s.cluster.watch
 from config.errors import ClusterError, InputError
 from k8s.cluster import Mirror, Ref, connect
 from k8s.cluster.transport import Transport
@@ -67,10 +69,50 @@ def test_lasting_errors_end_the_deploy_and_the_revision_before_is_restored(clust
     )
     cluster.fake.faults.append(fault)
     record = cluster.deploy(*documents("good:2"))
-    assert (record.result, record.error) == ("failed", "etcd is full")
+    assert (record.result, record.error) == ("failed", "Service shells: etcd is full")
     assert len(pauses) == 4
     assert record.back
     assert record.back.result == "rolled back"
+
+
+@pytest.mark.usefixtures("pauses")
+def test_pods_that_serve_are_not_rolled_back_because_the_last_report_cannot_be_read(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    events = "/events[?](?!.*watch)"
+    cluster.fake.faults += [Fault("GET", events, passes=True), Fault("GET", events, 500, times=5)]
+    assert cluster.deploy(*documents("good:2")).result == "deployed"
+    assert [fault.times for fault in cluster.fake.faults] == [0, 0]
+
+
+@pytest.mark.usefixtures("pauses")
+def test_an_error_while_going_back_does_not_hide_why_the_deploy_failed(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    unread = Fault("GET", f"/configmaps/marina.{NAME}.r1$", 500, times=5, message="no etcd")
+    cluster.pod.before_answer = lambda: cluster.fake.faults.append(unread)
+    cluster.pod.status = 500
+    with pytest.raises(ClusterError, match=r"revision 2 failed: .* inference .*; going back failed: no etcd"):
+        cluster.deploy(*documents("good:2"))
+    assert "inference of the sample failed" in cluster.state.message
+    assert cluster.record["error"].endswith("going back failed: no etcd")
+
+
+def test_a_stream_that_a_proxy_garbles_does_not_end_the_watch(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, garbled = k8s.cluster.watch._lines, [{"type": "ERROR", "object": "bad gateway"}]
+
+    def garbling(response: urllib3.BaseHTTPResponse) -> Iterator[Mapping[str, Any]]:
+        while garbled:
+            yield garbled.pop()
+        yield from lines(response)
+
+    monkeypatch.setattr("k8s.cluster.watch._lines", garbling)
+    fake, changed = cluster.fake, threading.Event()
+    with Mirror(connect(None, fake.kubeconfig), "v1", "ConfigMap", "default", changed) as mirror:
+        while garbled:
+            changed.wait(0.01)
+        fake.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": "default"}})
+        while not mirror.objects:
+            changed.clear()
+            assert mirror.objects or changed.wait(10)
 
 
 def test_old_revisions_that_cannot_be_listed_do_not_make_a_deploy_fail_that_serves(cluster: Rig) -> None:

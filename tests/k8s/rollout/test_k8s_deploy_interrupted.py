@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from k8s_rig import Rig, documents, rig
+from k8s_rig import SPACE, Rig, document, documents, rig
 from specs import ROOT
 
+from config.errors import Refused
 from k8s.cluster import Cluster, Document
 from k8s.rollout.hold import Hold
 from k8s.rollout.rollback import load_state
@@ -65,7 +66,7 @@ def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_conti
 
 @contextmanager
 def ctrl_c_after_write(number: int) -> Iterator[None]:
-    """Ctrl-C right after the state was written for the first, second or third time."""
+    """Ctrl-C right after the state was written for the given time."""
     replace, writes = Cluster.replace, itertools.count(1)
 
     def interrupted(connected: Cluster, written: Document) -> Document:
@@ -82,7 +83,7 @@ def ctrl_c_after_write(number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("write", "phase", "current", "before"),
-    [(1, "interrupted", 1, 1), (2, "interrupted", 1, 1), (3, "deployed", 2, 1)],
+    [(1, "interrupted", 1, 1), (2, "interrupted", 1, 1), (3, "interrupted", 1, 1), (4, "deployed", 2, 1)],
 )
 def test_ctrl_c_ends_the_hold_at_once_also_while_the_state_is_written(
     cluster: Rig, write: int, phase: str, current: int, before: int
@@ -104,12 +105,35 @@ def test_an_interrupted_rollback_names_the_revision_to_which_it_continues(cluste
     assert cluster.rollback(to=1).revision == 1
 
 
-def test_the_hold_of_a_killed_deploy_ends_after_a_minute(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+def test_the_hold_of_a_killed_deploy_ends_once_it_is_seen_unrenewed_whatever_the_clock_of_its_machine(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
     cluster.deploy(*documents("good:1"))
-    monkeypatch.setattr("k8s.rollout.history.HOLD_S", -1)
-    store = cluster.placement.store
-    hold = Hold(store, store.hold(load_state(cluster.placement), "killed"))
-    hold.save(phase="deploying", trying=2, last=2)
-    monkeypatch.undo()
-    assert "revision 2 interrupted; the last one that became ready is 1" in cluster.status().to_text()
+    monkeypatch.setattr("k8s.rollout.history.HOLD_S", ahead_s)
+    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    hold = Hold(cluster.placement.store, load_state(cluster.placement))
+    hold.save(phase="deploying", trying=2, last=2, holder="killed")
+    assert "revision 2 is being changed by killed, unless that was killed: it holds" in cluster.status().to_text()
     assert cluster.deploy(*documents("good:2")).revision == 3
+    assert "`shells` is being changed by killed, or was when that was killed: waiting" in cluster.said.getvalue()
+
+
+def test_a_deploy_that_slept_while_another_took_the_release_deletes_nothing(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.deploy(*documents("good:1", document("ServiceAccount", "extra")))
+    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+
+    def other() -> None:
+        cluster.pod.before_answer = None
+        cluster.deploy(*documents("good:3", document("ServiceAccount", "extra")))
+
+    cluster.pod.before_answer = other
+    with pytest.raises(Refused, match="was changed by somebody else at the same time"):
+        cluster.deploy(*documents("good:2"))
+    assert cluster.state.current == 3
+    assert cluster.record["next"] == ""
+    assert "extra" in cluster.fake.names("ServiceAccount", SPACE)

@@ -50,12 +50,40 @@ def test_a_delete_that_fails_is_called_partly_deleted_and_can_be_finished(cluste
     assert cluster.delete().result == "deleted"
 
 
-def test_what_is_gone_already_cannot_be_gone_back_to(cluster: Rig) -> None:
+def test_a_delete_that_may_not_delete_the_namespace_can_be_finished_or_undone(cluster: Rig) -> None:
     cluster.deploy(*documents())
     cluster.fake.denied = {("delete", "namespaces")}
-    with pytest.raises(ClusterError, match="cannot delete resource"):
+    with pytest.raises(ClusterError, match=r"Namespace sea: .* cannot delete resource"):
         cluster.delete(with_namespace=True)
-    assert cluster.record["next"] == ""
+    told = "marina delete spec.yaml --with-namespace continues, marina rollback spec.yaml goes back to revision 1"
+    assert cluster.record["next"] == told
+    assert cluster.rollback().result == "rolled back"
+    assert cluster.delete().result == "deleted"
+
+
+def test_an_object_that_somebody_else_is_deleting_is_not_called_gone(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    ending = cluster.fake.get("Service", NAME, SPACE)
+    assert ending
+    ending["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.org/cleanup"]}
+    cluster.fake.put(ending, "balancer")
+    # So a server answers for a Namespace whose content is being deleted.
+    cluster.fake.faults.append(Fault("DELETE", f"/services/{NAME}", 409, reason="Conflict"))
+    cluster.delete()
+    assert f"Service {NAME}: is being deleted, and waits for example.org/cleanup\n" in cluster.said.getvalue()
+
+
+def test_a_rollback_that_an_api_server_ends_half_way_says_that_nothing_serves_for_sure(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    cluster.fake.faults.append(
+        Fault("PATCH", f"deployments/{NAME}[?](?!.*dryRun)", 500, times=5, message="etcdserver: request timed out")
+    )
+    record = cluster.rollback()
+    assert (record.result, record.running) == ("failed", 0)
+    assert record.error == "Deployment shells: etcdserver: request timed out"
+    assert record.next.endswith("marina rollback spec.yaml --to 1 once it is fixed")
+    assert cluster.rollback(to=1).result == "rolled back"
 
 
 def test_a_deployment_that_somebody_deleted_is_missing_in_the_status(cluster: Rig) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
-from k8s_plans import EVIDENCE, IMAGE, fill
+from k8s_plans import EVIDENCE, IMAGE, OBJECT, fill, written
 from specs import DIGITS, ROOT, digits_spec
 
 import marina
@@ -29,13 +29,6 @@ CHART = {
     "token-mounted",
     "torchserve-token",
 }
-OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
-
-
-def written(folder: Path, **files: str) -> Path:
-    for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
-    return folder
 
 
 def rules_of(findings: list[Violation], level: str | None = None) -> set[str]:
@@ -99,24 +92,6 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
         ("ConfigMap/a", "one.yaml", 6),
         ("ConfigMap/b", "one.yaml", 10),
         ("Secret/c", "two.json", 6),
-    ]
-
-
-def test_patches_and_contents_that_a_kustomization_names_are_no_objects(tmp_path: Path) -> None:
-    written(
-        tmp_path,
-        a_yaml=OBJECT,
-        patch_yaml="apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n",
-        steps_yaml="[{op: remove, path: /data}]",
-        settings_yaml="colour: red\n",
-        Kustomization="resources: [a.yaml]\npatches: [{path: patch.yaml}, {path: ./steps.yaml, target: {kind: A}}]\n"
-        "configMapGenerator: [{name: b, files: [settings.yaml, key=settings.yaml]}]\n",
-    )
-    verified = verify_folder(tmp_path)
-    assert (verified.objects, verified.errors) == (1, 0)
-    assert verified.notes == [
-        "3 files not read that kustomizations name as patches or contents: "
-        f"check what `kubectl kustomize` prints of {tmp_path}"
     ]
 
 
