@@ -155,4 +155,4 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_sent(
     verb: list[str], spec: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert marina.main([*verb, spec, "--out", spec]) == 2
-    assert f"error: {spec}/digits: cannot be written: Not a directory" in capsys.readouterr().err
+    assert f"error: `--out`: {spec}/digits: Not a directory\n\nhint: --out DIR" in capsys.readouterr().err
