@@ -14,7 +14,7 @@ from test_loadtest_report import measured as made
 from test_loadtest_slo import OBJECTIVE, measured
 
 import marina
-from loadtest.judging import judge
+from loadtest.judging import Reason, Verdict, judge
 from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
 from loadtest.reporting.junit import verdict_xml
 from loadtest.running import measuring_into, next_step
@@ -114,6 +114,13 @@ def test_without_a_pass_the_next_command_for_the_same_server_is_shown(
     run: Measurement, where: list[str], step: str
 ) -> None:
     assert step in (next_step(outcome(run), RECORDS, where) or "")
+
+
+@pytest.mark.parametrize("reason", ["settles", "memory-grows", "drift-grows"])
+def test_growth_that_a_longer_soak_would_explain_names_that_soak(reason: str) -> None:
+    verdict = Verdict(status="FAIL", reasons=(Reason(id=reason, text=""),), checks=())
+    grown = outcome(made(20)).model_copy(update={"verdict": verdict})
+    assert next_step(grown, RECORDS, URL) == "marina loadtest spec.yaml --rate 200 --url http://x:8080 --soak 20s"
 
 
 def test_after_a_pass_there_is_nothing_to_type() -> None:
