@@ -2,13 +2,12 @@
 
 The MAR is written only if every step succeeds."""
 
-import errno
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -39,7 +38,7 @@ from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.staging import extend_draft, start_draft
 from archiver.toolchain import find_compiler
-from config.errors import ArchiveError, SourceError, ToolMissing
+from config.errors import SourceError, ToolMissing
 from config.progress import Progress
 from config.record import RECORD, Agreement, Draft, Package, Record, file_sha256, write_json
 from config.spec import Spec
@@ -49,9 +48,6 @@ from handlers.record import ImageSpec, parse_record
 
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"
-_DISK_ERRORS = frozenset(
-    [errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS]
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,6 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         tempfile.TemporaryDirectory(prefix="marina-package-") as scratch,
         # The user's code may print, but standard output is for the result.
         redirect_stdout(sys.stderr),
-        _disk_errors(out),
     ):
         folder = Path(scratch) / "staged"
         folder.mkdir()
@@ -97,20 +92,6 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")
         return _write_package(folder, Path(scratch) / "laid-out", out, staged.draft, agreed)
-
-
-@contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    """Raises ArchiveError for what a disk refuses, such as more than it has room for."""
-    try:
-        yield
-    except OSError as err:
-        if err.errno not in _DISK_ERRORS:
-            raise
-        full = err.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free some space there or in the folder for temporary files, or choose others by `--out` and TMPDIR"
-        text = f"{err.filename or out}: the package cannot be written: {err.strerror}"
-        raise ArchiveError(text, hint=hint if full else None) from err
 
 
 def _stage_language_model(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:

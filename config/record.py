@@ -288,14 +288,12 @@ def partial_file(file: Path) -> Path:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Writes a text file; a reader sees the old file or the new one, never half of it. InputError if it cannot."""
+    """Writes a text file; a reader sees the old file or the new one, never half of it."""
     partial = partial_file(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
         partial.replace(file)
-    except OSError as err:
-        raise InputError(f"{file}: cannot be written: {err.strerror}") from err
     finally:
         with suppress(OSError):
             partial.unlink()

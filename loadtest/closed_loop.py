@@ -58,7 +58,7 @@ class ClosedLoop:
         measurement = self.measurement()
         verdict = judge(measurement, self._objective)
         self._environment.process_exit_code = verdict.exit_code
-        lines = [verdict_lines(verdict, measurement.finished), *stream_lines(stream_figures(measurement))]
+        lines = [verdict_lines(verdict, measurement), *stream_lines(stream_figures(measurement))]
         print(*lines, CLOSED_LOOP_WARNING, sep="\n", file=sys.stderr)
 
     def measurement(self) -> Measurement:

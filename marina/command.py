@@ -15,16 +15,8 @@ from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import coloured, completion, localised, lost_output, prepare_streams
 
-_UNUSABLE = (
-    errno.EACCES,
-    errno.EDQUOT,
-    errno.EEXIST,
-    errno.ENOENT,
-    errno.ENOSPC,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-)
+_FULL = (errno.EDQUOT, errno.ENOSPC)
+_UNUSABLE = (errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
 # In the order of the flow.
 _VERBS = (
     init.add_verbs,
@@ -99,8 +91,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _unusable_out(err: OSError, options: argparse.Namespace) -> InputError | None:
-    """The error if the folder of `--out` cannot be made or used; None if the error is about something else."""
+    """The error if the folder of `--out` cannot be used, or a disk is full; None if it is about something else."""
     out = getattr(options, "out", None)
+    if out is not None and err.errno in _FULL:
+        hint = "free some space there or in the folder for temporary files, or choose others by `--out` and TMPDIR"
+        return InputError(f"{err.filename or out}: {err.strerror}", hint=hint)
     if out is None or not isinstance(err.filename, str) or err.errno not in _UNUSABLE:
         return None
     file, folder = Path(err.filename).absolute(), out.absolute()

@@ -31,6 +31,7 @@ _SURE = 2.33
 _QUARTER_SHARE, _LAST_TO_FIRST = 0.1, 0.5
 _SEEN_SHARE = 0.9
 _LONGER = "a longer soak will show whether it stops"
+_OR_CYCLES = ": it grows, or rises and falls in cycles longer than this soak"
 _SUBJECTS: dict[GrowthKind, str] = {"memory": "the memory", "files": "the open files", "drift": "the response time"}
 
 
@@ -135,7 +136,7 @@ def _growth_check(
             text = f"{grown}, perhaps by no more than allowed: a longer soak will show it"
             reasons.append(Reason(id="settles", text=text))
         elif shown == "FAIL":
-            reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back"))
+            reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back{_OR_CYCLES}"))
         elif shown == "INVALID":
             reasons.append(Reason(id="settles", text=f"{grown}, but more and more slowly: {_LONGER}"))
         status = worst_status([status, shown])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from loadtest.judging import Check, Reason, StreamFigures, Verdict, interval_text
-from loadtest.measuring import PodShare, figure, percent
+from loadtest.measuring import Measurement, PodShare, figure, percent
 from loadtest.scheduling import Spacing
 
 _TITLES = {"ttft": "first text: ", "itl": "between pieces of text: "}
@@ -17,13 +17,14 @@ _GROWING = {"memory": "memory grows", "files": "open files grow", "drift": "resp
 _UNSTEADY = "but not steadily"
 
 
-def verdict_lines(verdict: Verdict, requests: int, arrivals: Spacing = "poisson") -> str:
-    """`slo: FAIL p99 412 ms > 250 ms, …`, then each reason on its own line.
+def verdict_lines(verdict: Verdict, measured: Measurement, arrivals: Spacing = "poisson") -> str:
+    """`slo: FAIL p99 412 ms > 250 ms, …, 18,240 requests in 608 s`, then each reason on its own line.
 
     Arrivals are named unless they are random: a server looks better with evenly spaced ones, and replayed ones belong
     to one trace."""
     spacing = f", {arrivals_text(arrivals)}" if arrivals != "poisson" else ""
-    lines = [f"slo: {verdict.status} {figures_text(verdict)}, {requests:,} requests{spacing}"]
+    length = f"{measured.finished:,} requests in {figure(measured.ran_s)} s"
+    lines = [f"slo: {verdict.status} {figures_text(verdict)}, {length}{spacing}"]
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())])
 
 

@@ -101,8 +101,7 @@ def write_outcome(outcome: LoadTestOutcome, folder: Path) -> None:
 
 def verdict_text(outcome: LoadTestOutcome) -> str:
     """The verdict as a few lines for the terminal."""
-    requests = sum(run.measurement.finished for run in outcome.runs)
-    lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
+    lines = verdict_lines(outcome.verdict, outcome.pooled, outcome.load.arrivals)
     ramp = [ramp_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
     pieces = stream_lines(stream_figures(outcome.pooled))
     shares = [f"  {pod_share_text(share)}" for share in outcome.pooled.shares]

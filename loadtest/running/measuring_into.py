@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config.errors import InputError, as_input_error
+from config.errors import InputError
 
 
 @contextmanager
 def measuring_into(folder: Path) -> Iterator[None]:
-    """Locks a folder until its context ends, or the process does; InputError if it is locked or cannot be written.
+    """Locks a folder until its context ends, or the process does; InputError if it is locked.
 
     Meanwhile SIGTERM, as `timeout` and CI send it, does what Ctrl-C does."""
     lock = folder / ".measuring"
-    with as_input_error(f"{folder}: cannot be written"):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = lock.open("w")
-    with handle:
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as err:

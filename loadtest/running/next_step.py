@@ -45,6 +45,9 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         "throughput-not-held": find_knee,
         "p99-over": find_knee,
         "over-budget": f"marina calibrate {spec} --tune searches settings with which the same pod answers more",
+        **dict.fromkeys(
+            ("settles", "memory-grows", "files-grows", "drift-grows"), f"{again} --soak {2 * measured_s:g}s"
+        ),
         TOO_FEW: f"{again} --duration {math.ceil(1.1 * needed / load.rate)}",
         UNDECIDED: f"{again} --{'duration' if outcome.ramp else 'max-duration'} {math.ceil(4 * measured_s)}",
     }

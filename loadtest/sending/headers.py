@@ -10,7 +10,7 @@ from config.errors import InputError
 
 Header = tuple[str, str]
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_OURS = ("cache-control", "connection", "content-length", "content-type", "transfer-encoding")
+_OURS = ("accept-encoding", "cache-control", "connection", "content-length", "content-type", "transfer-encoding")
 
 
 def parse_header(text: str, environment: Mapping[str, str]) -> Header:

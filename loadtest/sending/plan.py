@@ -50,7 +50,7 @@ class LoadRequest(Part):
     servers: tuple[Server, ...] = ()
     """The servers that get the requests in turn, instead of the URL's; empty: only that of the URL."""
     headers: tuple[Header, ...] = ()
-    """Additional headers; a `Host` among them replaces that of the URL."""
+    """Additional headers; a `Host`, `User-Agent` or `Accept` among them replaces the usual one."""
     cacert: str | None = None
     """A file of the certificates to trust; None for those of the system."""
     cert: str | None = None
@@ -90,17 +90,18 @@ class LoadRequest(Part):
     def wire_bytes(self, chosen: Body | None = None) -> bytes:
         """The request as it is written to the connection, with the chosen body or its own."""
         body, content_type = (chosen.body, chosen.content_type) if chosen else (self.body, self.content_type)
-        has_host = any(name.lower() == "host" for name, _ in self.headers)
-        head = [
-            f"POST {self.path} HTTP/1.1",
-            *([] if has_host else [f"Host: {urlsplit(self.url).netloc.rpartition('@')[2]}"]),
-            *(f"{name}: {value}" for name, value in self.headers),
-            "User-Agent: marina-loadtest",
-            "Accept: */*",
-            f"Content-Type: {content_type}",
-            f"Content-Length: {len(body)}",
-            *(f"{name}: {value}" for name, value in UNCACHED.items()),
+        replaced = {name.lower() for name, _ in self.headers}
+        usual = {"Host": urlsplit(self.url).netloc.rpartition("@")[2], "User-Agent": "marina-loadtest", "Accept": "*/*"}
+        headers = [
+            *((name, value) for name, value in usual.items() if name.lower() not in replaced),
+            *self.headers,
+            # Without it, a gateway may compress answers as it likes: https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3
+            ("Accept-Encoding", "identity"),
+            ("Content-Type", content_type),
+            ("Content-Length", len(body)),
+            *UNCACHED.items(),
         ]
+        head = [f"POST {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
         return "\r\n".join([*head, "", ""]).encode() + body
 
 

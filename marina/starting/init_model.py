@@ -163,7 +163,8 @@ def _mixing_error(spec: Any, graph: Any, rows: Any) -> SourceError | None:
 
 
 def _row_ms(graph: Any, rows: Any) -> float:
-    """The time that the rows take on one thread, ms: the shortest of three, because other programs may disturb any."""
+    """The processor time that the rows take on one thread, ms, the shortest of three: on a busy machine, the time that
+    passes is also that of other programs."""
     import torch
 
     from archiver import compiling
@@ -171,9 +172,9 @@ def _row_ms(graph: Any, rows: Any) -> float:
     times = []
     with torch.no_grad(), compiling.torch_threads(1):
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.process_time()
             graph(*rows)
-            times.append(1000 * (time.perf_counter() - began))
+            times.append(1000 * (time.process_time() - began))
     return min(times)
 
 

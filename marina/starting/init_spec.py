@@ -52,7 +52,7 @@ class ModelFacts:
     vllm: bool = False
     """Whether a language model needs vLLM, because Marina's own engines do not compute it."""
     row_ms: float | None = None
-    """How long one input takes on this machine, uncompiled; None if it was not tried."""
+    """The processor time of one input on this machine, uncompiled; None if it was not tried."""
     notes: list[str] = field(default_factory=list)
     """What the user should know about the choices that were made."""
 

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from pathlib import Path
 from urllib.error import URLError
@@ -210,3 +211,14 @@ def test_a_build_folder_that_cannot_be_used_is_no_defect(
     for out in (taken, taken / "below"):
         assert marina.main([verb, str(DIGITS), *others, "--out", str(out)]) == 2
         assert "Not a directory" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / f"digits/.simulation.html.{os.getpid()}.partial").symlink_to("/dev/full")
+    words = ["simulate", str(DIGITS), "--knee", "5", "--cold-start", "3", "--out", str(tmp_path), "--quiet"]
+    assert marina.main(words) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path}: No space left on device\n\nhint: free some space there or in the folder for "
+        "temporary files, or choose others by `--out` and TMPDIR\n"
+    )

@@ -1,6 +1,7 @@
 """`marina init`: what it writes works, wrong options are errors, and existing files stay."""
 
 import json
+import time
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from specs import ROOT
 import marina
 from config.load import load_spec
 from marina.command import parser
+from marina.starting.init_model import _row_ms
 from marina.starting.init_spec import ModelFacts, spec_text
 
 NETS = """
@@ -337,3 +339,7 @@ def test_the_model_can_meet_the_objective_to_start_from(row_ms: float | None, p9
     assert f"  p99_ms: {p99_ms} " in text
     assert f"  throughput_rps: {rate} " in text
     assert ("one takes" in text) is (p99_ms > 100)
+
+
+def test_the_time_that_a_busy_machine_makes_a_model_wait_does_not_count() -> None:
+    assert _row_ms(lambda: time.sleep(0.2), ()) < 200

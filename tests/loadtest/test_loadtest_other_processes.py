@@ -14,7 +14,7 @@ from test_loadtest_report import measured as made
 from test_loadtest_slo import OBJECTIVE, measured
 
 import marina
-from loadtest.judging import judge
+from loadtest.judging import Reason, Verdict, judge
 from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
 from loadtest.reporting.junit import verdict_xml
 from loadtest.running import measuring_into, next_step
@@ -116,6 +116,13 @@ def test_without_a_pass_the_next_command_for_the_same_server_is_shown(
     assert step in (next_step(outcome(run), RECORDS, where) or "")
 
 
+@pytest.mark.parametrize("reason", ["settles", "memory-grows", "drift-grows"])
+def test_growth_that_a_longer_soak_would_explain_names_that_soak(reason: str) -> None:
+    verdict = Verdict(status="FAIL", reasons=(Reason(id=reason, text=""),), checks=())
+    grown = outcome(made(20)).model_copy(update={"verdict": verdict})
+    assert next_step(grown, RECORDS, URL) == "marina loadtest spec.yaml --rate 200 --url http://x:8080 --soak 20s"
+
+
 def test_after_a_pass_there_is_nothing_to_type() -> None:
     assert next_step(outcome(made(20)), RECORDS) is None
 
@@ -155,4 +162,4 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_sent(
     verb: list[str], spec: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert marina.main([*verb, spec, "--out", spec]) == 2
-    assert f"error: {spec}/digits: cannot be written: Not a directory" in capsys.readouterr().err
+    assert f"error: `--out`: {spec}/digits: Not a directory\n\nhint: --out DIR" in capsys.readouterr().err

@@ -194,6 +194,11 @@ def test_html_shows_what_the_issue_lists() -> None:
         assert words in reader.words
 
 
+def test_a_pass_says_what_a_measurement_of_its_length_cannot_show() -> None:
+    missed = "It took 10 s, so it may have missed what comes less often than once in 3 s."
+    assert [missed in verdict_html(made) for made in (PASSED, FAILED, INVALID)] == [True, False, False]
+
+
 def test_html_escapes_names() -> None:
     assert "<Processor>" not in verdict_html(PASSED)
 
@@ -247,14 +252,14 @@ def test_an_outcome_without_a_single_answer_can_be_drawn() -> None:
 
 def test_the_summary_names_figures_and_reasons() -> None:
     assert verdict_text(PASSED) == (
-        "slo: PASS p99 26 ms <= 50 ms, errors 0 % <= 0.1 %, 200 of 200 requests/s, 2,000 requests"
+        "slo: PASS p99 26 ms <= 50 ms, errors 0 % <= 0.1 %, 200 of 200 requests/s, 2,000 requests in 10 s"
     )
     assert "  shed: 200 requests were shed: the server's queue was full" in verdict_text(FAILED).splitlines()
 
 
 def test_evenly_spaced_arrivals_are_named_wherever_a_verdict_is_read() -> None:
     even = outcome(measured(20), arrivals="constant")
-    assert verdict_text(even).endswith("2,000 requests, evenly spaced arrivals")
+    assert verdict_text(even).endswith("2,000 requests in 10 s, evenly spaced arrivals")
     for made, words in ((even, "evenly spaced arrivals"), (PASSED, "Poisson arrivals")):
         assert words in verdict_html(made)
         assert words in verdict_xml(made)

@@ -62,15 +62,16 @@ def test_a_header_that_cannot_be_sent_is_refused_without_its_value(text: str, me
     assert raised.value.message == f"`--header`: {message}"
 
 
-def test_headers_are_sent_and_a_host_among_them_is_the_only_one() -> None:
+def test_headers_are_sent_and_replace_the_usual_ones() -> None:
     request = LoadRequest(
         url="http://10.0.0.7:8080/predictions/m",
         body=b"YQ==",
         content_type="text/plain",
-        headers=(("Host", "models.example"), ("Authorization", "Bearer s3cret")),
+        headers=(("Host", "models.example"), ("accept", "image/png"), ("Authorization", "Bearer s3cret")),
     )
     lines = request.wire_bytes().split(b"\r\n")
     assert [line for line in lines if line.lower().startswith(b"host:")] == [b"Host: models.example"]
+    assert [line for line in lines if line.lower().startswith(b"accept:")] == [b"accept: image/png"]
     assert b"Authorization: Bearer s3cret" in lines
 
 
@@ -173,6 +174,7 @@ def test_the_request_is_encoded_with_its_length_and_host() -> None:
     head, _, body = request.wire_bytes().partition(b"\r\n\r\n")
     assert head.split(b"\r\n")[:2] == [b"POST /predictions/m?x=1 HTTP/1.1", b"Host: host:8080"]
     assert b"Content-Length: 3" in head.split(b"\r\n")
+    assert b"Accept-Encoding: identity" in head.split(b"\r\n")
     assert body == b"abc"
     assert request.address == ("host", 8080)
 
