@@ -47,14 +47,14 @@ class EncoderGraph(nn.Module):
         self.classes = int(getattr(network.config, "num_labels", 0))
         # Such labels do not exclude each other.
         self.has_many = self.task == "classify" and _problem(network) == "multi_label_classification"
+        self.has_decoder = self.task in ("classify", "rerank") and _has_decoder(network)
         self.pooling, self.normalise = spec.encoding.pooling, spec.encoding.normalise
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        outputs = self.network(**dict(zip(names, inputs, strict=False)))
         if self.task == "embed":
-            return (self._embedding(outputs.last_hidden_state.to(torch.float32), inputs[1]),)
-        logits = outputs.logits.to(torch.float32)
+            return (self._embedding(self._outputs(inputs).last_hidden_state.to(torch.float32), inputs[1]),)
+        logits = self._logits_at_end(*inputs) if self.has_decoder else self._outputs(inputs).logits
+        logits = logits.to(torch.float32)
         if self.task == "rerank":
             return (torch.sigmoid(logits[:, 0]),)
         probabilities = torch.sigmoid(logits) if self.has_many else torch.softmax(logits, dim=-1)
@@ -62,6 +62,21 @@ class EncoderGraph(nn.Module):
             return (probabilities,)
         top_probs, top_indices = torch.topk(probabilities, min(MOST_CLASSES, probabilities.shape[-1]))
         return top_probs, top_indices
+
+    def _outputs(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return self.network(**dict(zip(names, inputs, strict=False)))
+
+    def _logits_at_end(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """What a classifier with a decoder, such as BART, says at the last end token of each text. Its own code takes
+        only batches whose texts have equally many of them, and cannot be exported."""
+        network: Any = self.network
+        # BART's decoder shifts the text itself, T5's does not.
+        shifted = {"decoder_input_ids": network._shift_right(ids)} if hasattr(network, "_shift_right") else {}
+        states = network.base_model(ids, attention_mask=mask, **shifted).last_hidden_state
+        is_end = (ids == network.config.eos_token_id) & (mask == 1)
+        last = (is_end * torch.arange(ids.shape[1], device=ids.device)).argmax(1)
+        return network.classification_head(states[torch.arange(len(ids), device=ids.device), last])  # type: ignore[no-any-return]
 
     def _embedding(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         if self.pooling == "cls":
@@ -77,6 +92,22 @@ def _problem(network: Any) -> str | None:
     return getattr(network.config, "problem_type", None)
 
 
+def _has_decoder(network: Any) -> bool:
+    return getattr(network.config, "is_encoder_decoder", False) is True
+
+
+def _check_end(spec: Spec, folder: ModelFolder, end: object) -> None:
+    """Raises SourceError if the tokenizer does not add the token at which a classifier with a decoder decides."""
+    how = EncodingSpec(str(spec.model.task), spec.encoding.max_tokens, "right", TOKENIZER)
+    (((ids,), _),) = TextReader(str(folder.path / TOKENIZER), how, ["input_ids"]).read([SAMPLE_TEXT])
+    if end not in ids:
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{TOKENIZER}` adds no token {end} to a text, the `eos_token_id` of "
+            f"`{CONFIG}`, at which the model decides",
+            hint="save the tokenizer that the model was trained with: tokenizer.save_pretrained(FOLDER)",
+        )
+
+
 def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ...] | None]:
     """The network in fp32, its inputs, and the labels in its configuration."""
     folder = _read(spec)
@@ -89,7 +120,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
             "allowed: 1",
             hint="task: classify",
         )
-    if task == "embed" and getattr(network.config, "is_encoder_decoder", False):
+    if task == "embed" and _has_decoder(network):
         # Its decoder would write a text for the one that the encoder reads.
         network = network.get_encoder()
     if task == "classify" and (outputs == 1 or _problem(network) == "regression"):
@@ -98,6 +129,8 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
             "probabilities of classes",
             hint="task: rerank" if outputs == 1 else None,
         )
+    if task in ("classify", "rerank") and _has_decoder(network):
+        _check_end(spec, folder, network.config.eos_token_id)
     vocabulary = int(network.config.vocab_size)
     length = (spec.encoding.max_tokens,)
     kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)

@@ -6,11 +6,10 @@ import copy
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 
 from archiver.encoders import OUTPUTS, EncoderGraph
-from archiver.inferring import picked_rows
-from archiver.rows import TRIED_ROWS
+from archiver.inferring import PickedRows, RowLimits, find_picked_rows
+from archiver.rows import TRIED_ROWS, eager_runner
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
@@ -46,6 +45,12 @@ def examples(spec: Spec, source: Source, rows: int) -> tuple[torch.Tensor, ...]:
 
 
 def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
+    if port.columns is not None:
+        columns = (
+            port.model_copy(update={"shape": port.shape[:-1], "min": low, "max": high, "columns": None})
+            for low, high in port.columns
+        )
+        return torch.stack([_random(column, rows, generator) for column in columns], dim=-1)
     shape, dtype = (rows, *port.shape), getattr(torch, port.dtype)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8).to(torch.bool)
@@ -62,28 +67,37 @@ def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
     return torch.randint(*bounds, shape, generator=generator, dtype=dtype)
 
 
-def limited_inputs(spec: Spec, source: Source, program: ExportedProgram) -> tuple[Port, ...]:
-    """The inputs, limited to the rows of the table from which the model picks by them. Another number, from a hostile
+def limited_inputs(spec: Spec, source: Source, graph: nn.Module) -> tuple[Port, ...]:
+    """The inputs, limited to the rows of the tables from which the model picks by them. Another number, from a hostile
     client, may end the worker. Raises SourceError if the spec allows one."""
     if spec.model.handler != "tensor":
         return source.inputs
-    names = list(program.graph_signature.user_inputs)
+    picked = find_picked_rows(eager_runner("", graph), examples(spec, source, max(spec.model.batch_sizes)))
     if source.lengths is not None and source.lengths.mask is not None:
-        del names[source.lengths.mask]
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    return tuple(_limited(spec, port, nodes[str(name)]) for port, name in zip(source.inputs, names, strict=True))
+        del picked[source.lengths.mask]
+    return tuple(_limited(spec, port, limits) for port, limits in zip(source.inputs, picked, strict=True))
 
 
-def _limited(spec: Spec, port: Port, node: torch.fx.Node) -> Port:
-    if (rows := picked_rows(node)) is None:
+def _limited(spec: Spec, port: Port, picked: PickedRows) -> Port:
+    columns = picked.columns(port.varies)
+    if len(columns) > 1:
+        return port.model_copy(update={"columns": tuple(_limits(port, rows) for rows in columns)})
+    if (rows := columns[0]) is None:
         return port
-    low, high = port.min if port.min is not None else 0, port.max if port.max is not None else rows.stop - 1
-    for name, value in (("min", low), ("max", high)):
-        if not rows.start <= value < rows.stop:
-            allowed = f"{rows.start} to {rows.stop - 1}"
-            text = f"got {value:g}, but the model picks rows of a table of {rows.stop}, allowed: {allowed}"
+    for name, value in (("min", port.min), ("max", port.max)):
+        if value is not None and not rows.least <= value <= rows.high:
+            text = f"got {value:g}, but the model picks rows of a table by it, allowed: {rows.least} to {rows.high}"
             raise SourceError(f"{spec.place('model', 'inputs', port.name, name)}: {text}")
+    low, high = _limits(port, rows)
     return port.model_copy(update={"min": low, "max": high})
+
+
+def _limits(port: Port, rows: RowLimits | None) -> tuple[float | None, float | None]:
+    """The limits of a column: those of its input in the spec, but no wider than those of its tables."""
+    if rows is None:
+        return port.min, port.max
+    low = rows.low if port.min is None else max(port.min, rows.least)
+    return low, rows.high if port.max is None else min(port.max, rows.high)
 
 
 def output_ports(
@@ -124,7 +138,8 @@ def output_ports(
 
 
 def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Raises SourceError if an output has another size for other values of the inputs, as `nonzero` has."""
+    """Raises SourceError if an output has another size for other values of the inputs, as `nonzero` has, or if all are
+    empty."""
     size, first = min(spec.model.batch_sizes), dict[str, tuple[int, ...]]()
     for begin in range(0, min(TRIED_ROWS, len(inputs[0]) - size + 1), size):
         for port in output_ports(spec, graph, tuple(value[begin : begin + size] for value in inputs)):
@@ -134,6 +149,9 @@ def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor,
                     f"and {list(port.shape)} for another, allowed: one size for all values of the inputs",
                     hint="pad it in `forward` to the largest size, and return beside it how much of that is used",
                 )
+    if all(0 in shape for shape in first.values()):
+        got = ", ".join(f"`{name}` {list(shape)}" for name, shape in first.items())
+        raise SourceError(f"{spec.file}: `model.source`: got {got}, allowed: at least one output with values")
 
 
 def _has_rows(value: object, rows: int) -> bool:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -112,9 +112,10 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
         source = load_source(spec)
     for note in source.notes:
         progress.say(f"  {note}")
+    reference = build_graph(spec, source, "fp32")
+    source = replace(source, inputs=limited_inputs(spec, source, reference))
     draft = start_draft(spec, source, folder)
     inputs = calibration_inputs(spec, source, ImageSpec(**draft.image.model_dump()) if draft.image else None)
-    reference = build_graph(spec, source, "fp32")
     sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
     ports = output_ports(spec, reference, sample)
     outputs = lengths.mark_varying_outputs(spec, source, reference, ports, sample)
@@ -203,7 +204,6 @@ def _compile(
     example = examples(spec, source, largest)
     with progress.step("export"):
         program = compiling.export_graph(spec, graph, example, source)
-    draft = extend_draft(draft, inputs=limited_inputs(spec, source, program))
     module: nn.Module = program.module()
     if model.precision == "int8":
         with progress.step(f"calibrate int8 on {len(inputs[0])} inputs"):

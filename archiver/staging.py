@@ -87,7 +87,6 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
 class DraftFields(TypedDict, total=False):
     """The fields of a draft that are only known once the model was loaded or compiled."""
 
-    inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     artifacts: tuple[Artifact, ...]
     program: str

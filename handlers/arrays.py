@@ -8,6 +8,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,9 @@ def _may_become(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def _check_range(array: Array, spec: TensorSpec, dtype: np.dtype[Any]) -> None:
+    for column, (least, most) in enumerate(spec.columns or ()):
+        own = replace(spec, name=f"{spec.name}[{column}]", min=least, max=most, columns=None)
+        _check_range(array[..., column], own, dtype)
     # min and max of an array with NaN are NaN, so these two passes find every wrong value.
     lowest, highest = array.min().item(), array.max().item()
     low, high = _limits(spec, dtype)

@@ -68,7 +68,7 @@ class Batcher:
         self._buffers = [
             torch.full(
                 (self._largest * math.prod(spec.shape),),
-                spec.padding,
+                spec.min or 0,
                 dtype=torch.float32 if spec.dtype == "bfloat16" else getattr(torch, spec.dtype),
                 pin_memory=artifact.device.type == "cuda",
             )

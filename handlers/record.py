@@ -27,6 +27,8 @@ class TensorSpec:
     dtype: str
     min: float | None = None
     max: float | None = None
+    columns: tuple[tuple[float | None, float | None], ...] | None = None
+    """The `min` and `max` of each column, the last dimension, if they have different ones."""
     varies: int | None = None
     """The dimension that varies from request to request; `shape` has its largest size."""
     pad: float | None = None

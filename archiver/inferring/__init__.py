@@ -2,7 +2,14 @@
 
 from archiver.inferring.arguments import parse_input_option
 from archiver.inferring.exported_program import find_program_inputs
-from archiver.inferring.picked_rows import picked_rows
+from archiver.inferring.picked_rows import PickedRows, RowLimits, find_picked_rows
 from archiver.inferring.search import find_inputs
 
-__all__ = ["find_inputs", "find_program_inputs", "parse_input_option", "picked_rows"]
+__all__ = [
+    "PickedRows",
+    "RowLimits",
+    "find_inputs",
+    "find_picked_rows",
+    "find_program_inputs",
+    "parse_input_option",
+]

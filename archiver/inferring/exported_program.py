@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 from archiver.inferring.arguments import GivenInput
 from archiver.inferring.inferred import InferredInputs, Input
-from archiver.inferring.picked_rows import picked_rows
+from archiver.inferring.picked_rows import find_picked_rows
 from archiver.inferring.trial import try_inputs
 from archiver.inferring.varying_lengths import mark_varying_lengths
 from config.errors import InputError, listed
@@ -33,13 +33,14 @@ def find_program_inputs(
     inputs: dict[str, Input] = {}
     for name in names:
         value = nodes[name].meta["val"]
-        inputs[name] = _input(program, name, value, picked_rows(nodes[name]), notes, known=name in given_tensors)
+        inputs[name] = _input(program, name, value, notes, known=name in given_tensors)
         if name in given_tensors:
             sides = given_tensors[name].shape
             place = next((at for at, side in enumerate(sides) if not isinstance(side, int)), None)
-            most = inputs[name].most if given_tensors[name].max is None else int(given_tensors[name].max or 0)
+            most = None if given_tensors[name].max is None else int(given_tensors[name].max or 0)
             shape = given_tensors[name].largest_shape
             inputs[name] = Input(shape, given_tensors[name].dtype, place, most=most, varies=place is not None)
+    inputs = _limited(network, inputs, only_batch or 2)
     # A mask is no sequence of its own: it varies with the input that it masks.
     tried = {name: replace(tensor, sequence=None) if "mask" in name else tensor for name, tensor in inputs.items()}
     inputs, more = mark_varying_lengths(
@@ -50,9 +51,7 @@ def find_program_inputs(
     return InferredInputs(inputs, result.shapes, only_batch, result.names, (*notes, *more))
 
 
-def _input(
-    program: ExportedProgram, name: str, value: torch.Tensor, rows: range | None, notes: list[str], *, known: bool
-) -> Input:
+def _input(program: ExportedProgram, name: str, value: torch.Tensor, notes: list[str], *, known: bool) -> Input:
     sides = list(value.shape[1:])
     free = [at for at, side in enumerate(sides) if not isinstance(side, int)]
     dtype = str(value.dtype).removeprefix("torch.")
@@ -72,8 +71,22 @@ def _input(
             shape_of.append(limit or _LONGEST)
         else:
             shape_of.append(int(side))
-    most = None if rows is None else rows.stop - 1
-    return Input(tuple(shape_of), dtype, free[0] if free else None, 0 if most else None, most, varies=bool(free))
+    return Input(tuple(shape_of), dtype, free[0] if free else None, varies=bool(free))
+
+
+def _limited(network: nn.Module, inputs: dict[str, Input], batch: int) -> dict[str, Input]:
+    """The inputs, limited to the rows of the tables from which the program picks by them."""
+    generator = torch.Generator().manual_seed(0)
+    values = [tensor.values(batch, generator) for tensor in inputs.values()]
+    limited = {}
+    for (name, tensor), picked in zip(
+        inputs.items(), find_picked_rows(lambda given: network(*given), values), strict=True
+    ):
+        rows, *others = picked.columns(tensor.sequence if tensor.varies else None)
+        if tensor.most is None and rows is not None and not others:
+            tensor = replace(tensor, least=rows.low, most=rows.high)
+        limited[name] = tensor
+    return limited
 
 
 def _limit(program: ExportedProgram, side: Any) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from config.errors import SpecError, listed, nearest
+from config.errors import InputError, SpecError, listed, nearest
 from config.lint.combinations import check_combinations
 from config.lint.finding import Finding, on_line
 from config.lint.torchserve_keys import HANDLER_SECTIONS, INVENTED_MODEL_CONFIG, MODEL_CONFIG, MODEL_FILE, TORCHRUN, Key
@@ -64,6 +64,10 @@ def lint_model_config(data: bytes, file: str) -> Iterable[Finding]:
     if not isinstance(node, yaml.MappingNode):
         text = "not a mapping of keys to values, TorchServe stops at its start with a ClassCastException"
         return [Finding("", "error", "not-a-mapping", text, _START, node.start_mark.line + 1)]
+    keys = [key.value for key, _ in node.value]
+    if "name" in keys and "model" in keys:
+        text = f"{file}: this is a spec of Marina, allowed: a `config.properties` or `{MODEL_FILE}` of TorchServe"
+        raise InputError(text, hint=f"marina check {file}")
     return [*_check_keys(node), *_check_settings(_settings(node))]
 
 

@@ -71,7 +71,7 @@ class Tensor(Section):
     MAR."""
     max: float | None = None
     """Values above it are refused with 422; default: no limit, but the last row for rows of a table, such as words of
-    an embedding (not with `compile: eager`). Lands in the record of the MAR."""
+    an embedding. Lands in the record of the MAR."""
 
     @property
     def varying(self) -> Varying | None:

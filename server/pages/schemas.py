@@ -105,6 +105,13 @@ def _nested(shape: tuple[int, ...], item: Schema, varies: int | None = None) -> 
 def _array(port: Port) -> Schema:
     if port.dtype == "bool":
         return _nested(port.shape, {"type": "boolean"}, port.varies)
+    if port.columns is not None:
+        columns = [
+            _array(port.model_copy(update={"shape": (), "min": low, "max": high, "columns": None}))
+            for low, high in port.columns
+        ]
+        last: Schema = {"type": "array", "prefixItems": columns, "items": False, "minItems": len(columns)}
+        return _nested(port.shape[:-1], last, port.varies)
     whole = port.dtype in _WHOLE
     low, high = _WHOLE[port.dtype] if whole else (-_LARGEST[port.sent_as], _LARGEST[port.sent_as])
     low = low if port.min is None else max(low, port.min)

@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from linting import CLEAN_MODEL_CONFIG, CLEAN_PROPERTIES, DEFAULT_WORKERS, cases, changed, lint, only
 
+from config.errors import InputError
+from config.lint import lint_file
 from config.lint.torchserve_keys import TORCHRUN
 
 
@@ -203,3 +205,10 @@ def test_unknown_options_of_torchrun(tmp_path: Path) -> None:
     assert (near.rule, near.line, near.hint) == ("unknown-key", 14, "nproc-per-node: 2")
     assert near.text == f"{start}did you mean `nproc-per-node`?"
     assert far.text == f"{start}allowed: " + ", ".join(f"`{name}`" for name in sorted(TORCHRUN))
+
+
+def test_a_spec_is_not_taken_for_torchserves_file(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text("name: shells\nmodel: {source: torchvision:resnet18}\n")
+    with pytest.raises(InputError, match=r"spec.yaml: this is a spec of Marina, allowed: a `config.properties` or"):
+        lint_file(file)

@@ -5,7 +5,7 @@ import torch
 from handlers import batching
 from handlers.artifact import LoadedArtifact
 from handlers.batching import Batcher, cheapest_cut, without_noise
-from handlers.record import RecordError, TensorSpec
+from handlers.record import PackedLengths, RecordError, TensorSpec
 from handlers.validation import AnswerError, OutOfMemory
 
 SPEC = TensorSpec("values", (2,), "float32")
@@ -200,3 +200,11 @@ def test_bfloat16_goes_in_and_out_as_float32():
 def test_outputs_that_are_not_the_declared_ones_stop_the_worker(model):
     with pytest.raises(RecordError, match=r"`outputs`: the record declares .* package again"):
         Batcher(LoadedArtifact("export", (4,), CPU, model), [SPEC], [SPEC]).warm_up()
+
+
+def test_no_row_of_the_warm_up_is_all_padding():
+    # Some models of texts look for the last token that is none.
+    model = Model()
+    words = TensorSpec("words", (2,), "int64", min=0, max=9, varies=0, pad=1)
+    Batcher(LoadedArtifact("export", (1,), CPU, model), [words], [words], PackedLengths((2,))).warm_up()
+    assert model.batches[0] == [[0, 0]]

@@ -1,13 +1,18 @@
-"""Integers by which a model indexes a table itself are limited to the places that the table has."""
+"""Numbers by which a model picks rows of a table are limited to the rows that the table has."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 from specs import make_spec
 
-from archiver.compiling import export_graph
-from archiver.graph import build_graph, examples, limited_inputs
+from archiver.graph import build_graph, limited_inputs
 from archiver.sources import load_source
+from config.record import Port
+from handlers.arrays import fit_array
+from handlers.record import TensorSpec
+from handlers.validation import Unprocessable
 
 MODEL = """
 import torch
@@ -22,17 +27,128 @@ class Indexing(nn.Module):
     def forward(self, x, y, z):
         picked = self.table[x].sum((1, 2)) + self.line.expand(len(y), 7).gather(1, y).sum(1)
         return picked + torch.zeros(len(z), 5).scatter_add(1, z, torch.ones(len(z), 2)).amax(1)
+
+class Embedding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(10, 4), nn.Embedding(6, 4)
+
+class Shifted(Embedding):
+    def forward(self, ids):
+        return self.words(1 + ids).sum(1)
+
+class Flat(Embedding):
+    def forward(self, ids):
+        return self.words(ids.t().reshape(-1) - 2).view(2, -1, 4).sum(0)
+
+class Started(Embedding):
+    def forward(self, ids):
+        start = torch.full((len(ids), 1), 9)
+        return self.words(torch.cat([start, ids], 1)).sum(1)
+
+class Tail(Embedding):
+    def forward(self, ids):
+        return self.words(ids[:, 1:]).sum(1)
+
+class Columns(Embedding):
+    def forward(self, ids):
+        return self.words(ids[:, 0]) + self.kinds(ids[:, 1])
+
+class Fields(Embedding):
+    def forward(self, ids):
+        return self.words(ids + torch.tensor([0, 4])).sum(1)
+
+class Last(Embedding):
+    def forward(self, ids):
+        states = torch.zeros(len(ids), 3, 4)
+        return states[torch.arange(len(ids)), ids[:, 1] - 1]
+
+class Joined(Embedding):
+    def forward(self, user, item):
+        return self.words(torch.stack([user, item - 1], 1)).sum(1)
+
+class Wrapped(Embedding):
+    def forward(self, ids):
+        return self.words(ids % 10).sum(1) + self.kinds(ids.clamp(0, 5)).sum(1)
+
+class Branching(Embedding):
+    def forward(self, ids):
+        if ids.sum() < 0:
+            ids = -ids
+        return self.words(ids).sum(1)
+
+class Grown(Embedding):
+    def forward(self, ids):
+        ids += 1
+        return self.words(ids).sum(1)
 """
 
 
+def limited(folder: Path, name: str, inputs: dict[str, Any]) -> tuple[Port, ...]:
+    (folder / "model.py").write_text(MODEL, encoding="utf-8")
+    changes = {"model.source": f"./model.py:{name}", "model.handler": "tensor", "model.inputs": inputs}
+    spec = make_spec(changes, folder / "spec.yaml")
+    source = load_source(spec)
+    return limited_inputs(spec, source, build_graph(spec, source, "fp32"))
+
+
 def test_a_table_that_the_model_indexes_itself_limits_its_input(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
     given: dict[str, Any] = {name: {"shape": [2], "dtype": "int64"} for name in "xyz"}
     # A number below zero counts from the end, so it is allowed where the spec asks for it.
     given["x"]["min"] = -10
-    changes = {"model.source": "./model.py:Indexing", "model.handler": "tensor", "model.inputs": given}
-    spec = make_spec(changes, tmp_path / "spec.yaml")
-    source = load_source(spec)
-    program = export_graph(spec, build_graph(spec, source, "fp32"), examples(spec, source, 4), source)
-    limits = [(port.name, port.min, port.max) for port in limited_inputs(spec, source, program)]
+    limits = [(port.name, port.min, port.max) for port in limited(tmp_path, "Indexing", given)]
     assert limits == [("x", -10, 9), ("y", 0, 6), ("z", 0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("Shifted", -1, 8),
+        ("Flat", 2, 11),
+        ("Started", 0, 9),
+        ("Wrapped", None, None),
+        ("Branching", 0, 9),
+        ("Grown", -1, 8),
+    ],
+)
+def test_numbers_computed_from_an_input_limit_it(name: str, least: int, most: int, tmp_path: Path) -> None:
+    given = {"ids": {"shape": [2], "dtype": "int64", **({"min": 2} if name == "Flat" else {})}}
+    (port,) = limited(tmp_path, name, given)
+    assert (port.min, port.max, port.columns) == (least, most, None)
+
+
+def test_inputs_that_are_joined_have_limits_of_their_own(tmp_path: Path) -> None:
+    given = {name: {"shape": [], "dtype": "int64", "min": least} for name, least in (("user", 0), ("item", 1))}
+    user, item = limited(tmp_path, "Joined", given)
+    assert (user.min, user.max, item.min, item.max) == (0, 9, 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("Tail", ((None, None), (0, 9), (0, 9))),
+        ("Columns", ((0, 9), (0, 5), (None, None))),
+        ("Last", ((None, None), (0, 3), (None, None))),
+    ],
+)
+def test_each_column_has_the_limits_of_its_own_table(name: str, columns: object, tmp_path: Path) -> None:
+    (port,) = limited(tmp_path, name, {"ids": {"shape": [3], "dtype": "int64"}})
+    assert (port.min, port.max, port.columns) == (None, None, columns)
+
+
+def test_the_specs_limits_hold_for_every_column(tmp_path: Path) -> None:
+    (port,) = limited(tmp_path, "Fields", {"ids": {"shape": [2], "dtype": "int64", "min": 0, "max": 7}})
+    assert port.columns == ((0, 7), (0, 5))
+
+
+def test_only_a_number_outside_the_limits_of_its_column_is_refused() -> None:
+    spec = TensorSpec("ids", (2,), "int64", columns=((0, 9), (0, 5)))
+    assert fit_array(np.array([9, 5]), spec).tolist() == [9, 5]
+    with pytest.raises(Unprocessable) as refused:
+        fit_array(np.array([9, 6]), spec)
+    assert refused.value.body() == {
+        "error": "a number is out of range",
+        "field": "ids[1]",
+        "got": 6,
+        "allowed": "0 to 5",
+    }
