@@ -85,12 +85,13 @@ def render_model_config(spec: Spec) -> str:
     return yaml.safe_dump(keys, sort_keys=False)
 
 
-def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Path) -> str:
-    """Renders `config.properties` for one server: inference listens on `host`, everything else on this machine only."""
+def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
+    """Renders `config.properties` for one server."""
     serving = spec.serving
     netty_threads = max(2, min(4, int(spec.cores)))
     keys = {
-        "inference_address": f"http://{host}:{ports.inference}",
+        # Not where it listens: the supervisor makes that socket (`server/java/door.py`), also for IPv6.
+        "inference_address": f"http://127.0.0.1:{ports.inference}",
         "management_address": f"unix:{_HERE}/{MANAGEMENT}",
         "metrics_address": f"unix:{_HERE}/{METRICS}",
         "grpc_inference_address": "127.0.0.1",

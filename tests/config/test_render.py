@@ -14,8 +14,8 @@ from config.spec import Spec
 CUDA = {"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 8}, "model.precision": "fp16"}
 
 
-def properties(spec: Spec, host: str = "127.0.0.1") -> str:
-    return render_properties(spec, ports=Ports(8080), host=host, metrics_config=Path("/run/metrics.yaml"))
+def properties(spec: Spec) -> str:
+    return render_properties(spec, ports=Ports(8080), metrics_config=Path("/run/metrics.yaml"))
 
 
 def settings(text: str) -> dict[str, str]:
@@ -77,10 +77,9 @@ def test_limits_land_in_config_properties() -> None:
     assert int(keys["max_response_size"]) > 500_000
 
 
-def test_only_inference_listens_on_the_given_host() -> None:
-    keys = settings(properties(make_spec(), host="0.0.0.0"))
-    addresses = {key: value for key, value in keys.items() if key.endswith("_address")}
-    assert addresses.pop("inference_address") == "http://0.0.0.0:8080"
+def test_torchserve_itself_listens_only_on_loopback_and_on_sockets_of_its_folder() -> None:
+    addresses = {key: value for key, value in settings(properties(make_spec())).items() if key.endswith("_address")}
+    assert addresses.pop("inference_address") == "http://127.0.0.1:8080"
     assert all(value == "127.0.0.1" or value.startswith("unix:/") for value in addresses.values())
 
 
@@ -92,7 +91,7 @@ def test_all_ports_differ_and_follow_from_the_base() -> None:
 
 
 def test_a_backslash_survives_java_properties() -> None:
-    text = render_properties(make_spec(), ports=Ports(), host="h", metrics_config=Path("C:\\m.yaml"))
+    text = render_properties(make_spec(), ports=Ports(), metrics_config=Path("C:\\m.yaml"))
     assert settings(text)["metrics_config"] == "C:\\\\m.yaml"
 
 

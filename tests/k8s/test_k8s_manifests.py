@@ -181,7 +181,7 @@ def test_a_mar_from_elsewhere_is_verified_before_it_is_served(store: dict[str, s
     assert plan.package is not None
     assert loader["args"][:3] == [path, "--sha256", plan.package.sha256]
     assert ("--from" in loader["args"]) == ("url" in store)
-    assert server["args"] == ["/config/spec.yaml", "--mar", path, "--host", "0.0.0.0"]
+    assert server["args"] == ["/config/spec.yaml", "--mar", path, "--host", "::"]
     assert next(mounted for mounted in spec["volumes"] if mounted["name"] == "model").keys() == {"name", volume}
     assert next(mount for mount in server["volumeMounts"] if mount["name"] == "model")["readOnly"] is True
 
