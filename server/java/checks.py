@@ -89,11 +89,10 @@ def check_ports(ports: Ports, host: str) -> None:
         allowed = "an address of this machine or a name of one, `::` for all of them, `0.0.0.0` for those of IPv4"
         raise InputError(f"`--host`: got `{host}`, allowed: {allowed}") from err
     for name, port in ports.all().items():
-        address = host if name in ("inference", "supervisor") else "127.0.0.1"
         try:
-            listen_once(address, port)
+            listen_once(host, port)
         except OSError as err:
-            taken = f"port {port} ({name}) of `{address}`"
+            taken = f"port {port} ({name}) of `{host}`"
             raise InputError(
                 f"`--port-base`: got {ports.base}, but {taken} cannot be used: {err.strerror}",
                 hint=f"--port-base {ports.base + 100 if ports.base + 100 <= highest else 8080}",
