@@ -36,7 +36,7 @@ FRONTEND_LIMIT_FACTOR = 2.5
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of one server, counted from one base; only `inference` and `supervisor` may be open to others."""
+    """The ports of one server, counted from one base."""
 
     base: int = 8080
 
@@ -45,21 +45,12 @@ class Ports:
         return self.base
 
     @property
-    def grpc_inference(self) -> int:
-        return self.base + 3
-
-    @property
-    def grpc_management(self) -> int:
-        return self.base + 4
-
-    @property
     def supervisor(self) -> int:
         return self.base + 10
 
     def all(self) -> dict[str, int]:
         """Every port, by name."""
-        names = ("inference", "grpc_inference", "grpc_management", "supervisor")
-        return {name: getattr(self, name) for name in names}
+        return {"inference": self.inference, "supervisor": self.supervisor}
 
 
 def render_model_config(spec: Spec) -> str:
@@ -85,18 +76,15 @@ def render_model_config(spec: Spec) -> str:
     return yaml.safe_dump(keys, sort_keys=False)
 
 
-def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Path) -> str:
-    """Renders `config.properties` for one server: inference listens on `host`, everything else on this machine only."""
+def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
+    """Renders `config.properties` for one server."""
     serving = spec.serving
     netty_threads = max(2, min(4, int(spec.cores)))
     keys = {
-        "inference_address": f"http://{host}:{ports.inference}",
+        # Not where it listens: the supervisor makes that socket (`server/java/door.py`), also for IPv6.
+        "inference_address": f"http://127.0.0.1:{ports.inference}",
         "management_address": f"unix:{_HERE}/{MANAGEMENT}",
         "metrics_address": f"unix:{_HERE}/{METRICS}",
-        "grpc_inference_address": "127.0.0.1",
-        "grpc_inference_port": ports.grpc_inference,
-        "grpc_management_address": "127.0.0.1",
-        "grpc_management_port": ports.grpc_management,
         # Relative to Java's directory; the command line has the absolute path.
         "model_store": "store",
         "load_models": f"{spec.name}.mar",
@@ -129,8 +117,8 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Pa
 def render_log4j2(spec: Spec) -> str:
     """Renders `log4j2.xml`: only the access log on stdout, which the supervisor reads; warnings and errors on stderr.
 
-    The door in front of TorchServe logs requests over HTTP (`server/java/marina/Door.java`), TorchServe those over
-    gRPC. The logger of TorchServe's HTTP handler is off, because its messages may contain a request's body."""
+    The door in front of TorchServe logs requests (`server/java/marina/Door.java`), so TorchServe's own access log is
+    off. So is the logger of its HTTP handler, because its messages may contain a request's body."""
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"
     if spec.serving.log == "json":
@@ -147,10 +135,7 @@ def render_log4j2(spec: Spec) -> str:
   </Appenders>
   <Loggers>
     <AsyncLogger name="marina.access" level="info" additivity="false"><AppenderRef ref="access"/></AsyncLogger>
-    <AsyncLogger name="ACCESS_LOG" level="info" additivity="false">
-      <AppenderRef ref="access"/>
-      <RegexFilter regex="\\S* &quot;gRPC .*" onMatch="NEUTRAL" onMismatch="DENY"/>
-    </AsyncLogger>
+    <AsyncLogger name="ACCESS_LOG" level="off" additivity="false"/>
     <AsyncLogger name="org.pytorch.serve.http.HttpRequestHandler" level="off" additivity="false"/>
     <AsyncLogger name="MODEL_LOG" level="info" additivity="false">
       <AppenderRef ref="stderr"/>

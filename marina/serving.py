@@ -29,9 +29,9 @@ def add_verbs(verbs: Any) -> None:
     )
     add = add_out_option(added).add_argument
     add("--mar", metavar="FILE", type=Path, help="the MAR to serve (default: DIR/NAME/model.mar)")
-    text = "inference on port N, gRPC on N+3 and N+4, the supervisor's pages on N+10 (default: 8080)"
+    text = "inference on port N, the supervisor's pages on N+10 (default: 8080)"
     add("--port-base", metavar="N", type=int, default=8080, help=text)
-    text = "address on which inference and the pages listen; gRPC listens on loopback only (default: 127.0.0.1)"
+    text = "address on which inference and the pages listen (default: 127.0.0.1)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
     text = "serve /docs, a page to try the model, and /openapi.json, on port N+10 (default: on)"
     add("--docs", action=argparse.BooleanOptionalAction, default=True, help=text)

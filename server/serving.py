@@ -66,7 +66,7 @@ def serve(
     """Runs a server and blocks until it has ended. Returns one of `Exit`; raises MarinaError if a check fails, before
     anything was started.
 
-    Inference and the supervisor's pages listen on `host`; everything else stays on loopback. `docs` adds the page for
+    Inference and the supervisor's pages listen on `host`, and nothing else listens. `docs` adds the page for
     trying the model; `log_file` also receives the log, for a sidecar that ships it. Must run in the main thread,
     because it handles SIGTERM and SIGINT."""
     began = time.monotonic()

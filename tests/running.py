@@ -20,6 +20,7 @@ from config.errors import Refused
 from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
+from server.system import reachable_host
 
 _POLL_S = 0.05
 
@@ -32,14 +33,15 @@ class Running:
     spec: Spec
     ports: Ports
     log: Path
+    host: str = "127.0.0.1"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.ports.inference}"
+        return f"http://{self.host}:{self.ports.inference}"
 
     @property
     def pages(self) -> str:
-        return f"http://127.0.0.1:{self.ports.supervisor}"
+        return f"http://{self.host}:{self.ports.supervisor}"
 
     def get(self, page: str) -> tuple[int, str]:
         """Status and body of `/live`, `/ready`, `/metrics` or `/package`; status 0 when nobody listens."""
@@ -95,12 +97,13 @@ def running(
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
     docs: bool = False,
+    host: str = "127.0.0.1",
 ) -> Iterator[Running]:
     """A server for `spec`, ready when entered unless `wait` is false, drained and stopped when left."""
     ports = Ports(port_base if port_base is not None else free_port_base())
     with tempfile.TemporaryDirectory(prefix="marina-log-") as folder:
         log = log or Path(folder) / "server.log"
-        server = start(spec, mar=mar, ports=ports, log=log, environment=environment, docs=docs)
+        server = start(spec, mar=mar, ports=ports, log=log, environment=environment, docs=docs, host=host)
         try:
             if wait:
                 server.wait_ready(spec.serving.startup_timeout_s + 60)
@@ -125,6 +128,7 @@ def start(
     log: Path,
     environment: Mapping[str, str] | None = None,
     docs: bool = False,
+    host: str = "127.0.0.1",
 ) -> Running:
     """Starts the server's process and returns at once."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -132,7 +136,7 @@ def start(
     given = log.with_suffix(".spec.json")
     given.write_text(quick_to_start(spec).model_dump_json(exclude_none=True), encoding="utf-8")
     command = [sys.executable, "-m", "server", str(given), "--mar", str(mar), "--port-base", str(ports.base)]
-    command += ["--docs"] if docs else []
+    command += ["--host", host, *(["--docs"] if docs else [])]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,
@@ -141,4 +145,4 @@ def start(
             stdout=stream,
             stderr=stream,
         )
-    return Running(process, spec, ports, log)
+    return Running(process, spec, ports, log, reachable_host(host))

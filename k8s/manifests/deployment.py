@@ -113,7 +113,7 @@ def _arguments(plan: Plan) -> list[str] | None:
     if not extra:
         return None
     archive = [] if plan.spec.kubernetes.model else ["--mar", model_volume.IN_IMAGE]
-    return ["/config/spec.yaml", *archive, *extra, "--host", "0.0.0.0"]
+    return ["/config/spec.yaml", *archive, *extra, "--host", "::"]
 
 
 def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> Manifest:

@@ -78,23 +78,23 @@ def check_package(spec: Spec, mar: Path) -> Record:
 
 
 def check_ports(ports: Ports, host: str) -> None:
-    """Raises InputError if a port is taken or `host` is no address of this machine. TorchServe knows no IPv6."""
+    """Raises InputError if a port is taken or `host` is no address of this machine."""
     highest = 65_535 - (ports.supervisor - ports.base)
     if not 1 <= ports.base <= highest:
         raise InputError(f"`--port-base`: got {ports.base}, allowed: 1 to {highest}")
     try:
-        # An empty name would mean all addresses here, but not for Java.
+        # An empty name would mean all addresses.
         listen_once(host or "?", 0)
     except (OSError, UnicodeError) as err:
-        allowed = "an IPv4 address or a name of this machine, or `0.0.0.0` for all of its addresses"
+        allowed = "an address of this machine or a name of one, `::` for all of them, `0.0.0.0` for those of IPv4"
         raise InputError(f"`--host`: got `{host}`, allowed: {allowed}") from err
     for name, port in ports.all().items():
-        address = host if name in ("inference", "supervisor") else "127.0.0.1"
         try:
-            listen_once(address, port)
+            listen_once(host, port)
         except OSError as err:
+            taken = f"port {port} ({name}) of `{host}`"
             raise InputError(
-                f"`--port-base`: got {ports.base}, but {address}:{port} ({name}) cannot be used: {err.strerror}",
+                f"`--port-base`: got {ports.base}, but {taken} cannot be used: {err.strerror}",
                 hint=f"--port-base {ports.base + 100 if ports.base + 100 <= highest else 8080}",
             ) from err
 

@@ -16,6 +16,8 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
+from config.ports import bound_socket
+
 # From <asm-generic/socket.h>; Python has no name for it.
 _SO_BINDTOIFINDEX, _NO_DEVICE = 62, 2**31 - 1
 # The door answers within a millisecond. After this long its threads hang, and nobody knows what is open. Until it
@@ -48,7 +50,8 @@ class Door:
     Thread-safe."""
 
     def __init__(self, address: str, port: int) -> None:
-        self._listener = _bind(address, port)
+        self._listener = bound_socket(address, port)
+        self._listener.setblocking(False)
         self.why_cannot_refuse = _why_cannot_refuse(self._listener)
         self._here, self._there = socket.socketpair()
         self._answers = self._here.makefile("r", encoding="ascii")
@@ -129,17 +132,6 @@ class Door:
         """Replaces the file object, which refuses to read after a timeout; the socket under it still works."""
         with suppress(OSError, ValueError):
             self._answers = self._here.makefile("r", encoding="ascii")
-
-
-def _bind(address: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _why_cannot_refuse(listener: socket.socket) -> str | None:

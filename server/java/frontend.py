@@ -57,7 +57,7 @@ class Frontend:
         self.port = ports.inference
         self._management = _KeptConnection(directory / MANAGEMENT)
         self._metrics = _KeptConnection(directory / METRICS)
-        self._inference = (reachable_host(host), ports.inference)
+        self._inference = f"{reachable_host(host)}:{ports.inference}"
 
     def describe(self) -> ModelStatus:
         """The state of the model's workers and of its queue."""
@@ -95,10 +95,11 @@ class Frontend:
         """Sends one inference on a new connection and returns its HTTP status. Calls `before` with the connection's
         local address before the request is sent, and `refused` if the door had no room for the connection, so that
         TorchServe saw nothing of it."""
-        connection, client = http.client.HTTPConnection(*self._inference, timeout=timeout_s), ""
+        connection, client = http.client.HTTPConnection(self._inference, timeout=timeout_s), ""
         try:
             connection.connect()
-            client = "{}:{}".format(*connection.sock.getsockname())
+            address, port, *_ = connection.sock.getsockname()
+            client = f"{reachable_host(address)}:{port}"
             before(client)
             connection.request("POST", f"/predictions/{self._name}", body, UNCACHED | {"Content-Type": content_type})
             response = connection.getresponse()

@@ -99,9 +99,7 @@ def plan_launch(
         environment=_environment(spec, directory) | _worker_settings(spec, mar),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
-            properties: render_properties(
-                spec, ports=ports, host=host, metrics_config=site / "ts" / "configs" / "metrics.yaml"
-            ),
+            properties: render_properties(spec, ports=ports, metrics_config=site / "ts" / "configs" / "metrics.yaml"),
             logging: render_log4j2(spec),
             directory / "pages.json": json.dumps(dict(pages or {})),
             directory / "first" / "sitecustomize.py": _SITECUSTOMIZE.read_text(encoding="utf-8"),

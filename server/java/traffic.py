@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from config.latency import EDGES_S
 from config.spec import Spec
 
-_LINE = re.compile(r'^A /?(\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
+_LINE = re.compile(r'^A (\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
 # These series exist from the start: Prometheus sees no increase in the first value of a series, so the first failures
 # of a new one would be invisible.
 _ALWAYS_SHOWN = (200, 500, 503)
@@ -63,7 +63,6 @@ class Traffic:
             rf"|/{name}(?:/{version})?/predict|/models/(?:{name})?/invoke"
             rf"|/v1/models/{name}:(?:predict|explain)(?::.*)?"
             rf"|/v2/models/{name}/(?:(?:versions/{version}/)?infer|explain)|{openai}|/invocations"
-            r"|.*InferenceAPIsService/Predictions"
         )
         self._lock = threading.Lock()
         self._histograms = {code: self._empty() for code in _ALWAYS_SHOWN}

@@ -54,7 +54,7 @@ class Docs:
 
     def _try(self, body: bytes, headers: Message) -> PageResponse:
         kept = {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]}
-        connection = http.client.HTTPConnection(self._host, self._ports.inference, timeout=self._timeout_s)
+        connection = http.client.HTTPConnection(f"{self._host}:{self._ports.inference}", timeout=self._timeout_s)
         began = time.monotonic()
         try:
             connection.request("POST", f"/predictions/{self._record.name}", body, kept)

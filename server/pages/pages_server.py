@@ -11,8 +11,9 @@ import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from typing import Any, BinaryIO
+
+from config.ports import bound_socket
 
 # Each connection has a thread. A kubelet, Prometheus, an autoscaler and a few people need far fewer.
 CONNECTIONS = 100
@@ -41,7 +42,9 @@ class PagesServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind would look up the host's name and wait for a name server.
-        TCPServer.server_bind(self)
+        self.socket.close()
+        self.socket = bound_socket(str(self.server_address[0]), int(self.server_address[1]))
+        self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def get_request(self) -> tuple[socket.socket, Any]:

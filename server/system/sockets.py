@@ -54,5 +54,7 @@ def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
 
 
 def reachable_host(host: str) -> str:
-    """An address at which a server that listens on `host` can be reached from this machine."""
-    return "127.0.0.1" if host == "0.0.0.0" else host
+    """A host, as URLs have it, at which a server that listens on `host` can be reached from this machine."""
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

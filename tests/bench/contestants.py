@@ -234,8 +234,8 @@ def torchserve(
         "inference_address": f"http://127.0.0.1:{ports.inference}",
         "management_address": f"http://127.0.0.1:{ports.base + 1}",
         "metrics_address": f"http://127.0.0.1:{ports.base + 2}",
-        "grpc_inference_port": ports.grpc_inference,
-        "grpc_management_port": ports.grpc_management,
+        "grpc_inference_port": ports.base + 3,
+        "grpc_management_port": ports.base + 4,
         **settings,
     }
     (folder / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))

@@ -14,8 +14,8 @@ from config.spec import Spec
 CUDA = {"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 8}, "model.precision": "fp16"}
 
 
-def properties(spec: Spec, host: str = "127.0.0.1") -> str:
-    return render_properties(spec, ports=Ports(8080), host=host, metrics_config=Path("/run/metrics.yaml"))
+def properties(spec: Spec) -> str:
+    return render_properties(spec, ports=Ports(8080), metrics_config=Path("/run/metrics.yaml"))
 
 
 def settings(text: str) -> dict[str, str]:
@@ -77,22 +77,21 @@ def test_limits_land_in_config_properties() -> None:
     assert int(keys["max_response_size"]) > 500_000
 
 
-def test_only_inference_listens_on_the_given_host() -> None:
-    keys = settings(properties(make_spec(), host="0.0.0.0"))
-    addresses = {key: value for key, value in keys.items() if key.endswith("_address")}
-    assert addresses.pop("inference_address") == "http://0.0.0.0:8080"
-    assert all(value == "127.0.0.1" or value.startswith("unix:/") for value in addresses.values())
+def test_torchserve_itself_listens_only_on_loopback_and_on_sockets_of_its_folder() -> None:
+    addresses = {key: value for key, value in settings(properties(make_spec())).items() if key.endswith("_address")}
+    assert addresses.pop("inference_address") == "http://127.0.0.1:8080"
+    assert all(value.startswith("unix:/") for value in addresses.values())
 
 
 def test_all_ports_differ_and_follow_from_the_base() -> None:
     ports = Ports(9000).all()
-    assert len(set(ports.values())) == len(ports) == 4
+    assert len(set(ports.values())) == len(ports) == 2
     assert ports["inference"] == 9000
     assert ports["supervisor"] == 9010
 
 
 def test_a_backslash_survives_java_properties() -> None:
-    text = render_properties(make_spec(), ports=Ports(), host="h", metrics_config=Path("C:\\m.yaml"))
+    text = render_properties(make_spec(), ports=Ports(), metrics_config=Path("C:\\m.yaml"))
     assert settings(text)["metrics_config"] == "C:\\\\m.yaml"
 
 
@@ -107,7 +106,7 @@ def test_the_log_configuration_is_xml_and_writes_the_access_log_alone_to_stdout(
         for ref in logger.findall("AppenderRef")
         if ref.get("ref") == stdout[0]
     ]
-    assert users == ["marina.access", "ACCESS_LOG"]
+    assert users == ["marina.access"]
 
 
 def test_json_logs_have_a_pattern_of_their_own() -> None:

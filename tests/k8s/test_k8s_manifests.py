@@ -15,7 +15,7 @@ from specs import DIGITS, ROOT
 import marina
 from config.errors import InputError
 from config.load import parse_spec
-from config.render import Ports, render_model_config
+from config.render import render_model_config
 from k8s.manifests import LoadJob, load_objects
 from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
@@ -148,8 +148,7 @@ def test_the_hash_of_evidence_starts_no_pods() -> None:
 def test_no_object_names_torchserves_management_and_metrics_ports() -> None:
     files = render_objects(planned(FULL))
     text = "".join(to_yaml(documents) for name, documents in files.items() if not name.startswith("monitoring"))
-    internal = Ports().all().keys() - {"inference", "supervisor"}
-    for port in (8081, 8082, 7070, 7071, *(getattr(Ports(), name) for name in internal)):
+    for port in (8081, 8082, 7070, 7071):
         assert not re.search(rf"\b{port}\b", text)
     assert [port["port"] for port in the_only(planned(FULL), "Service", "digits")["spec"]["ports"]] == [8080]
 
@@ -181,7 +180,7 @@ def test_a_mar_from_elsewhere_is_verified_before_it_is_served(store: dict[str, s
     assert plan.package is not None
     assert loader["args"][:3] == [path, "--sha256", plan.package.sha256]
     assert ("--from" in loader["args"]) == ("url" in store)
-    assert server["args"] == ["/config/spec.yaml", "--mar", path, "--host", "0.0.0.0"]
+    assert server["args"] == ["/config/spec.yaml", "--mar", path, "--host", "::"]
     assert next(mounted for mounted in spec["volumes"] if mounted["name"] == "model").keys() == {"name", volume}
     assert next(mount for mount in server["volumeMounts"] if mount["name"] == "model")["readOnly"] is True
 

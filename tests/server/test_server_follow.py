@@ -13,7 +13,7 @@ from server.java.follow import RequestLog, follow_access_log
 from server.java.traffic import AccessLogEntry, Traffic
 from server.system.output import Output
 
-LINE = b'A /10.0.0.1:5 "POST /predictions/m HTTP/1.1" 200 4\n'
+LINE = b'A 10.0.0.1:5 "POST /predictions/m HTTP/1.1" 200 4\n'
 OK = AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 200, 4)
 FAILED = AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 503, 4)
 
@@ -60,7 +60,7 @@ def test_what_java_says_of_itself_on_stdout_is_printed_and_no_line_of_the_access
     stream = io.BytesIO()
     said = b"Error occurred during initialization of VM\nCould not reserve enough space\n"
     _, output = follow(
-        said + b'A /10.0.0.1:5 "POST /predictions/m?secret\n' + LINE, {"serving.access_log": "off"}, stream
+        said + b'A 10.0.0.1:5 "POST /predictions/m?secret\n' + LINE, {"serving.access_log": "off"}, stream
     )  # type: ignore[arg-type]
     output.close()
     assert stream.getvalue() == said

@@ -178,7 +178,7 @@ def test_without_descriptors_the_listener_waits_instead_of_spinning(monkeypatch:
     def none_left(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(pages_server.TCPServer, "get_request", none_left)
+    monkeypatch.setattr(pages_server.ThreadingHTTPServer, "get_request", none_left)
     monkeypatch.setattr(pages_server.time, "sleep", waits.append)
     fake = SimpleNamespace(_give_way=lambda: waits.append(0))
     monkeypatch.setattr(pages_server, "super", lambda: SimpleNamespace(get_request=none_left), raising=False)

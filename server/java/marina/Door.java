@@ -36,8 +36,9 @@ final class Door extends ChannelDuplexHandler {
     private static final Logger ACCESS = LoggerFactory.getLogger("marina.access");
     /** The status of a request whose client left before its answer, as nginx logs it. */
     private static final int LEFT = 499;
-    /** How long a client may take to read a last answer, or to finish sending what was refused. */
+    /** How long a client may take to read a last answer, and so often as long again to send the rest of what was refused. */
     private static final long LINGER_S = 5;
+    private static final int MORE_LINGERS = 5;
     /** In this time TorchServe has made a job of a request, and its answer has come from the worker's thread to ours. */
     private static final long TAKEN_NS = TimeUnit.SECONDS.toNanos(1);
     /** A request that is missing so often in a row is lost. */
@@ -54,6 +55,8 @@ final class Door extends ChannelDuplexHandler {
     private boolean replaying;
     /** The last answer of this connection is written: what still comes in is thrown away. */
     private boolean closing;
+    /** Bytes have come since this was last looked at. */
+    private boolean heard;
     /** The client sends nothing more. */
     private boolean saidAll;
     private Future<?> end;
@@ -160,6 +163,7 @@ final class Door extends ChannelDuplexHandler {
 
     /** Somebody is here, or has sent bytes of which nothing is known. */
     void rings(ChannelHandlerContext context) {
+        heard = true;
         if (!expecting && current == null && !closing) {
             expecting = true;
             stay.awaits();
@@ -422,7 +426,21 @@ final class Door extends ChannelDuplexHandler {
             ended.addListener(done -> context.close());
             return;
         }
-        end = channel.eventLoop().schedule(() -> context.close(), LINGER_S, TimeUnit.SECONDS);
+        linger(context, MORE_LINGERS);
+    }
+
+    private void linger(ChannelHandlerContext context, int more) {
+        heard = false;
+        end = context.channel().eventLoop().schedule(
+                () -> {
+                    if (heard && more > 0) {
+                        linger(context, more - 1);
+                    } else {
+                        context.close();
+                    }
+                },
+                LINGER_S,
+                TimeUnit.SECONDS);
     }
 
     /** TorchServe closes after every error, perhaps before we hear that it is sent; {@link #sent} does it. */

@@ -6,6 +6,9 @@ import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.HttpVersion;
 import io.netty.handler.codec.http.QueryStringDecoder;
+import io.netty.util.NetUtil;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Locale;
@@ -96,9 +99,10 @@ final class Request {
     }
 
     /** A line of the access log, as TorchServe's own, but for the time, which has three more digits. */
-    String line(Object client, int code) {
+    String line(SocketAddress address, int code) {
         long took = (System.nanoTime() - receivedAt) / 1000;
         String digits = Long.toString(1000 + took % 1000).substring(1);
+        String client = NetUtil.toSocketAddressString((InetSocketAddress) address);
         return client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
     }
 

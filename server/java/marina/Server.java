@@ -66,6 +66,10 @@ public final class Server extends ModelServer {
         return bootstrap.bind(connector.getSocketAddress()).sync().channel().closeFuture();
     }
 
+    /** Does nothing: whoever reaches the ports of gRPC can end workers for good. */
+    @Override
+    public void startGRPCServers() {}
+
     @Override
     public ChannelFuture initializeServer(
             Connector connector, EventLoopGroup accepting, EventLoopGroup serving, ConnectorType purpose)

@@ -4,6 +4,7 @@ import resource
 import select
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -77,6 +78,17 @@ def test_a_form_is_told_what_to_type(server: Running) -> None:
 def test_a_large_form_reaches_its_end_and_its_sender_the_answer(server: Running) -> None:
     form = b"Content-Type: application/x-www-form-urlencoded\r\n"
     assert exchange(server.ports.inference, posted(PATH, form, SECRET * 300_000)).status == 415
+
+
+def test_who_sends_a_refused_body_slowly_gets_the_answer_at_its_end(server: Running) -> None:
+    size, pieces = 1000, 14
+    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as connection:
+        connection.sendall(f"{head}Content-Length: {size * pieces}\r\n\r\n".encode())
+        for _ in range(pieces):
+            connection.sendall(b"a" * size)
+            time.sleep(0.5)
+        assert read_answer(connection).status == 415
 
 
 def test_answers_come_in_the_order_of_their_requests(server: Running) -> None:

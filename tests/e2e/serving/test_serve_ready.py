@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import Start, served_digits
 from running import Running, running, start
@@ -94,6 +95,13 @@ def test_a_model_may_be_called_as_torchserves_words_and_folders_are(name: str, t
     spec, mar = make_tiny(tmp_path, name=name, startup_timeout_s=30)
     with running(spec, mar=mar) as server:
         assert server.readiness()[0]
+
+
+def test_nothing_listens_but_inference_and_the_pages(digits_server: Running) -> None:
+    supervisor = psutil.Process(digits_server.process.pid)
+    sockets = [each.net_connections("tcp") for each in (supervisor, *supervisor.children(recursive=True))]
+    listening = {socket.laddr.port for each in sockets for socket in each if socket.status == psutil.CONN_LISTEN}
+    assert listening == set(digits_server.ports.all().values())
 
 
 def test_curl_line_in_the_log_works(digits_server: Running) -> None:
