@@ -102,6 +102,8 @@ SECURE = [
          put("Service", "spec ports 1", {"name": "admin", "port": 8081, "targetPort": "admin"}),
          put("NetworkPolicy", "spec ingress 0 ports 1", {"port": "admin"})),
     seed("port-exposed", put("NetworkPolicy", "spec ingress 0 ports 1", {"port": 7070})),
+    seed("service-public", put("Service", "spec type", "LoadBalancer")),
+    seed("service-public", put("Service", "spec externalIPs", ["10.0.0.1"])),
     seed("policy-missing", without("NetworkPolicy")),
     seed("policy-missing", put("NetworkPolicy", "spec policyTypes", ["Ingress"])),
     seed("policy-open", put("NetworkPolicy", "spec egress", [{}])),
@@ -151,6 +153,8 @@ RUNNING = [
     seed("claim-shared", add("apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\n"
                              "spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}"),
          base=CLAIM),
+    seed("scaler-memory-only", put(HPA, "spec metrics 0", {"type": "Resource", "resource": {
+        "name": "memory", "target": {"type": "Utilization", "averageUtilization": 80}}}), drop(HPA, "spec metrics 1")),
     seed("grace-period", bare, put(D, f"{SERVER} lifecycle preStop", {"exec": {"command": ["/bin/wait", "sleep 60"]}}),
          put(D, f"{POD} terminationGracePeriodSeconds", 5), foreign=True),
     seed("liveness-of-model", put(D, f"{SERVER} livenessProbe httpGet", {"path": "/predictions/digits", "port": 8080})),
@@ -202,6 +206,12 @@ SEEN = [
     seed("monitor-port", put("PodMonitor", "spec podMetricsEndpoints 0 port", "metrics")),
     seed("monitor-port", put("ServiceMonitor", "spec endpoints 0 port", "http"), base=BY_SERVICE),
     seed("monitor-timeout", put("PodMonitor", "spec podMetricsEndpoints 0 scrapeTimeout", "1m")),
+    seed("scrape-annotation", put(D, "spec template metadata annotations prometheus.io/port", "8082"),
+         base={"kubernetes.monitoring": {"monitor": "annotations"}}),
+    seed("dashboard-invalid", add("apiVersion: v1\nkind: ConfigMap\nmetadata: {labels: {grafana_dashboard: '1', "
+                                  + ", ".join(f"app.kubernetes.io/{name}: digits" for name in (
+                                      "name", "instance", "version", "component", "part-of", "managed-by"))
+                                  + "}}\ndata: {a.json: '{'}")),
     seed("expression-invalid", put("PrometheusRule", "spec groups 0 rules 0 expr", "sum(")),
     seed("expression-invalid", put("ScaledObject", "spec triggers 0 metadata query", "sum by pod (up)"), base=KEDA),
     seed("metric-unknown", put("PrometheusRule", "spec groups 0 rules 0 expr", "marina_raedy")),

@@ -44,6 +44,23 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 @TOPIC.rule(
+    "service-public",
+    "warning",
+    what="A Service is reachable from outside the cluster.",
+    why="TorchServe does not limit connections, does not close idle ones, and has no authentication that works with "
+    "replicas.",
+    fix="type: ClusterIP, with a Gateway or Ingress in front",
+)
+def _public(application: Application, _: Scope) -> Iterator[Remark]:
+    for service in application.of("Service"):
+        kind = service.root.at("spec", "type")
+        if kind.text in ("LoadBalancer", "NodePort"):
+            yield Remark(kind, f"got `{kind.text}`")
+        for outside in service.root.all("spec.externalIPs"):
+            yield Remark(outside, f"got {outside.value}")
+
+
+@TOPIC.rule(
     "policy-missing",
     "warning",
     what="No NetworkPolicy limits who can reach the pods behind a Service, or what they can reach.",

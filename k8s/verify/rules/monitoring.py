@@ -1,14 +1,15 @@
-"""Rules about monitoring: what monitors select, and how they read it."""
+"""Rules about monitoring: what monitors select and how they read it, and dashboards."""
 
+import json
 import re
 from collections.abc import Iterator
 
 from config.errors import listed, nearest
 from k8s.verify.application import Application, matches
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 
-TOPIC = Topic("Monitors")
+TOPIC = Topic("Monitors and dashboards")
 
 _PART = re.compile(r"(\d{1,9})(ms|s|m|h|d|w|y)")
 _DURATION = re.compile(rf"({_PART.pattern})+")
@@ -99,3 +100,39 @@ def _timeout(application: Application, _: Scope) -> Iterator[Remark]:
             longest, between = _seconds(timeout), _seconds(interval)
             if longest is not None and between is not None and longest > between:
                 yield Remark(timeout, f"got {timeout.text}, the interval is {interval.text}")
+
+
+@TOPIC.rule(
+    "scrape-annotation",
+    "error",
+    what="The annotation `prometheus.io/port` names a port that is not declared.",
+    why="Nothing checks annotations: Prometheus asks that port and gets no answer.",
+    fix="the number of one of the ports",
+)
+def _annotation(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
+        port = workload.template.at("metadata", "annotations", "prometheus.io/port")
+        numbers = {str(declared.at("containerPort").value) for declared in workload.ports()}
+        if port.given and numbers and str(port.value) not in numbers:
+            # A server may listen on a port that it does not declare; Marina's declares all.
+            level: Level | None = None if workload.made_by_marina else "warning"
+            yield Remark(port, f"got `{port.value}`, the pods declare {listed(numbers)}", level=level)
+
+
+@TOPIC.rule(
+    "dashboard-invalid",
+    "error",
+    what="A dashboard's `.json` in a ConfigMap is not JSON.",
+    why="A ConfigMap takes any text. Grafana's sidecar drops the dashboard, and only its own log says so.",
+    fix="export the dashboard again",
+)
+def _dashboard(application: Application, _: Scope) -> Iterator[Remark]:
+    for document in application.of("ConfigMap"):
+        if "grafana_dashboard" in document.root.at("metadata", "labels").table:
+            data = document.root.at("data")
+            for name in data.table:
+                if name.endswith(".json"):
+                    try:
+                        json.loads(data.at(name).text)
+                    except (RecursionError, ValueError) as err:
+                        yield Remark(data.at(name), f"not JSON: {err}")

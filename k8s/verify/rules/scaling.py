@@ -187,6 +187,23 @@ def _net(application: Application, scope: Scope) -> Iterator[Remark]:
 
 
 @TOPIC.rule(
+    "scaler-memory-only",
+    "warning",
+    what="Memory is the only metric of an autoscaler.",
+    why="A model server's memory does not follow its load: pods are added late and never removed.",
+    fix="requests per second and pod, and cpu",
+)
+def _memory_only(application: Application, _: Scope) -> Iterator[Remark]:
+    for scaler in application.scalers:
+        spec = scaler.root.at("spec")
+        metrics = spec.at("triggers" if scaler.kind == "ScaledObject" else "metrics")
+        names = {metric.at("name").text for _kind, metric in metric_sources(spec)}
+        names |= {trigger.at("type").text for trigger in spec.at("triggers").items()}
+        if names == {"memory"}:
+            yield Remark(metrics, "got only `memory`")
+
+
+@TOPIC.rule(
     "scaler-behavior",
     "error",
     what="An autoscaler's `behavior` forbids adding pods.",

@@ -96,7 +96,7 @@ REFUSED: list[Any] = [
         "`kubernetes.pod.labels.my team`: got `my team` as a name, allowed: letters",
     ),
     ({"annotations": {"marina/package": "x"}}, "allowed: others than `marina/…`, which are Marina's own"),
-    ({"annotations": {"a b": "x"}}, "got `a b` as a name, allowed: what Kubernetes takes, such as `team`"),
+    ({"annotations": {"a b": "x"}}, "got `a b` as a name, allowed: letters, digits, `-`, `_` and `.`, at most 63"),
     (
         {"env": {"A B": "x"}},
         "`kubernetes.pod.env.A B`: got `A B` as a name, allowed: letters, digits, `_`, `.` and `-`",
