@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_result, stage_options
+from marina.arguments import add_verb, print_result, stage_options
+from marina.measuring import add_load_options
 
 
 def add_verbs(verbs: Any) -> None:
@@ -17,24 +18,19 @@ def add_verbs(verbs: Any) -> None:
         "marina compare --baseline kept/verdict.json",
         "marina compare --against http://10.0.0.7:8080 --rate 50",
     )
-    add = add_out_option(added).add_argument
+    add = added.add_argument
     text = "the old package: a MAR, a spec, a verdict.json whose package is still here, or the address of a server"
     add("--against", metavar="OLD", help=text)
     text = "send nothing; compare the newest verdict with this stored verdict.json"
     add("--baseline", metavar="FILE", type=Path, help=text)
     add("--url", metavar="U", help="address where the new package is already served (default: start it)")
-    text = "address of its supervisor's pages (default: ten ports above --url)"
-    add("--pages-url", dest="supervisor", metavar="U", help=text)
-    add("--any-package", action="store_true", help="do not check which package --url serves")
+    add_load_options(added)
     add("--rate", metavar="R", type=float, help="requests/s to send to each (default: the spec's `slo.throughput_rps`)")
     text = "seconds for which each of the two is measured in a round (default: 1, or what 50 requests take)"
     add("--turn", dest="turn_s", metavar="S", type=float, help=text)
     text = "measure for at most S seconds while undecided (default: 720, or what 40 rounds or the error rate need)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before each turn (default: 0.5)")
-    add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
-    add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds that a client waits for an answer")
 
 
 def compare(options: argparse.Namespace) -> int:

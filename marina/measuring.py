@@ -137,24 +137,30 @@ def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     return best_already
 
 
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that all verbs share that load a server."""
+    add = add_out_option(parser).add_argument
+    text = "address of its supervisor's pages (default: ten ports above --url)"
+    add("--pages-url", dest="supervisor", metavar="U", help=text)
+    add("--any-package", action="store_true", help="do not check which package the server at --url serves")
+    add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
+    add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
+    text = "seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help=text)
+
+
 def _target_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that `loadtest` and `calibrate` share."""
-    add = add_out_option(parser).add_argument
+    add = parser.add_argument
     add("--url", metavar="U", help="address of a server that is already running (default: start one)")
-    text = "address of its supervisor's pages (default: ten ports above --url)"
-    add("--pages-url", "--supervisor", dest="supervisor", metavar="U", help=text)
+    add_load_options(parser)
     text = "send this header with every request; $VALUE is read from the environment and stored nowhere"
     add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
     add("--cacert", metavar="FILE", type=Path, help="certificates to trust when --url or --pages-url is https")
     text = "client certificate; the file must also contain its key, unless --key is given"
     add("--cert", metavar="FILE", type=Path, help=text)
     add("--key", metavar="FILE", type=Path, help="key of the client certificate")
-    add("--any-package", action="store_true", help="do not check which package the server serves")
     add("--processes", metavar="P", type=int, help="number of processes that send the load (default: 1)")
-    add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
-    add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    text = "seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
-    add("--timeout", dest="timeout_s", metavar="S", type=float, help=text)
 
 
 def _loadtest_options(parser: argparse.ArgumentParser) -> None:

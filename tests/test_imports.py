@@ -115,6 +115,16 @@ def test_every_room_is_in_the_order_and_has_a_face(package: str) -> None:
         assert face(ROOT / package / room), f"{package}/{room} names nothing in __all__"
 
 
+@pytest.mark.parametrize("package", sorted({*OURS, "marina"}))
+def test_every_name_of_a_face_is_imported_or_defined_there(package: str) -> None:
+    for file in sorted((ROOT / package).rglob("__init__.py")):
+        if "examples" not in file.parts:
+            nodes = [node for node in ast.walk(parsed(file)) if isinstance(node, ast.ImportFrom)]
+            known = {alias.asname or alias.name for node in nodes for alias in node.names}
+            defined = {node.name for node in parsed(file).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+            assert face(file.parent) <= known | defined, file
+
+
 @pytest.mark.parametrize(("package", "room"), [(package, room) for package in ANNEXES for room in ANNEXES[package]])
 def test_every_annex_has_a_face(package: str, room: str) -> None:
     assert face(ROOT / package / room)

@@ -8,7 +8,6 @@ __all__ = [
     "Bars",
     "Chart",
     "Drawing",
-    "LegendEntry",
     "Line",
     "base_style",
     "linear_axis",
