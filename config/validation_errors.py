@@ -46,9 +46,12 @@ def field_location(error: ErrorDetails) -> Location:
     names before a `|`."""
     location: list[str | int] = []
     annotation: Any = Spec
-    for place, part in enumerate(error["loc"], 1):
+    # Pydantic adds `[key]` if an entry's key is wrong and not its value.
+    about_key = error["loc"][-1:] == ("[key]",) and error["type"] != "extra_forbidden"
+    parts = error["loc"][:-1] if about_key else error["loc"]
+    for place, part in enumerate(parts, 1):
         inner = _step(annotation, part)
-        if inner is not None or (error["type"] == "extra_forbidden" and place == len(error["loc"])):
+        if inner is not None or (error["type"] == "extra_forbidden" and place == len(parts)):
             location.append(part)
             annotation = inner
     named = _named_field(error)
