@@ -181,8 +181,9 @@ def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChan
         if ending := _ending(before):
             raise Refused(f"{ending}; what is applied now would go with it")
         applied = cluster.apply(document, force=force, dry_run=True)
-        # If a controller, for one, wrote the object between the two reads, its changes would count as ours.
-        if before["metadata"]["resourceVersion"] == applied.document["metadata"]["resourceVersion"]:
+        # If a controller, for one, wrote the object between the two reads, its changes would count as ours; if somebody
+        # deleted it, there is no version.
+        if before["metadata"]["resourceVersion"] == applied.document["metadata"].get("resourceVersion"):
             break
     assert before is not None
     fields = tuple(field_changes(before, applied.document))

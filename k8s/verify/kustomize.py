@@ -29,7 +29,7 @@ def kustomize_parts(folder: Path) -> set[str]:
 
 def describe_unapplied(folder: Path) -> str:
     """What kustomizations below a folder would change or add; empty if that is nothing."""
-    described = []
+    described: list[str] = []
     for file, table in _kustomizations(folder):
         changing = sorted(table.keys() - _HARMLESS)
         named = [name for key in _WHOLE for name in _texts(table.get(key))]
@@ -40,8 +40,11 @@ def describe_unapplied(folder: Path) -> str:
     if not described:
         return ""
     more = f" and {len(described) - _SHOWN} more" if len(described) > _SHOWN else ""
-    text = f"kustomizations are not applied: {', '.join(sorted(described)[:_SHOWN])}{more}; "
-    return text + "check what `kubectl kustomize` prints of the folder of each"
+    shown = ", ".join(described[:_SHOWN]) + more
+    return (
+        f"kustomizations are not applied, so a cluster gets other objects than these: {shown}; check what `kubectl "
+        "kustomize` prints of the folder of each"
+    )
 
 
 def _is_below(path: Path, folder: Path) -> bool:

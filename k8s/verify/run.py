@@ -113,11 +113,11 @@ def _verified(
 
 
 def _describe_loose(documents: list[LocatedDocument]) -> str:
-    """The Services whose pods are not here; empty if there are none."""
+    """The Services whose pods are not here; empty if there are none, or if an operator may make them."""
     application = Application(tuple(documents))
     selectors = [service.root.at("spec", "selector") for service in application.of("Service")]
     loose = [place.document for place in selectors if place.texts and not application.selected(place, plain=True)]
-    if not loose:
+    if not loose or not application.is_whole:
         return ""
     named = ", ".join(service.reference for service in loose[:_SHOWN])
     more = f" and {len(loose) - _SHOWN} more" if len(loose) > _SHOWN else ""

@@ -1,5 +1,6 @@
 """What the verbs say after something went wrong half-way: what the cluster holds, and what to type next."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,14 @@ def test_a_delete_that_may_not_delete_the_namespace_can_be_finished_or_undone(cl
     assert cluster.record["next"] == told
     assert cluster.rollback().result == "rolled back"
     assert cluster.delete().result == "deleted"
+
+
+def test_an_object_that_vanishes_during_the_dry_run_is_created(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    remove = functools.partial(cluster.fake.store.remove, key(KIND["Deployment"], SPACE, NAME))
+    cluster.fake.faults.append(Fault("PATCH", f"/deployments/{NAME}.*dryRun", act=remove, passes=True))
+    record = cluster.deploy(*documents("good:2"))
+    assert [change.action for change in record.changes if change.ref.kind == "Deployment"] == ["create"]
 
 
 def test_an_object_that_somebody_else_is_deleting_is_not_called_gone(cluster: Rig) -> None:

@@ -22,8 +22,8 @@ def test_patches_and_contents_that_a_kustomization_names_are_no_objects(tmp_path
     verified = verify_folder(tmp_path)
     assert (verified.objects, verified.errors) == (1, 0)
     assert verified.notes == [
-        f"kustomizations are not applied: {tmp_path}/Kustomization (`configMapGenerator`, `patches`); check what "
-        "`kubectl kustomize` prints of the folder of each"
+        f"kustomizations are not applied, so a cluster gets other objects than these: {tmp_path}/Kustomization "
+        "(`configMapGenerator`, `patches`); check what `kubectl kustomize` prints of the folder of each"
     ]
 
 
@@ -36,7 +36,8 @@ def test_a_kustomization_that_would_change_objects_or_names_more_is_named(tmp_pa
         b_yaml=OBJECT.replace("a}", "b}"),
         kustomization_yaml="namePrefix: prod-\nresources: [../base, b.yaml, 'https://example.org/c?ref=1']\n",
     )
-    unapplied, how = "kustomizations are not applied:", "; check what `kubectl kustomize` prints of the folder of each"
+    unapplied = "kustomizations are not applied, so a cluster gets other objects than these:"
+    how = "; check what `kubectl kustomize` prints of the folder of each"
     named = f"{unapplied} {tmp_path}/prod/kustomization.yaml"
     assert verify_folder(tmp_path / "base").notes == []
     assert verify_folder(tmp_path).notes == [f"{named} (`namePrefix`; not read: `https://example.org/c?ref=1`){how}"]
@@ -57,3 +58,9 @@ def test_services_whose_pods_are_in_another_folder_are_named(tmp_path: Path) -> 
     note = "no pods here for Service/a: if another folder has them, check both as one"
     assert verify_folder(tmp_path).notes == [note]
     assert verify_folder(written(tmp_path, c_yaml=pod)).notes == []
+
+
+def test_services_whose_pods_an_operator_may_make_are_not_named(tmp_path: Path) -> None:
+    made = "apiVersion: example.org/v1\nkind: Database\nmetadata: {name: a}\n"
+    service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}], selector: {app: a}}\n"
+    assert verify_folder(written(tmp_path, a_yaml=service, b_yaml=made)).notes == []
