@@ -139,7 +139,8 @@ def test_check_properties_exits_with_1_when_it_finds_something(
 def test_a_rule_is_explained_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert marina.main(["verify", "--explain", "pdb-blocks-drain", "--json"]) == 0
     rule = json.loads(capsys.readouterr().out)
-    assert (rule["id"], rule["level"], rule["fix"]) == ("pdb-blocks-drain", "error", "maxUnavailable: 1")
+    assert (rule["id"], rule["level"]) == ("pdb-blocks-drain", "error")
+    assert rule["fix"].startswith("maxUnavailable: 1")
 
 
 def test_inspect_of_another_file_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
