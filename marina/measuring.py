@@ -141,7 +141,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that all verbs share that load a server."""
     add = add_out_option(parser).add_argument
     text = "address of its supervisor's pages (default: ten ports above --url)"
-    add("--pages-url", dest="supervisor", metavar="U", help=text)
+    add("--pages-url", "--supervisor", dest="supervisor", metavar="U", help=text)
     add("--any-package", action="store_true", help="do not check which package the server at --url serves")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
