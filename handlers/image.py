@@ -154,7 +154,7 @@ def _family(body: bytes | bytearray, content_type: str) -> str:
         return "image"
     if body.startswith(b"\x93NUMPY"):
         return "npy"
-    # What is only called JSON is told why it is none.
+    # The parser says why a body is not JSON.
     if content_type.endswith(("/json", "+json")) or body[:64].lstrip()[:1] in (b"{", b"["):
         return "json"
     raise Unsupported("the body is of an unknown kind", field="body", allowed=_TAKES)
