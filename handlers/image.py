@@ -40,7 +40,7 @@ class ImageHandler(Handler):
         setup_pillow()
 
     def decode(self, request: Request) -> list[Array]:
-        family = "json" if request.is_decoded else _family(request.body)
+        family = "json" if request.is_decoded else _family(request.body, request.content_type)
         _check_declared(request.content_type, family)
         if family == "image":
             return [decode_image(request.body, self.spec)]
@@ -149,12 +149,13 @@ def _are_levels(values: Array, rounding: float) -> bool:
     return bool(np.abs(values - whole).max() <= rounding and whole.min() >= 0 and whole.max() <= 255)
 
 
-def _family(body: bytes | bytearray) -> str:
+def _family(body: bytes | bytearray, content_type: str) -> str:
     if image_format(body):
         return "image"
     if body.startswith(b"\x93NUMPY"):
         return "npy"
-    if body[:64].lstrip()[:1] in (b"{", b"["):
+    # The parser says why a body is not JSON.
+    if content_type.endswith(("/json", "+json")) or body[:64].lstrip()[:1] in (b"{", b"["):
         return "json"
     raise Unsupported("the body is of an unknown kind", field="body", allowed=_TAKES)
 

@@ -105,7 +105,7 @@ final class Door extends ChannelDuplexHandler {
         context.writeAndFlush(answer).addListener(done -> close(context));
     }
 
-    /** Goes, unless a request has come meanwhile. */
+    /** Goes, unless a whole request has come meanwhile. */
     void makeRoom() {
         here.channel()
                 .eventLoop()
@@ -118,6 +118,8 @@ final class Door extends ChannelDuplexHandler {
                                 say(here, Refusal.late());
                             } else if (current == null) {
                                 close(here);
+                            } else if (!current.received) {
+                                refuse(here, Refusal.late(), null);
                             }
                         });
     }
@@ -218,7 +220,7 @@ final class Door extends ChannelDuplexHandler {
 
     private void begin(ChannelHandlerContext context, HttpRequest message) {
         current = new Request(message, settings);
-        stay.works();
+        stay.awaits();
         share.moves();
         ledger.open.incrementAndGet();
         if (current.inference) {
@@ -251,6 +253,7 @@ final class Door extends ChannelDuplexHandler {
         int more = message.content().readableBytes();
         current.bodyBytes += more;
         current.pieces++;
+        stay.sends(current.bodyBytes);
         boolean room = share.takes(more);
         if (message.decoderResult().isFailure()) {
             refuse(context, Refusal.malformed(message.decoderResult().cause(), false), message);
@@ -266,6 +269,7 @@ final class Door extends ChannelDuplexHandler {
             if (message instanceof LastHttpContent) {
                 current.received = true;
                 current.receivedAt = System.nanoTime();
+                stay.works();
                 share.rests();
             }
             if (current.page == null) {
@@ -320,6 +324,7 @@ final class Door extends ChannelDuplexHandler {
     private void refuse(ChannelHandlerContext context, Refusal refusal, Object message) {
         ReferenceCountUtil.release(message);
         current.received = true;
+        stay.works();
         current.last = true;
         if (context.pipeline().get("aggregator") != null) {
             // With what it has of the body.

@@ -16,7 +16,11 @@ final class Patience {
 
     /** Nanoseconds until the end of it, for a body of which so many bytes are here. */
     long left(long bytes) {
-        long earned = TimeUnit.SECONDS.toNanos(bytes) / SLOWEST_BYTES_PER_S;
-        return SHORTEST_NS + earned - (System.nanoTime() - since);
+        return SHORTEST_NS + earnedNs(bytes) - (System.nanoTime() - since);
+    }
+
+    /** How long so many bytes of a body may take. */
+    static long earnedNs(long bytes) {
+        return TimeUnit.SECONDS.toNanos(bytes) / SLOWEST_BYTES_PER_S;
     }
 }

@@ -9,16 +9,24 @@ import java.util.concurrent.atomic.AtomicLong;
 final class Stay {
     /** Since when nothing is in work; 0 while something is, or when it has been told to go. */
     private final AtomicLong quiet = new AtomicLong();
+    /** Since when a head or a body is to come. */
+    private long awaited;
     /** It was answered before, so that nothing is owed to it. */
     private volatile boolean kept;
     /** What of the answer was not with the kernel when last looked at, and since when that has not changed. */
     private long unsent;
     private long unsentSince;
 
-    /** A request is to come. */
+    /** A request, or the body of one, is to come. */
     void awaits() {
         kept = false;
-        quiet.set(Crowd.now());
+        awaited = Crowd.now();
+        quiet.set(awaited);
+    }
+
+    /** So many bytes of a body have come: it has been quiet for as long as it is behind the slowest that may be. */
+    void sends(long bytes) {
+        quiet.set(awaited + Patience.earnedNs(bytes));
     }
 
     /** A request has come. */

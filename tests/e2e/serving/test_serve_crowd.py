@@ -1,6 +1,7 @@
 """More connections than there is room for: idle ones give way, the others are told, and none is lost."""
 
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -75,7 +76,8 @@ def test_own_inferences_that_found_no_room_are_not_taken_off_the_arrivals(small:
     with ExitStack() as kept:
         holding = [connected(small, kept) for _ in range(ROOM)]
         for connection in holding:
-            connection.sendall(posted(PATH, b"", b"{}")[:-1])
+            # What has come quickly is not late for a minute.
+            connection.sendall(posted(PATH, b"", b"{" + b" " * 2_000_000 + b"}")[:-1])
         eventually(lambda: metric(small, "marina_connections") == ROOM)
         os.kill(worker, signal.SIGKILL)
         # The readiness inferences after its restart.
@@ -111,3 +113,15 @@ def test_an_answer_that_nobody_takes_is_given_up(small: Running) -> None:
         eventually(lambda: metric(small, "marina_in_flight") == 1)
         eventually(lambda: metric(small, "marina_in_flight") == 0)
     eventually(lambda: metric(small, "inference_request_duration_seconds_count", code="499") == 1)
+
+
+def test_bodies_that_do_not_come_make_room(small: Running) -> None:
+    before = metric(small, "marina_connections_refused_total")
+    with ExitStack() as kept:
+        slow = [connected(small, kept) for _ in range(2 * ROOM)]
+        for each in slow:
+            each.sendall(f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{{".encode())
+        eventually(lambda: ask(small, b"{}") == 200, within_s=10)
+        late = [each for each in slow if select.select([each], [], [], 0)[0]]
+        assert read_answer(late[0]).status in (408, 503)
+    assert metric(small, "marina_connections_refused_total") > before

@@ -11,10 +11,12 @@ import pytest
 from conftest import Start, served_digits
 from running import Running, running, start
 from tiny import make_tiny
+from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
-from config.ports import free_port_base
+from config.ports import bound_socket, free_port_base
 from config.render import Ports
+from server import Exit
 
 pytestmark = pytest.mark.e2e
 
@@ -102,6 +104,23 @@ def test_nothing_listens_but_inference_and_the_pages(digits_server: Running) -> 
     sockets = [each.net_connections("tcp") for each in (supervisor, *supervisor.children(recursive=True))]
     listening = {socket.laddr.port for each in sockets for socket in each if socket.status == psutil.CONN_LISTEN}
     assert listening == set(digits_server.ports.all().values())
+
+
+def test_a_server_on_ipv6_counts_its_clients_and_not_itself_and_drains(tmp_path: Path) -> None:
+    try:
+        bound_socket("::1", 0).close()
+    except OSError as err:
+        skip_unless_required(f"there is no IPv6 here: {err}")
+    spec, mar = make_tiny(tmp_path)
+    with running(spec, mar=mar, log=tmp_path / "server.log", host="::1") as server:
+        assert ask(server, b"{}") == 200
+        # The own inferences before it was ready are in Java's log as well.
+        eventually(lambda: metric(server, "inference_request_duration_seconds_count", code="200") == 1)
+        assert metric(server, "ts_inference_requests_total") == 1
+        assert server.stop() == Exit.DRAINED
+    log = (tmp_path / "server.log").read_text(encoding="utf-8")
+    assert f"at http://[::1]:{server.ports.inference}" in log
+    assert log.count("POST /predictions/tiny 200") == 1
 
 
 def test_curl_line_in_the_log_works(digits_server: Running) -> None:
