@@ -195,7 +195,7 @@ def test_html_shows_what_the_issue_lists() -> None:
 
 
 def test_a_pass_says_what_a_measurement_of_its_length_cannot_show() -> None:
-    assert [" less often than once in 3 s." in verdict_html(made) for made in (PASSED, FAILED)] == [True, False]
+    assert [" less often than once in 3.3 s." in verdict_html(made) for made in (PASSED, FAILED)] == [True, False]
 
 
 def test_html_escapes_names() -> None:
