@@ -227,8 +227,9 @@ def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _accept_option(parser: argparse.ArgumentParser) -> None:
-    text = "accept evidence that was measured on another machine; the error shows the ID"
-    parser.add_argument("--accept", metavar="ID", action="append", default=[], help=text)
+    text = "accept evidence that was measured with other cores or on another processor; may be repeated"
+    ids = ("evidence-cores", "evidence-processor")
+    parser.add_argument("--accept", choices=ids, action="append", default=[], help=text)
 
 
 def _manifests_options(parser: argparse.ArgumentParser) -> None:

@@ -128,7 +128,7 @@ def _errors(outcome: LoadTestOutcome) -> Drawing:
     highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
     chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
     counts = {series.name: sum(value for _, value in series.values) for series in bars}
-    legend = {f"{series.name} {counts[series.name]:,.0f}": f"{series.css} block" for series in bars}
+    legend = {f"{series.name}: {counts[series.name]:,.0f}": f"{series.css} block" for series in bars}
     return Drawing(
         chart,
         "Failed requests by the second they were due in, warm-up included" if names else "No request failed",

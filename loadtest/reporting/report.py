@@ -53,8 +53,8 @@ def _meaning(outcome: LoadTestOutcome) -> str:
     verdict, took_s = outcome.verdict, outcome.pooled.ran_s
     if verdict.status == "PASS":
         # What comes this often on average, at random, is missing in one of twenty such measurements.
-        seldom_s = took_s / -math.log(1 - CONFIDENCE)
-        seen = f"It took {figure(took_s)} s, so it may have missed what comes less often than once in {seldom_s:.0f} s."
+        seldom = figure(float(f"{took_s / -math.log(1 - CONFIDENCE):.2g}"))
+        seen = f"It took {figure(took_s)} s, so it may have missed what comes less often than once in {seldom} s."
         return f"{_MEANING['PASS']} {seen}"
     return _UNDECIDED if is_undecided(verdict) else _MEANING[verdict.status]
 

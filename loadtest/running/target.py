@@ -94,20 +94,27 @@ def _address(url: str, option: str) -> tuple[SplitResult, int]:
 def check_listening(url: str, hint: str, tls: ssl.SSLContext | None = None, option: str = "--url") -> None:
     """InputError if nothing accepts connections at `url`, or it is https and its certificate is not trusted."""
     try:
-        with _connect(url) as connection:
-            if url.startswith("https:"):
-                (tls or ssl.create_default_context()).wrap_socket(
-                    connection, server_hostname=urlsplit(url).hostname
-                ).close()
-    except ssl.SSLError as err:
-        reason = err.verify_message if isinstance(err, ssl.SSLCertVerificationError) else err.reason
-        text = f"`{option}`: got `{url}`, but no TLS connection can be made: {reason}"
-        hint = "--cacert FILE, or for `compare` SSL_CERT_FILE=FILE, names the certificates to trust"
-        raise InputError(text, hint=hint) from err
+        connection = _connect(url)
     except OSError as err:
         raise InputError(
             f"`{option}`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint
         ) from err
+    with connection:
+        if not url.startswith("https:"):
+            return
+        text = f"`{option}`: got `{url}`, but no TLS connection can be made"
+        try:
+            (tls or ssl.create_default_context()).wrap_socket(
+                connection, server_hostname=urlsplit(url).hostname
+            ).close()
+        except ssl.SSLCertVerificationError as err:
+            hint = "--cacert FILE, or for `compare` SSL_CERT_FILE=FILE, names the certificates to trust"
+            raise InputError(f"{text}: {err.verify_message}", hint=hint) from err
+        except OSError as err:
+            reason = getattr(err, "reason", None) or err.strerror or err
+            raise InputError(
+                f"{text}: {reason}", hint=f"{option} {url.replace('https:', 'http:', 1)}, without TLS"
+            ) from err
 
 
 def describe_end(server: Target) -> str | None:

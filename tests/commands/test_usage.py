@@ -26,6 +26,11 @@ import marina
         ("serve --port-base x", "`--port-base`: got `x`, allowed: a whole number", "marina serve"),
         ("loadtest --soak 2x", "`--soak`: got `2x`, allowed: a time such as `90s`, `30m` or `2h`", "marina loadtest"),
         (
+            "manifests --accept cores",
+            "`--accept`: got `cores`, allowed: `evidence-cores`, `evidence-processor`",
+            "marina manifests",
+        ),
+        (
             "image --target phone",
             "`--target`: got `phone`, allowed: `cpu`, `cuda`, `loadtest`, `vllm`",
             "marina image",

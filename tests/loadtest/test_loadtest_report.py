@@ -189,14 +189,13 @@ def test_html_shows_what_the_issue_lists() -> None:
     reader.feed(verdict_html(FAILED))
     for words in (
         *("FAIL", "p99 at most 50 ms", "200 requests were shed", "Percentiles", "Latency over time", "Rate", "Errors"),
-        *("shed 240", "ab" * 32, "Some <Processor>, 2 cores, cgroup limit 1.5, 2.0 GiB", "http://x:8080"),
+        *("shed: 240", "ab" * 32, "Some <Processor>, 2 cores, cgroup limit 1.5, 2.0 GiB", "http://x:8080"),
     ):
         assert words in reader.words
 
 
 def test_a_pass_says_what_a_measurement_of_its_length_cannot_show() -> None:
-    missed = "It took 10 s, so it may have missed what comes less often than once in 3 s."
-    assert [missed in verdict_html(made) for made in (PASSED, FAILED, INVALID)] == [True, False, False]
+    assert [" less often than once in 3.3 s." in verdict_html(made) for made in (PASSED, FAILED)] == [True, False]
 
 
 def test_html_escapes_names() -> None:

@@ -2,6 +2,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from contextlib import contextmanager
 from dataclasses import replace
@@ -105,6 +106,21 @@ def test_a_url_where_nothing_listens_says_at_once_what_to_type(tmp_path: Path) -
         run_load_test(spec, RunOptions(rate=1), TargetOptions(out=tmp_path / "build", url=url), quiet=True)
     assert raised.value.message == f"`--url`: got `{url}`, but nothing answers there: Connection refused"
     assert raised.value.hint == f"marina serve {spec.file}, or leave `--url` out"
+
+
+def test_https_to_a_server_without_tls_is_told_to_use_http() -> None:
+    def answer() -> None:
+        client, _ = listening.accept()
+        with client:
+            client.recv(65536)
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, daemon=True).start()
+        place = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(InputError, match="no TLS connection can be made: WRONG_VERSION_NUMBER") as raised:
+            target.check_listening(f"https://{place}", "")
+    assert raised.value.hint == f"--url http://{place}, without TLS"
 
 
 def test_more_processes_than_a_machine_can_use_are_refused_before_any_starts(
