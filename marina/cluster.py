@@ -1,6 +1,7 @@
 """`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: everything about the cluster."""
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -256,9 +257,17 @@ def _verify_options(parser: argparse.ArgumentParser) -> None:
 def _rollout_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add = parser.add_argument
     text = "seconds that the rollout may take (default: no limit as long as it makes progress)"
-    add("--timeout", metavar="S", type=float, help=text)
+    add("--timeout", metavar="S", type=_seconds, help=text)
     add("--force-conflicts", action="store_true", help="take over fields that another field manager owns")
     return parser
+
+
+def _seconds(text: str) -> float:
+    """A time limit. One that is over at once, or is not a number, would fail every rollout, or none."""
+    with suppress(ValueError):
+        if float(text) >= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"got `{text}`, allowed: 1 or more")
 
 
 def _deploy_options(parser: argparse.ArgumentParser) -> None:

@@ -127,9 +127,14 @@ class Store:
             # If the answer to our own write was lost, it was sent again, over itself.
             if err.lost_race and (stored := self.load()) == state:
                 return stored
-            if err.lost_race or err.status == 404:
+            if err.lost_race:
                 raise Refused(
                     f"`{self._name}` was changed by somebody else at the same time", hint="marina status SPEC"
+                ) from err
+            if err.status == 404:
+                raise Refused(
+                    f"ConfigMap `{self._ref().name}`, which holds the state of `{self._name}`, was deleted meanwhile",
+                    hint="marina deploy SPEC writes it again",
                 ) from err
             raise
         return replace(state, version=written["metadata"]["resourceVersion"])

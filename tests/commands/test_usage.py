@@ -23,6 +23,8 @@ import marina
         ("init", "`NAME`: missing", "marina init"),
         ("loadtest --rate", "`--rate`: its value is missing", "marina loadtest"),
         ("loadtest --rate x", "`--rate`: got `x`, allowed: a number", "marina loadtest"),
+        ("deploy --timeout -1", "`--timeout`: got `-1`, allowed: 1 or more", "marina deploy"),
+        ("rollback --timeout nan", "`--timeout`: got `nan`, allowed: 1 or more", "marina rollback"),
         ("serve --port-base x", "`--port-base`: got `x`, allowed: a whole number", "marina serve"),
         ("loadtest --soak 2x", "`--soak`: got `2x`, allowed: a time such as `90s`, `30m` or `2h`", "marina loadtest"),
         (

@@ -12,7 +12,7 @@ from fake_apiserver_store import key
 from fake_apiserver_world import Fault
 from k8s_rig import NAME, SPACE, Rig, document, documents, rig
 
-from config.errors import ClusterError
+from config.errors import ClusterError, Refused
 from k8s.cluster import Cluster
 
 # Each test starts a fake cluster and sends it dozens of requests.
@@ -60,6 +60,17 @@ def test_a_delete_that_may_not_delete_the_namespace_can_be_finished_or_undone(cl
     assert cluster.record["next"] == told
     assert cluster.rollback().result == "rolled back"
     assert cluster.delete().result == "deleted"
+
+
+def test_a_state_that_somebody_deletes_during_a_deploy_is_named_and_the_next_one_writes_it_again(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    state = key(KIND["ConfigMap"], SPACE, f"marina.{NAME}")
+    cluster.pod.before_answer = functools.partial(cluster.fake.store.remove, state)
+    with pytest.raises(Refused, match=r"ConfigMap `marina\.shells`, which holds the state of `shells`, was deleted"):
+        cluster.deploy(*documents("good:2"))
+    cluster.pod.before_answer = None
+    assert cluster.deploy(*documents("good:2")).result == "deployed"
+    assert cluster.state.current == 1
 
 
 def test_an_object_that_vanishes_during_the_dry_run_is_created(cluster: Rig) -> None:
