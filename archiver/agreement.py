@@ -99,6 +99,8 @@ def check_agreement(spec: Spec, agreed: Agreement) -> None:
 def _hint(spec: Spec) -> str:
     if any(tensor.varying for tensor in (spec.model.inputs or {}).values()) and spec.model.precision == "fp32":
         return "padding may change the answers: give the model a mask, `mask_of` under `inputs`, or a fixed `shape`"
+    if spec.model.compile == "eager" and spec.model.precision == "fp32":
+        return f"`{spec.model.source}` may return another network each time: seed `random` and `numpy` in it"
     return "use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`"
 
 

@@ -111,8 +111,8 @@ def output_ports(
             outputs = graph(*(value.clone() for value in inputs))
     except Exception as err:
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
-        if spec.model.task and isinstance(err, ValueError):
-            hint = "use a model of another architecture: this one's own code does not take every text"
+        if spec.model.task and "padding token" in str(err):
+            hint = "add `pad_token_id` to its `config.json`, the number of a token that no text holds"
         elif spec.model.task:
             hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(

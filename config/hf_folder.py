@@ -60,20 +60,23 @@ class ModelFolder:
     def _kind(self) -> object:
         return self.config.get("model_type")
 
-    def read_pooling(self) -> str | None:
+    def read_embedding(self) -> tuple[str | None, bool]:
         """What an embedding is made of according to `sentence-transformers`: `cls`, `mean` or something that Marina
-        does not compute; None if the folder does not say. Raises FolderRefused if a further layer follows."""
+        does not compute, None if the folder does not say; and whether it is scaled to length 1. Raises FolderRefused if
+        a further layer follows."""
         if not (self.path / _MODULES).is_file():
-            return None
-        pooling = None
+            return None, True
+        pooling, is_normalised = None, False
         for module in _read_modules(self.path / _MODULES):
             kind = module["type"].rpartition(".")[2]
             if kind == "Pooling":
                 pooling = _pooling(_read_json(self.path / module["path"] / CONFIG)) or None
-            elif kind not in ("Transformer", "Normalize"):
+            elif kind == "Normalize":
+                is_normalised = True
+            elif kind != "Transformer":
                 text = f"`{self.path / _MODULES}`: got `{kind}`, allowed: `Transformer`, `Pooling`, `Normalize`"
                 raise FolderRefused(text, "source: ./model.py:build, a network that ends with this module")
-        return pooling
+        return pooling, is_normalised
 
 
 def _read_modules(file: Path) -> list[dict[str, str]]:

@@ -120,12 +120,12 @@ class _NumberTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _follow(self, func: Any, name: str, args: Any) -> Sequence[_Numbers | None] | None:
         """The numbers of each output, if the operator moves numbers of inputs or adds constants to them."""
         sources = [numbers for value in pytree.tree_leaves(args) if (numbers := self._numbers(value)) is not None]
-        if not sources:
+        if not sources or func is torch.ops.aten.view.dtype:
             return None
         if name in _COPYING:
             return sources
         if name in _SHIFTING:
-            first, second = args if self._numbers(args[0]) or _SHIFTING[name] < 0 else reversed(args)
+            first, second = args[:2] if self._numbers(args[0]) or _SHIFTING[name] < 0 else args[1::-1]
             shift = sources[0].shift + _SHIFTING[name] * torch.as_tensor(second).cpu()
             is_constant = self._numbers(first) and not self._is_known(second) and not shift.is_floating_point()
             return [_Numbers(sources[0].places.expand(shift.shape), shift)] if is_constant else None

@@ -73,14 +73,16 @@ def _read(where: str, file: Path) -> Any:
 
 
 def _how_to_save(file: Path, reason: str) -> str | None:
-    """What saves the weights of a whole model by themselves; None if the file holds none."""
+    """What saves the weights of a whole model, or of a checkpoint, by themselves; None if the file holds none."""
     if "TorchScript" in reason:
-        loaded = f"torch.jit.load('{file}')"
+        how = f"torch.save(torch.jit.load('{file}').state_dict(), 'weights.pt')"
     elif "Unsupported global" in reason:
-        loaded = f"torch.load('{file}', weights_only=False)"
+        how = (
+            f"saved = torch.load('{file}', weights_only=False), then torch.save(saved.state_dict(), 'weights.pt'), "
+            "or torch.save(saved['KEY'], 'weights.pt') for a checkpoint"
+        )
     else:
         return None
-    how = f"torch.save({loaded}.state_dict(), 'weights.pt')"
     return f"it holds code, not only weights; if you trust it, save its weights by themselves: {how}"
 
 

@@ -1,5 +1,6 @@
 """Rules about encoders: where they come from, and which fields are not for them."""
 
+from collections.abc import Iterator
 from os.path import isdir
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
@@ -46,7 +47,7 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
         return
     try:
         folder = read_model_folder(spec.path(model.folder))
-        pooling = folder.read_pooling() if model.task == "embed" else None
+        pooling, _ = folder.read_embedding() if model.task == "embed" else (None, False)
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
@@ -59,3 +60,15 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     if longest is not None and spec.encoding.max_tokens > longest:
         text = f"got {spec.encoding.max_tokens}, but the model was made for {longest} tokens"
         yield "model.encoding.max_tokens", text, f"max_tokens: {longest}"
+
+
+def encoder_warnings(spec: Spec) -> Iterator[str]:
+    """What of an encoder looks like a mistake."""
+    if spec.model.task != "embed" or not spec.encoding.normalise:
+        return
+    _, is_normalised = read_model_folder(spec.path(spec.model.folder or "")).read_embedding()
+    if not is_normalised:
+        yield (
+            "`model.encoding.normalise`: true, but `sentence-transformers` does not scale this folder's embeddings: "
+            "`normalise: false` gives the same numbers"
+        )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from os.path import isdir
 
+from config.combinations.encoding import encoder_warnings
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
 from config.combinations.vllm import vllm_warnings
 from config.errors import listed
@@ -101,6 +102,7 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
 
 def find_warnings(spec: Spec) -> Iterator[str]:
     """Settings that are allowed but look like a mistake."""
+    yield from encoder_warnings(spec)
     yield from vllm_warnings(spec)
     if not spec.model.writes or spec.slo is None or spec.slo.itl_p99_ms is None:
         return

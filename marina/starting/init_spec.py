@@ -45,8 +45,8 @@ class ModelFacts:
     task: str | None = None
     longest: int | None = None
     """Most tokens of a text, or of a language model's context."""
-    pooling: str | None = None
-    """What an embedding is made of, if not the mean."""
+    embedding: str = ""
+    """The fields that say how an embedding is made, if not as by default."""
     weight_bytes: int = 0
     """The size of a language model's weights."""
     vllm: bool = False
@@ -200,11 +200,11 @@ def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
 def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
     """The lines about the model's inputs and outputs, if its source does not describe them itself."""
     if facts.task is not None:
-        pooling = f", pooling: {facts.pooling}" if facts.task == "embed" and facts.pooling else ""
+        embedding = facts.embedding if facts.task == "embed" else ""
         return [
             (f"  task: {facts.task}", "classify | embed | rerank | tokens"),
             (
-                f"  encoding: {{max_tokens: {facts.longest}, dynamic: true{pooling}}}",
+                f"  encoding: {{max_tokens: {facts.longest}, dynamic: true{embedding}}}",
                 "`truncate: right` cuts off the end of longer texts",
             ),
         ]

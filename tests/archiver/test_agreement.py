@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from specs import make_spec
@@ -86,12 +88,19 @@ def test_every_row_is_answered_once_at_any_batch_size(size: int) -> None:
     assert torch.equal(run_in_batches(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)
 
 
-def test_a_model_in_fp32_that_disagrees_at_some_lengths_is_told_about_padding() -> None:
-    inputs = {"x": {"shape": [{"max": 8}]}}
-    spec = make_spec({"model.source": "./model.py:build", "model.handler": "tensor", "model.inputs": inputs})
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"model.inputs": {"x": {"shape": [{"max": 8}]}}}, "padding may change the answers: give the model a mask"),
+        ({"model.compile": "eager"}, "`./model.py:build` may return another network each time: seed `random` and"),
+    ],
+)
+def test_a_model_in_fp32_that_disagrees_is_told_why(changes: dict[str, Any], hint: str) -> None:
+    tensors = {"model.handler": "tensor", "model.inputs": {"x": {"shape": [8]}}}
+    spec = make_spec({"model.source": "./model.py:build"} | tensors | changes)
     agreed = Agreement(
         inputs="generated", count=64, measure="tolerance", agreement=0.8, max_abs_difference=1.0, cosine=0.9
     )
     with pytest.raises(AgreementError, match=r"agrees with eager fp32 on 0\.8000 of 64 generated inputs") as raised:
         check_agreement(spec, agreed)
-    assert str(raised.value.hint).startswith("padding may change the answers: give the model a mask")
+    assert str(raised.value.hint).startswith(hint)

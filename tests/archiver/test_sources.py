@@ -128,8 +128,8 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      "`DIR/levels.pt` is int8, but float32 in `./model.py:build`", id="quantised weights"),
         pytest.param({"model.weights": "./tensors.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/tensors.pt` cannot be read: "
                      "Unsupported operand", id="safetensors under another name"),
-        pytest.param({"model.weights": "./whole.pt"}, "if you trust it, save its weights by themselves: torch.save("
-                     "torch.load('DIR/whole.pt', weights_only=False).state_dict(), 'weights.pt')", id="a pickled model"),
+        pytest.param({"model.weights": "./whole.pt"}, "saved = torch.load('DIR/whole.pt', weights_only=False), then "
+                     "torch.save(saved.state_dict(), 'weights.pt')", id="a pickled model"),
         pytest.param({"model.weights": "./script.pt"}, "torch.jit.load('DIR/script.pt')", id="TorchScript"),
         pytest.param({"model.weights": "./checkpoint.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/checkpoint.pt` holds "
                      "`ema`, `epoch`, `student`, allowed: names to tensors, or one state dict under a key\n\n"

@@ -31,7 +31,7 @@ def copy_tales(here: Path, **changes: object) -> None:
 
 
 @pytest.mark.slow
-def test_an_embedding_is_made_of_the_first_token_if_its_folder_says_so_and_no_library_says_anything(here: Path) -> None:
+def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(here: Path) -> None:
     shutil.copytree(ROOT / "config/examples/language/model", here / "model")
     modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
     (here / "model/modules.json").write_text(json.dumps(modules))
@@ -41,7 +41,8 @@ def test_an_embedding_is_made_of_the_first_token_if_its_folder_says_so_and_no_li
     command = [sys.executable, "-m", "marina", "init", "mine", "--quiet", "--source", "hf:model", "--task", "embed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert load_spec(here / "mine/spec.yaml").encoding.pooling == "cls"
+    encoding = load_spec(here / "mine/spec.yaml").encoding
+    assert (encoding.pooling, encoding.normalise) == ("cls", False)
 
 
 def test_a_language_model_gets_limits_for_its_size_and_no_warnings(

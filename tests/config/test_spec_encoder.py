@@ -9,8 +9,10 @@ import pytest
 import yaml
 from specs import changed
 
+from config.combinations import find_warnings
 from config.errors import SpecError
 from config.load import parse_spec
+from config.spec import Spec
 
 ENCODER = {"model.source": "hf:./model", "model.handler": "text", "model.task": "classify", "model.weights": None}
 ERRORS: list[Any] = [
@@ -74,14 +76,14 @@ POOLINGS: list[Any] = [
 ]
 
 
-def check_embedder(folder: Path, modules: object, pooling: dict[str, Any]) -> None:
+def check_embedder(folder: Path, modules: object, pooling: dict[str, Any]) -> Spec:
     """Checks the spec of a model that `sentence-transformers` has saved."""
     files = {"config.json": {}, "tokenizer.json": {}, "modules.json": modules, "1_Pooling/config.json": pooling}
     (folder / "model/1_Pooling").mkdir(parents=True)
     (folder / "model/model.safetensors").touch()
     for name, content in files.items():
         (folder / "model" / name).write_text(json.dumps(content))
-    parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": "embed"})), folder / "spec.yaml")
+    return parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": "embed"})), folder / "spec.yaml")
 
 
 @pytest.mark.parametrize(("pooling", "message"), POOLINGS)
@@ -104,3 +106,11 @@ def test_an_embedding_is_made_as_its_folder_says(pooling: dict[str, Any], messag
 def test_modules_that_are_not_computed_are_refused(modules: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=message):
         check_embedder(tmp_path, modules, {})
+
+
+@pytest.mark.parametrize("kinds", [["Transformer", "Normalize"], ["Transformer"]])
+def test_an_embedding_that_its_library_does_not_scale_is_a_warning(kinds: list[str], tmp_path: Path) -> None:
+    spec = check_embedder(tmp_path, [{"type": f"{MADE_BY}.{kind}", "path": ""} for kind in kinds], {})
+    warnings = list(find_warnings(spec))
+    assert len(warnings) == ("Normalize" not in kinds)
+    assert all(text.endswith("`normalise: false` gives the same numbers") for text in warnings)

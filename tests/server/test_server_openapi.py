@@ -19,6 +19,7 @@ from server.pages.snippets import programs
 
 X = Port(name="x", shape=(2, 3), dtype="float32", min=1)
 IDS = Port(name="ids", shape=(8,), dtype="int64", min=0, max=99, varies=0)
+COLUMNS = Port(name="kinds", shape=(2, 3), dtype="int64", columns=((None, None), (1, 9), (-8, -2)))
 KEEP = Port(name="keep", shape=(2,), dtype="bool")
 TOP = (Port(name="top_probs", shape=(5,), dtype="float32"), Port(name="top_indices", shape=(5,), dtype="int64"))
 PIXELS = Port(name="image", shape=(8, 8, 3), dtype="uint8")
@@ -45,6 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "outputs": tuple(Port(name=dtype, shape=(2,), dtype=dtype) for dtype in (*DATATYPES, "bfloat16")),
     },
     "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
+    "columns": {"handler": "tensor", "inputs": (COLUMNS, X), "outputs": (X,)},
     "image": {"handler": "image", "inputs": (PIXELS,), "outputs": TOP, "image": Image(height=8, width=8)},
     "writes": {"handler": "text", "text": WRITING},
     "own": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,)},

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 from specs import ROOT
-from transformers import FNetConfig, FNetModel, LongformerConfig, LongformerModel, MPNetConfig, MPNetModel
+from transformers import (
+    FNetConfig,
+    FNetModel,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    LongformerConfig,
+    LongformerModel,
+    MPNetConfig,
+    MPNetModel,
+)
 
 from archiver.package import package
 from config.errors import SourceError
@@ -26,11 +35,11 @@ slo: {p99_ms: 100}
 SMALL = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 
 
-def refused(network: Any, folder: Path, length: int) -> SourceError:
+def refused(network: Any, folder: Path, length: int, task: str = "embed") -> SourceError:
     """The error that packaging of an encoder for texts of this length ends with."""
     network.save_pretrained(folder / "model")
     shutil.copy(ROOT / "config/examples/language/model/tokenizer.json", folder / "model")
-    spec = parse_spec(SPEC.replace("LENGTH", str(length)), folder / "spec.yaml")
+    spec = parse_spec(SPEC.replace("LENGTH", str(length)).replace("embed", task), folder / "spec.yaml")
     with pytest.raises(SourceError) as raised:
         package(spec, folder / "build", progress=Progress(quiet=True))
     assert not (folder / "build").exists()
@@ -57,3 +66,10 @@ def test_one_that_takes_fewer_tokens_than_its_configuration_says(tmp_path: Path)
     err = refused(MPNetModel(MPNetConfig(**SMALL, **shape)), tmp_path, 17)
     assert "the model fails on some inputs: IndexError: index out of range" in err.message
     assert str(err.hint).endswith("or with `max_tokens` of `model.encoding`")
+
+
+def test_a_classifier_that_cannot_tell_its_padding(tmp_path: Path) -> None:
+    network = GPT2ForSequenceClassification(GPT2Config(vocab_size=12, n_embd=16, n_layer=1, n_head=2, n_positions=18))
+    err = refused(network, tmp_path, 8, "classify")
+    assert "Cannot handle batch sizes > 1 if no padding token is defined" in err.message
+    assert err.hint == "add `pad_token_id` to its `config.json`, the number of a token that no text holds"

@@ -77,6 +77,11 @@ class Branching(Embedding):
             ids = -ids
         return self.words(ids).sum(1)
 
+class Bits(Embedding):
+    def forward(self, ids):
+        low = ids.view(torch.int32)[:, ::2]
+        return self.words(ids.sub(torch.ones(2).long(), alpha=0)).sum(1) + self.kinds(low).sum(1)
+
 class Grown(Embedding):
     def forward(self, ids):
         ids += 1
@@ -108,6 +113,7 @@ def test_a_table_that_the_model_indexes_itself_limits_its_input(tmp_path: Path) 
         ("Started", 0, 9),
         ("Wrapped", None, None),
         ("Branching", 0, 9),
+        ("Bits", None, None),
         ("Grown", -1, 8),
     ],
 )

@@ -1,5 +1,6 @@
 """Files of weights as libraries and Git leave them: shared tensors that are kept once, pointers instead of files."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,9 @@ def test_a_pointer_of_git_lfs_is_no_file_of_a_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text(POINTER)
     with pytest.raises(FolderRefused, match=r"model\.safetensors` is only Git LFS's pointer to the file"):
         read_model_folder(tmp_path)
+
+
+def test_a_checkpoint_with_other_objects_is_saved_again_by_its_key(tmp_path: Path) -> None:
+    torch.save({"model": Tied().state_dict(), "args": Namespace(epochs=3)}, tmp_path / "last.pt")
+    with pytest.raises(SourceError, match=r"or torch\.save\(saved\['KEY'\], 'weights\.pt'\) for a checkpoint"):
+        load_weights("spec", "./model.py:Tied", Tied(), tmp_path / "last.pt")
