@@ -10,6 +10,8 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 _PACKED = ("*.json", "*.jinja", "*.safetensors")
 # Written by `sentence-transformers`: the steps that make an embedding, each a class with a folder of its own.
 _MODULES = "modules.json"
+# Written by it, too: how its first step reads texts, and prompts to put before them.
+_TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 # Written for models that take pictures or sound.
 _PROCESSOR = "preprocessor_config.json"
 # Written by `peft`: what a training changed, without the model that it changed.
@@ -77,6 +79,18 @@ class ModelFolder:
                 text = f"`{self.path / _MODULES}`: got `{kind}`, allowed: `Transformer`, `Pooling`, `Normalize`"
                 raise FolderRefused(text, "source: ./model.py:build, a network that ends with this module")
         return pooling, is_normalised
+
+    def read_text_changes(self) -> list[str]:
+        """Sentences on what `sentence-transformers` does to texts before the tokenizer reads them, and Marina does
+        not."""
+        transformer, prompts = (
+            _read_json(self.path / name) if (self.path / name).is_file() else {} for name in (_TRANSFORMER, _PROMPTS)
+        )
+        texts, name = prompts.get("prompts"), prompts.get("default_prompt_name")
+        prompt = texts.get(name) if isinstance(texts, dict) and isinstance(name, str) else None
+        changes = [f"puts `{prompt}` before each text"] if prompt else []
+        changes += ["writes texts in lower case"] if transformer.get("do_lower_case") is True else []
+        return [f"`sentence-transformers` {change}, and Marina does not: clients have to" for change in changes]
 
 
 def _read_modules(file: Path) -> list[dict[str, str]]:

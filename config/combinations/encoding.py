@@ -48,6 +48,7 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     try:
         folder = read_model_folder(spec.path(model.folder))
         pooling, _ = folder.read_embedding() if model.task == "embed" else (None, False)
+        folder.read_text_changes()
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
@@ -64,10 +65,12 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
 
 def encoder_warnings(spec: Spec) -> Iterator[str]:
     """What of an encoder looks like a mistake."""
-    if spec.model.task != "embed" or not spec.encoding.normalise:
+    if spec.model.task != "embed":
         return
-    _, is_normalised = read_model_folder(spec.path(spec.model.folder or "")).read_embedding()
-    if not is_normalised:
+    folder = read_model_folder(spec.path(spec.model.folder or ""))
+    yield from (f"`model.source`: {change}" for change in folder.read_text_changes())
+    _, is_normalised = folder.read_embedding()
+    if spec.encoding.normalise and not is_normalised:
         yield (
             "`model.encoding.normalise`: true, but `sentence-transformers` does not scale this folder's embeddings: "
             "`normalise: false` gives the same numbers"

@@ -114,3 +114,21 @@ def test_an_embedding_that_its_library_does_not_scale_is_a_warning(kinds: list[s
     warnings = list(find_warnings(spec))
     assert len(warnings) == ("Normalize" not in kinds)
     assert all(text.endswith("`normalise: false` gives the same numbers") for text in warnings)
+
+
+def test_what_else_a_library_does_to_each_text_is_a_warning(tmp_path: Path) -> None:
+    prompts = {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}
+    files = {"sentence_bert_config.json": {"do_lower_case": True}, "config_sentence_transformers.json": prompts}
+    modules = [{"type": f"{MADE_BY}.{kind}", "path": ""} for kind in ("Transformer", "Normalize")]
+    spec = check_embedder(tmp_path, modules, {})
+    assert list(find_warnings(spec)) == []
+    for name, content in files.items():
+        (tmp_path / "model" / name).write_text(json.dumps(content))
+    more = ", and Marina does not: clients have to"
+    assert list(find_warnings(spec)) == [
+        f"`model.source`: `sentence-transformers` puts `query: ` before each text{more}",
+        f"`model.source`: `sentence-transformers` writes texts in lower case{more}",
+    ]
+    (tmp_path / "model/sentence_bert_config.json").write_text("{")
+    with pytest.raises(SpecError, match="cannot be read as JSON"):
+        parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": "embed"})), tmp_path / "spec.yaml")
