@@ -67,7 +67,12 @@ def alone(spec: Spec, mar: Path, port_base: int, *, quiet: bool = False) -> Iter
         launch = plan_launch(spec, mar=mar, ports=Ports(port_base), host="127.0.0.1", directory=directory, java=java)
         kept = (word for word in launch.command if quiet or not word.startswith("-Dlog4j."))
         command = tuple("org.pytorch.serve.ModelServer" if word == "marina.Server" else word for word in kept)
-        launch = replace(launch, command=command, environment=launch.environment | {"LOG_LOCATION": folder})
+        # Marina starts no gRPC, so it names no ports for it; with TorchServe's own, only one of several would start.
+        grpc = f"grpc_inference_port={port_base + 3}\ngrpc_management_port={port_base + 4}\n"
+        files = {file: text + grpc * (file.name == "config.properties") for file, text in launch.files.items()}
+        launch = replace(
+            launch, command=command, files=files, environment=launch.environment | {"LOG_LOCATION": folder}
+        )
         door = Door("127.0.0.1", 0)
         process = launch.start(door)
         output = [stream for stream in (process.stdout, process.stderr) if stream]
