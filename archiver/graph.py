@@ -45,11 +45,7 @@ def examples(spec: Spec, source: Source, rows: int) -> tuple[torch.Tensor, ...]:
 
 
 def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
-    if port.columns is not None:
-        columns = (
-            port.model_copy(update={"shape": port.shape[:-1], "min": low, "max": high, "columns": None})
-            for low, high in port.columns
-        )
+    if columns := port.by_column():
         return torch.stack([_random(column, rows, generator) for column in columns], dim=-1)
     shape, dtype = (rows, *port.shape), getattr(torch, port.dtype)
     if dtype == torch.bool:

@@ -29,6 +29,18 @@ class FolderRefused(Exception):
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """How `sentence-transformers` makes an embedding with a folder's model."""
+
+    pooling: str | None
+    """What it is made of: `cls`, `mean` or something that Marina does not compute; None if the folder does not say."""
+    is_normalised: bool
+    """Whether it is scaled to length 1."""
+    text_changes: tuple[str, ...]
+    """Sentences on what is done to texts before the tokenizer reads them, and not by Marina."""
+
+
+@dataclass(frozen=True)
 class ModelFolder:
     """A model's folder: its `config.json`, and the files that are packed."""
 
@@ -62,12 +74,11 @@ class ModelFolder:
     def _kind(self) -> object:
         return self.config.get("model_type")
 
-    def read_embedding(self) -> tuple[str | None, bool]:
-        """What an embedding is made of according to `sentence-transformers`: `cls`, `mean` or something that Marina
-        does not compute, None if the folder does not say; and whether it is scaled to length 1. Raises FolderRefused if
-        a further layer follows."""
+    def read_embedding(self) -> Embedding:
+        """How the folder says that an embedding is made. Raises FolderRefused if a further layer follows."""
+        changes = self._read_text_changes()
         if not (self.path / _MODULES).is_file():
-            return None, True
+            return Embedding(None, True, changes)
         pooling, is_normalised = None, False
         for module in _read_modules(self.path / _MODULES):
             kind = module["type"].rpartition(".")[2]
@@ -78,11 +89,9 @@ class ModelFolder:
             elif kind != "Transformer":
                 text = f"`{self.path / _MODULES}`: got `{kind}`, allowed: `Transformer`, `Pooling`, `Normalize`"
                 raise FolderRefused(text, "source: ./model.py:build, a network that ends with this module")
-        return pooling, is_normalised
+        return Embedding(pooling, is_normalised, changes)
 
-    def read_text_changes(self) -> list[str]:
-        """Sentences on what `sentence-transformers` does to texts before the tokenizer reads them, and Marina does
-        not."""
+    def _read_text_changes(self) -> tuple[str, ...]:
         transformer, prompts = (
             _read_json(self.path / name) if (self.path / name).is_file() else {} for name in (_TRANSFORMER, _PROMPTS)
         )
@@ -90,7 +99,7 @@ class ModelFolder:
         prompt = texts.get(name) if isinstance(texts, dict) and isinstance(name, str) else None
         changes = [f"puts `{prompt}` before each text"] if prompt else []
         changes += ["writes texts in lower case"] if transformer.get("do_lower_case") is True else []
-        return [f"`sentence-transformers` {change}, and Marina does not: clients have to" for change in changes]
+        return tuple(f"`sentence-transformers` {change}, and Marina does not: clients have to" for change in changes)
 
 
 def _read_modules(file: Path) -> list[dict[str, str]]:

@@ -63,6 +63,13 @@ class Port(Part):
         """Its type in requests and answers: numpy has no bfloat16, so float32 stands in for it."""
         return "float32" if self.dtype == "bfloat16" else self.dtype
 
+    def by_column(self) -> list["Port"]:
+        """Each column as a port of its own; empty if all have the same `min` and `max`."""
+        return [
+            self.model_copy(update={"shape": self.shape[:-1], "min": low, "max": high, "columns": None})
+            for low, high in self.columns or ()
+        ]
+
 
 class Lengths(Part):
     """The sizes that a varying dimension is padded to, and the mask that tells the model which part is padding."""

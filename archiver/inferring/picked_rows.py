@@ -1,6 +1,7 @@
 """The rows of tables that a model picks by its inputs, such as the words of an embedding: which numbers exist."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
@@ -51,12 +52,9 @@ class PickedRows:
 def find_picked_rows(run: Callable[[list[torch.Tensor]], object], values: Sequence[torch.Tensor]) -> list[PickedRows]:
     """Runs a model on these values, and follows each input to the tables from which it picks rows."""
     tracker = _NumberTracker(values)
-    try:
-        with torch.no_grad(), tracker:
-            run(list(values))
-    except Exception:
-        # It fails on such values, which the packager reports; the tables up to there are known.
-        pass
+    # If it fails on such values, the packager reports that; the tables up to there are known.
+    with suppress(Exception), torch.no_grad(), tracker:
+        run(list(values))
     return tracker.picked()
 
 

@@ -47,8 +47,7 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
         return
     try:
         folder = read_model_folder(spec.path(model.folder))
-        pooling, _ = folder.read_embedding() if model.task == "embed" else (None, False)
-        folder.read_text_changes()
+        pooling = folder.read_embedding().pooling if model.task == "embed" else None
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
@@ -67,10 +66,9 @@ def encoder_warnings(spec: Spec) -> Iterator[str]:
     """What of an encoder looks like a mistake."""
     if spec.model.task != "embed":
         return
-    folder = read_model_folder(spec.path(spec.model.folder or ""))
-    yield from (f"`model.source`: {change}" for change in folder.read_text_changes())
-    _, is_normalised = folder.read_embedding()
-    if spec.encoding.normalise and not is_normalised:
+    embedding = read_model_folder(spec.path(spec.model.folder or "")).read_embedding()
+    yield from (f"`model.source`: {change}" for change in embedding.text_changes)
+    if spec.encoding.normalise and not embedding.is_normalised:
         yield (
             "`model.encoding.normalise`: true, but `sentence-transformers` does not scale this folder's embeddings: "
             "`normalise: false` gives the same numbers"

@@ -119,7 +119,7 @@ def _policy(plan: Plan, job: LoadJob) -> Manifest:
             *network.dns_rules(plan),
         ],
         "ingress": [network.allow_from([load], PORT)],
-        **load,
+        "podSelector": load["podSelector"],
         "policyTypes": ["Ingress", "Egress"],
     }
     return resource("networking.k8s.io/v1", "NetworkPolicy", metadata(plan, job.name, component=LOADTEST), spec=spec)

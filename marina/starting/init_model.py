@@ -266,8 +266,7 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         raise InputError(f"`--source`: no such folder: `{folder}`", hint=hint)
     try:
         read = read_model_folder(Path(folder))
-        pooling, is_normalised = read.read_embedding()
-        changes = read.read_text_changes()
+        embedding = read.read_embedding()
     except FolderRefused as err:
         raise InputError(f"`--source`: {err}", hint=err.hint) from err
     longest = read.longest or 512
@@ -286,9 +285,10 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         task = "tokens"
     other = options.task is None and task == "embed" and "For" in kind
     notes = [f"`task` is `embed`, because no task does what `{kind}` was made for"] if other else []
-    notes += changes if task == "embed" else []
-    embedding = (", pooling: cls" if pooling == "cls" else "") + ("" if is_normalised else ", normalise: false")
-    return ModelFacts(source, "text", task=task, longest=min(longest, 128), embedding=embedding, notes=notes)
+    notes += embedding.text_changes if task == "embed" else ()
+    fields = ", pooling: cls" if embedding.pooling == "cls" else ""
+    fields += "" if embedding.is_normalised else ", normalise: false"
+    return ModelFacts(source, "text", task=task, longest=min(longest, 128), embedding=fields, notes=notes)
 
 
 def _of_language_model(source: str, folder: Any) -> ModelFacts:

@@ -57,8 +57,7 @@ def _is_short(record: Record) -> bool:
 
 def _fill(port: Port, shape: tuple[int, ...]) -> Any:
     value: Any = False if port.dtype == "bool" else _value(port)
-    if port.columns is not None:
-        columns = [_value(port.model_copy(update={"min": low, "max": high})) for low, high in port.columns]
+    if columns := [_value(column) for column in port.by_column()]:
         value, shape = columns * (shape[-1] // len(columns)), shape[:-1]
     for side in reversed(shape):
         value = [value] * side

@@ -105,19 +105,19 @@ def _nested(shape: tuple[int, ...], item: Schema, varies: int | None = None) -> 
 def _array(port: Port) -> Schema:
     if port.dtype == "bool":
         return _nested(port.shape, {"type": "boolean"}, port.varies)
-    if port.columns is not None:
-        columns = [
-            _array(port.model_copy(update={"shape": (), "min": low, "max": high, "columns": None}))
-            for low, high in port.columns
-        ]
+    if columns := [_number(column) for column in port.by_column()]:
         last: Schema = {"type": "array", "prefixItems": columns, "items": False, "minItems": len(columns)}
         return _nested(port.shape[:-1], last, port.varies)
+    return _nested(port.shape, _number(port), port.varies)
+
+
+def _number(port: Port) -> Schema:
+    """The schema of one number of a port."""
     whole = port.dtype in _WHOLE
     low, high = _WHOLE[port.dtype] if whole else (-_LARGEST[port.sent_as], _LARGEST[port.sent_as])
     low = low if port.min is None else max(low, port.min)
     high = high if port.max is None else min(high, port.max)
-    value = {"type": "integer" if whole else "number", "minimum": low, "maximum": high}
-    return _nested(port.shape, value, port.varies)
+    return {"type": "integer" if whole else "number", "minimum": low, "maximum": high}
 
 
 def _normalised_images(image: Image) -> list[Schema]:
