@@ -33,6 +33,8 @@ _DEVELOPER = "developer"
 _PART = 16
 # The largest number, in bits, and the longest indent and separator of JSON.
 _MAX_BITS, _MAX_INDENT = 256, 100
+# Methods of texts and numbers that pad to any width, or whose result has such methods.
+_BARRED = ("center", "encode", "expandtabs", "ljust", "rjust", "to_bytes", "translate", "zfill")
 # Fields of formats with a width of three digits or more, or with another field as their width.
 _WIDE, _WIDE_DATE = re.compile(r"\{[^{}]*(\{|\d{3})"), re.compile(r"\d{3}")
 
@@ -54,7 +56,7 @@ class ChatTemplate:
         self._names_developer = _DEVELOPER in source
         try:
             self._template = environment.from_string(source)
-        except (TemplateError, RecursionError) as err:
+        except (TemplateError, SyntaxError, RecursionError) as err:
             raise TemplateRefused(f"the chat template cannot be read: {err}") from err
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -67,16 +69,13 @@ class ChatTemplate:
         before = sys.gettrace()
         sys.settrace(_Budget().trace)
         try:
-            prompt = self._template.render(messages=messages, add_generation_prompt=True, **absent, **self._special)
+            return self._template.render(messages=messages, add_generation_prompt=True, **absent, **self._special)
         except (TemplateError, SecurityError, OverflowError, MemoryError, RecursionError) as err:
             raise TemplateRefused(str(err) or type(err).__name__) from err
-        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as err:
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError) as err:
             raise TemplateRefused("the chat template cannot render these messages") from err
         finally:
             sys.settrace(before)
-        if len(prompt) > _MAX_TEXT:
-            raise TemplateRefused("the prompt that the chat template makes of these messages is too long")
-        return prompt
 
 
 class _Budget:
@@ -118,12 +117,17 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name in ("batch", "center", "format", "urlize", "wordwrap", "xmlattr"):
+        for name in ("batch", "center", "format", "round", "urlize", "wordwrap", "xmlattr"):
             del self.filters[name]
         del self.globals["lipsum"]
         self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "tojson": _tojson}
         self.filters = {name: _bounding(function) for name, function in self.filters.items()} | {"bounded": _bounded}
         self.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """Joins the parts of the prompt, and those of a macro's or a block's text."""
+        return _join(parts)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _FilterInserter().visit(super()._parse(source, name, filename))
@@ -132,19 +136,19 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"`{operator}` is not allowed in chat templates")
-        if operator == "*":
-            if not (isinstance(left, int | float) and isinstance(right, int | float)):
-                raise SecurityError("chat templates must not repeat texts or lists")
-            if isinstance(left, int) and isinstance(right, int):
-                _check_size(left.bit_length() + right.bit_length(), _MAX_BITS)
+        if operator == "*" and not (isinstance(left, int | float) and isinstance(right, int | float)):
+            raise SecurityError("chat templates must not repeat texts or lists")
         if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
             _check_size(len(left) + len(right))
         return _bounded(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if isinstance(obj, str):
-            _check_method(obj, attribute)
+        _check_method(obj, attribute)
         return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        _check_method(obj, argument)
+        return super().getitem(obj, argument)
 
     def call(self, context: Any, function: Any, /, *values: Any, **named: Any) -> Any:
         text, method = getattr(function, "__self__", None), getattr(function, "__name__", "")
@@ -188,7 +192,11 @@ def _bounding(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _bounded(value: Any) -> Any:
     """Returns the value, or raises if it would be too long when written out: a list may contain another one twice."""
-    if isinstance(value, str) or not isinstance(value, list | tuple | Mapping | Namespace):
+    if isinstance(value, str):
+        _check_size(len(value))
+    if isinstance(value, int):
+        _check_size(value.bit_length(), _MAX_BITS)
+    if not isinstance(value, list | tuple | Mapping | Namespace):
         return value
     left, size = [value], 0
     while left:
@@ -214,11 +222,11 @@ def _check_size(size: int, limit: int = _MAX_TEXT) -> None:
         raise SecurityError("a text, a list or a number becomes too long")
 
 
-def _check_method(text: str, method: str) -> None:
-    """Refuses methods that pad a text to a width, which may be any."""
-    if method in ("center", "expandtabs", "ljust", "rjust", "translate", "zfill"):
+def _check_method(value: Any, method: Any) -> None:
+    """Refuses methods that pad a text to a width, which may be any, and those that make bytes."""
+    if isinstance(value, str | int) and method in _BARRED:
         raise SecurityError(f"`{method}` is not allowed in chat templates")
-    if method in ("format", "format_map") and _WIDE.search(text):
+    if isinstance(value, str) and method in ("format", "format_map") and _WIDE.search(value):
         raise SecurityError("a format with a width is not allowed in chat templates")
 
 

@@ -216,6 +216,14 @@ HARMFUL = {
     "a number that grows": "{% set t = namespace(x=9999) %}{% for i in range(40) %}"
     "{% set t.x = t.x * t.x %}{% endfor %}",
     "a wide column": "{{ 'x'.ljust(10000000000) }}",
+    "a column by its name": "{{ 'x'['ljust'](9) }}",
+    "a wide field by its name": "{{ '{:100}'['format'](1) }}",
+    "bytes of a text": "{{ 'x'.encode() }}",
+    "bytes of a number": "{{ (5).to_bytes(9, 'big') }}",
+    "digits to round": "{{ 7|round(-1) }}",
+    "a long number": "{{ 1e99|int }}",
+    "a long block": "{% set t = range(9999)|list|string %}{% set x %}" + "{{ t }}" * 99 + "{% endset %}",
+    "a filter's own condition": "{{ 'xxxxxxxxxxxx'|truncate(1) }}",
     "a wide field": "{{ '{:10000000000}'.format(1) }}",
     "a width as an argument": "{{ '{:{}}'.format(1, 10000000000) }}",
     "a deep indent": "{{ 'x\n' | indent(10000000000) }}",
@@ -323,8 +331,9 @@ def test_of_several_templates_the_default_is_used(tmp_path) -> None:
 
 
 def test_a_template_with_a_syntax_error_is_refused() -> None:
-    with pytest.raises(TemplateRefused):
-        ChatTemplate("{% for %}", {})
+    for source in ("{% for %}", "{% if 1 %}" * 200 + "{% endif %}" * 200):
+        with pytest.raises(TemplateRefused):
+            ChatTemplate(source, {})
 
 
 @pytest.mark.parametrize(("known", "expected"), [("system", "system"), ("developer", "developer")])
