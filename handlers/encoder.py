@@ -147,7 +147,6 @@ class EncoderHandler(Handler):
             texts = [(columns["query"][0], document) for document in columns["documents"]]
         else:
             texts = list(columns["text"])
-        check_row_count(len(texts), self.max_rows, "text")
         return [row for row, _ in self.reader.read(texts)], True
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:

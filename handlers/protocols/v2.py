@@ -51,7 +51,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
         raise Unprocessable(
             "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(expected))
         )
-    rows, batched = handler.decode_tensors(_tensors(inputs, bytes_after, until), until)
+    rows, batched = handler.decode_tensors(_tensors(inputs, bytes_after, handler.max_rows, until), until)
     wanted = _requested_outputs(value)
 
     def answer(outputs: list[Row]) -> Answer:
@@ -98,7 +98,9 @@ def _parts(request: Request) -> tuple[object, memoryview]:
     return parse_json(bytes(body[: int(length)]), max_values=request.max_values), memoryview(body)[int(length) :]
 
 
-def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview, until: float) -> dict[str, NamedTensor]:
+def _tensors(
+    inputs: Sequence[Mapping[str, Any]], after: memoryview, max_rows: int, until: float
+) -> dict[str, NamedTensor]:
     tensors: dict[str, NamedTensor] = {}
     for item in inputs:
         name, datatype, shape = item["name"], item["datatype"], item["shape"]
@@ -113,6 +115,9 @@ def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview, until: floa
             raise Unprocessable(
                 "the shape is wrong", field="shape", got=describe_json(shape), allowed="a list of sizes from 1"
             )
+        if datatype == "BYTES":
+            # Each element is a row. It would take a second to read a million of them.
+            check_row_count(math.prod(sides), max_rows, name)
         size = _parameters(item).get("binary_data_size") if "data" not in item else None
         if size is None:
             tensors[name] = _from_json(name, datatype, tuple(sides), item.get("data"))

@@ -16,7 +16,7 @@ from handlers.protocols import HEADER
 from handlers.protocols.v2 import read_exchange
 from handlers.request import Answer, Request
 from handlers.tensor import TensorHandler
-from handlers.validation import Overdue
+from handlers.validation import Overdue, TooLarge
 
 ROW = np.arange(6, dtype=np.float32).reshape(2, 3)
 PICTURE = encoded(Image.effect_noise((50, 40), 60).convert("RGB"), "PNG")
@@ -239,12 +239,14 @@ def test_binary_data_of_another_size_is_malformed(double, size):
     assert reply.status == 400
 
 
-def test_the_elements_of_bytes_are_read_only_as_long_as_there_is_time(double):
-    described = {"name": "values", "shape": [2], "datatype": "BYTES", "parameters": {"binary_data_size": 8}}
+@pytest.mark.parametrize(("count", "error"), [(2, Overdue), (65, TooLarge)])
+def test_elements_of_bytes_are_read_only_while_there_is_time_and_only_if_each_can_be_a_row(double, count, error):
+    size = {"binary_data_size": 4 * count}
+    described = {"name": "values", "shape": [count], "datatype": "BYTES", "parameters": size}
     head = json.dumps({"inputs": [described]}).encode()
     headers = {"inference-header-content-length": str(len(head))}
-    request = Request({"body": head + bytes(8)}, headers, request_id="-", max_bytes=1000, max_values=1000)
-    with pytest.raises(Overdue):
+    request = Request({"body": head + bytes(4 * count)}, headers, request_id="-", max_bytes=1000, max_values=1000)
+    with pytest.raises(error):
         read_exchange(double, request, until=0.0)
 
 
