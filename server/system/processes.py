@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,26 +20,33 @@ class ProcessIdentity:
 
     @property
     def alive(self) -> bool:
-        """True while it runs; false once it has ended, even if it is not reaped yet."""
-        return identify(self.pid) == self
+        """True while it runs, and while no file can be opened to see that; false once it has ended, even if it is not
+        reaped yet."""
+        try:
+            return identify(self.pid) == self
+        except OSError:
+            return True
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The process that has this pid now; None if there is none or it has ended."""
+    """The process that has this pid now; None if there is none or it has ended. Raises OSError if no file can be
+    opened to see that."""
     fields = _stat(pid)
     return None if not fields or fields[0] in "ZX" else ProcessIdentity(pid, int(fields[19]))
 
 
 def is_stopped(pid: int) -> bool:
     """True if the process was stopped by SIGSTOP: alive, but doing nothing until it gets SIGCONT."""
-    return _stat(pid)[:1] == ["T"]
+    with suppress(OSError):
+        return _stat(pid)[:1] == ["T"]
+    return False
 
 
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
     # The name in parentheses may contain anything, even spaces and parentheses.
     return text.rpartition(")")[2].split()

@@ -78,7 +78,7 @@ class Prober:
         self._wake.clear()
 
     def _ask(self) -> None:
-        with suppress(NoAnswerError):
+        with suppress(NoAnswerError, OSError):
             description = self._frontend.describe()
             self.model_unknown = not description.known
             self._health.observe(description)

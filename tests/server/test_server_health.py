@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -68,6 +69,19 @@ def test_a_stopped_worker_is_noticed_at_once_and_is_well_when_it_goes_on(
     processes[0].send_signal(signal.SIGCONT)
     os.waitid(os.P_PID, processes[0].pid, os.WCONTINUED | os.WNOWAIT)
     assert health.ready
+
+
+def test_a_worker_that_cannot_be_looked_up_for_lack_of_files_has_not_died(
+    health: Health, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    bring_up(health, processes[0].pid, processes[1].pid)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        missing = health.missing()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (missing, health.failing_for_s()) == ([], 0.0)
 
 
 def test_a_stopped_torchserve_is_noticed_at_once_and_is_well_when_it_goes_on(
