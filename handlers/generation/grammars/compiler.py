@@ -55,7 +55,8 @@ class TrialProcess:
 
     def check(self, schema: str) -> None:
         """Raises GrammarRefused if the schema cannot be compiled, or takes too much; OSError if the process fails."""
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
             )

@@ -156,13 +156,17 @@ def test_a_schema_that_takes_too_much_memory_is_refused(grammars: Grammars) -> N
 
 def test_a_schema_is_not_refused_because_the_process_that_tries_schemas_was_killed(grammars: Grammars) -> None:
     grammars.begin(grammars.compile('{"const": 1}', lambda: None))
-    process = grammars._trial_process._process
-    assert process is not None
-    process.kill()
-    process.wait()
-    with pytest.raises(OSError, match="has ended"):
-        grammars.begin(grammars.compile('{"const": 2}', lambda: None))
+    trying = grammars._trial_process
+    assert trying._process is not None
+    trying._process.kill()
+    trying._process.wait()
     grammars.begin(grammars.compile('{"const": 2}', lambda: None))
+    trying.close()
+    command, trying._command = trying._command, ["none"]
+    with pytest.raises(OSError, match="No such file"):
+        grammars.begin(grammars.compile('{"const": 3}', lambda: None))
+    trying._command = command
+    grammars.begin(grammars.compile('{"const": 3}', lambda: None))
 
 
 REFUSED: dict[str, object] = {
