@@ -32,6 +32,9 @@ class MeasuredObjective(RecordPart):
 
     p99_ms: float
     error_rate: float
+    ttft_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    goodput: float | None = None
 
 
 class GeneratorMachine(RecordPart):

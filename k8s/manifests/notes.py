@@ -103,10 +103,10 @@ def _measured(plan: Plan) -> Iterator[Note]:
     if evidence is None:
         yield Note("40-deployment.yaml", "nothing was measured: memory and times are defaults", calibrate)
         return
-    measured = evidence.objective
-    if spec.slo and (spec.slo.p99_ms, spec.slo.error_rate) != (measured.p99_ms, measured.error_rate):
-        objective = f"p99 {measured.p99_ms:g} ms and {100 * measured.error_rate:g} % errors"
-        text = f"the knee was found for {objective}, not for what `slo` says now"
+    measured = evidence.objective.model_dump()
+    if spec.slo and measured != {name: getattr(spec.slo, name) for name in measured}:
+        objective = ", ".join(f"{name}: {limit:g}" for name, limit in measured.items() if limit is not None)
+        text = f"the knee was found for `{objective}`, not for what `slo` says now"
         yield Note(_scaling_file(plan), text, calibrate)
     if plan.target_rps_per_pod and evidence.usable_cores != spec.cores:
         text = f"measured with {evidence.usable_cores:g} cores, a pod has {spec.cores:g}"

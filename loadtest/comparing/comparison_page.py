@@ -13,22 +13,24 @@ from loadtest.measuring import Histogram, figure
 from loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
 
 _MEANING = {
-    "PASS": "The new server is certainly not worse than the old one by more than allowed.",
+    "PASS": "The new server is not worse than the old one by more than allowed.",
     "FAIL": "The new server is worse than the old one by more than allowed.",
     "INVALID": "The measurement does not show whether the new server is worse than the old one.",
 }
+_OVER_BUDGET = f"{_MEANING['PASS']} But it costs more than its budget."
 _LEGEND = {"old": "ink-two", "new": "ink-one"}
 
 
 def comparison_html(comparison: Comparison) -> str:
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
+    reasons = {reason.id for reason in comparison.every_reason()}
     return render_template(
         Path(__file__).with_name("comparison_page.html"),
         title=f"{status}: {name}",
         heading=name,
         status=status,
-        meaning=_MEANING[status],
+        meaning=_OVER_BUDGET if reasons == {"over-budget"} else _MEANING[status],
         rows=[_row(value) for value in comparison.figures],
         reasons=texts_by_id(comparison.every_reason()),
         drawings=_charts(comparison),

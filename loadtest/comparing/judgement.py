@@ -3,7 +3,7 @@
 A ratio is judged by its interval: FAIL if all of it is over the limit, PASS if all of it is within the limit, INVALID
 `undecided` if the limit lies inside it. Over all looks together, a FAIL is wrong once in fifty times, and so is a PASS.
 One figure is enough for a FAIL, so all figures share that error; a PASS needs every figure, so each may use all of it.
-Errors pass as surely as in a load test: wrong once in twenty times. No I/O."""
+Errors pass wrongly once in twenty times at each look, or a PASS would take half as many rounds again. No I/O."""
 
 import math
 from collections.abc import Sequence

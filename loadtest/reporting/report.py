@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from config.pages import render_template
-from loadtest.judging import CONFIDENCE, P99_SHARE, Costs, LoadTestOutcome, is_undecided, stream_figures
+from loadtest.judging import CONFIDENCE, P99_SHARE, Costs, LoadTestOutcome, stream_figures
 from loadtest.measuring import figure, percent
 from loadtest.reporting.charts import charts
 from loadtest.reporting.text import (
@@ -22,7 +22,8 @@ _MEANING = {
     "FAIL": "The service missed its objective.",
     "INVALID": "The measurement cannot be trusted, so it says nothing about the service.",
 }
-_UNDECIDED = "The measurement is too short to tell whether the service met its objective."
+_UNJUDGED = "The measurement does not show whether the service met its whole objective."
+_OVER_BUDGET = "The service met its objective, but costs more than its budget."
 
 
 def verdict_html(outcome: LoadTestOutcome) -> str:
@@ -54,9 +55,13 @@ def _meaning(outcome: LoadTestOutcome) -> str:
     if verdict.status == "PASS":
         # What comes this often on average, at random, is missing in one of twenty such measurements.
         seldom = figure(float(f"{took_s / -math.log(1 - CONFIDENCE):.2g}"))
-        seen = f"It took {figure(took_s)} s, so it may have missed what comes less often than once in {seldom} s."
-        return f"{_MEANING['PASS']} {seen}"
-    return _UNDECIDED if is_undecided(verdict) else _MEANING[verdict.status]
+        seen = f"It took {figure(took_s)} s, so it may have missed what comes less often than once in {seldom} s"
+        return f"{_MEANING['PASS']} {seen}, or changes more slowly."
+    if {reason.id for reason in verdict.reasons} <= {"over-budget"}:
+        # Nothing is wrong with the run as a whole.
+        statuses = {check.status for check in verdict.checks}
+        return _MEANING["FAIL"] if "FAIL" in statuses else _UNJUDGED if "INVALID" in statuses else _OVER_BUDGET
+    return _MEANING[verdict.status]
 
 
 def measured_text(value: float | None, unit: str) -> str:

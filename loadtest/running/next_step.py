@@ -44,12 +44,12 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         "backlog-grows": find_knee,
         "throughput-not-held": find_knee,
         "p99-over": find_knee,
-        "over-budget": f"marina calibrate {spec} --tune searches settings with which the same pod answers more",
         **dict.fromkeys(
             ("settles", "memory-grows", "files-grows", "drift-grows"), f"{again} --soak {2 * measured_s:g}s"
         ),
         TOO_FEW: f"{again} --duration {math.ceil(1.1 * needed / load.rate)}",
         UNDECIDED: f"{again} --{'duration' if outcome.ramp else 'max-duration'} {math.ceil(4 * measured_s)}",
+        "over-budget": f"marina calibrate {spec} --tune searches settings with which the same pod answers more",
     }
     if "errors-only" in ids:
         # A lower rate would not help.

@@ -248,8 +248,11 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
         pytest.param({}, {}, "`registry.local/marina/digits:1.0` was not built yet", id="image"),
         pytest.param({}, {"image": IMAGE | {"digest": None}}, "`registry.local/marina/digits:1.0` was not pushed yet: "
                      "pods run whatever image has that tag", id="push"),
-        pytest.param({"slo.p99_ms": 60}, {"evidence": EVIDENCE}, "the knee was found for p99 50 ms and 0.1 % errors, "
-                     "not for what `slo` says now", id="objective"),
+        pytest.param({"slo.p99_ms": 60}, {"evidence": EVIDENCE}, "the knee was found for `p99_ms: 50, error_rate: "
+                     "0.001`, not for what `slo` says now", id="objective"),
+        pytest.param({}, {"evidence": evidence(objective=EVIDENCE["objective"] | {"ttft_p99_ms": 800})}, "the knee was "
+                     "found for `p99_ms: 50, error_rate: 0.001, ttft_p99_ms: 800`, not for what `slo` says now",
+                     id="objective of streams"),
         pytest.param({}, {"evidence": evidence(machine={"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
                      "pod has 2", id="machine"),
         pytest.param({}, {"evidence": evidence(cold_start_s=None)}, "the evidence is from a server that was "

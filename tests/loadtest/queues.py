@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,18 @@ def varying(service_s: float) -> Queue:
 def two_workers(costs: list[float]) -> Queue:
     """Two workers that answer in batches, like those of TorchServe."""
     return Queue("two workers, batches", 2 * len(costs) / costs[-1], lambda times, _: batches(times, costs, 2))
+
+
+def wandering(median_s: float, over_s: float) -> Queue:
+    """Nobody waits, but latency wanders as a whole, and a run much shorter than `over_s` sees only a part of that."""
+
+    def serve(times: Seconds, dice: Dice) -> Seconds:
+        kept = np.exp(-np.diff(times, prepend=-np.inf) / over_s)
+        pushed = np.sqrt(1 - kept**2) * dice.standard_normal(len(times))
+        wander = list(accumulate(zip(kept, pushed, strict=True), lambda at, step: at * step[0] + step[1], initial=0.0))
+        return median_s * np.exp(0.2 * np.array(wander[1:]) + 0.2 * dice.standard_normal(len(times)))
+
+    return Queue(f"wanders over {over_s:g} s", 4 / median_s, serve)
 
 
 QUEUES = [always(0.010), varying(0.010), two_workers([0.018, 0.024, 0.030, 0.036])]

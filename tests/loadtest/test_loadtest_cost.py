@@ -8,12 +8,15 @@ import pytest
 from loadtest_rig import write_package
 from queues import always, measured
 from specs import make_spec
+from test_loadtest_compare import comparison
+from test_loadtest_report import FAILED, INVALID, PASSED, outcome, sliced
 
 from config.record import read_package
+from loadtest.comparing.comparison_page import comparison_html
 from loadtest.judging import costs_of, costs_text, judge, with_costs
 from loadtest.judging.verdict import Objective
-from loadtest.reporting import cost_cases, cost_facts
-from loadtest.running import known_knee
+from loadtest.reporting import cost_cases, cost_facts, verdict_html
+from loadtest.running import known_knee, next_step
 from loadtest.scheduling import Schedule
 
 
@@ -53,6 +56,30 @@ def test_a_missed_budget_fails_but_an_invalid_verdict_stays_invalid() -> None:
     assert [reason.id for reason in with_costs(good, over).every_reason()] == ["over-budget"]
     invalid = good.model_copy(update={"status": "INVALID"})
     assert with_costs(invalid, over).status == "INVALID"
+
+
+def test_a_page_says_no_more_than_was_judged() -> None:
+    too_much = costs(100, budget_per_10k=0.05)
+    over = with_costs(PASSED.verdict, too_much)
+    idle = Objective(p99_ms=50, error_rate=0.001, throughput_rps=900)
+    for verdict, meaning in (
+        (over, "The service met its objective, but costs more than its budget."),
+        (with_costs(FAILED.verdict, too_much), "The service missed its objective."),
+        (judge(PASSED.pooled, idle), "The measurement does not show whether the service met its whole objective."),
+        (INVALID.verdict, "The measurement cannot be trusted, so it says nothing about the service."),
+    ):
+        assert meaning in verdict_html(PASSED.model_copy(update={"verdict": verdict}))
+    compared = comparison().model_copy(update={"reasons": over.reasons, "figures": ()})
+    assert "But it costs more than its budget." in comparison_html(compared)
+
+
+def test_a_verdict_that_is_undecided_is_decided_before_a_cheaper_setting_is_sought() -> None:
+    unclear = outcome(sliced(20, slow=19))
+    step = next_step(
+        unclear.model_copy(update={"verdict": with_costs(unclear.verdict, costs(budget_per_10k=0.05))}), Path()
+    )
+    assert step is not None
+    assert "--max-duration" in step
 
 
 def test_costs_are_shown_as_text_on_the_page_and_as_a_test_case() -> None:
