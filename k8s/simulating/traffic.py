@@ -1,4 +1,4 @@
-"""TrafficTrace to replay: recorded in a file, a step, or a working day."""
+"""Traffic to replay: recorded in a file, a step, or a working day."""
 
 import csv
 import math
@@ -52,7 +52,7 @@ class TrafficTrace:
 
 
 def step_traffic(base_rps: float, factor: float) -> TrafficTrace:
-    """TrafficTrace that rises to `factor` times `base_rps` for half an hour, and falls back."""
+    """Traffic that rises to `factor` times `base_rps` for half an hour, and falls back."""
     low, high = [base_rps], [base_rps * factor]
     rates = low * _BEFORE_STEP_S + high * _STEP_S + low * _AFTER_STEP_S
     return TrafficTrace(f"a step to {factor:g} times {base_rps:g} requests/s", rates, step_s=_BEFORE_STEP_S)
