@@ -98,8 +98,8 @@ class Revision:
 class Store:
     """The two kinds of ConfigMap of one spec. Every write is refused if somebody else wrote since the last read."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self._cluster, self._namespace, self._name = cluster, namespace, name
+    def __init__(self, cluster: Cluster, namespace: str, name: str, typed: str) -> None:
+        self._cluster, self._namespace, self._name, self._typed = cluster, namespace, name, typed
 
     def load(self) -> State | None:
         """The state; None if this spec was never deployed."""
@@ -128,9 +128,8 @@ class Store:
             if err.lost_race and (stored := self.load()) == state:
                 return stored
             if err.lost_race:
-                raise Refused(
-                    f"`{self._name}` was changed by somebody else at the same time", hint="marina status SPEC"
-                ) from err
+                text = f"`{self._name}` was changed by somebody else at the same time"
+                raise Refused(text, hint=f"marina status {self._typed}; then try again") from err
             if err.status == 404:
                 raise Refused(
                     f"ConfigMap `{self._ref().name}`, which holds the state of `{self._name}`, was deleted meanwhile",

@@ -62,6 +62,50 @@ def test_a_delete_that_may_not_delete_the_namespace_can_be_finished_or_undone(cl
     assert cluster.delete().result == "deleted"
 
 
+def test_a_delete_that_loses_its_permissions_with_the_namespace_is_finished(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+
+    def lose() -> None:
+        cluster.fake.denied = {("list", "configmaps"), ("get", "configmaps"), ("delete", "configmaps")}
+
+    cluster.fake.faults.append(Fault("DELETE", f"/namespaces/{SPACE}$", act=lose, passes=True))
+    assert cluster.delete(with_namespace=True).result == "deleted"
+    assert cluster.fake.names("Namespace", "") == ["default"]
+
+
+def test_a_rollback_names_all_missing_permissions_before_it_changes_anything(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    cluster.fake.denied, before = {("delete", "services"), ("patch", "services")}, cluster.fake.versions()
+    with pytest.raises(ClusterError, match="`jane` may not delete, patch services in namespace `sea`") as error:
+        cluster.rollback()
+    assert "kubectl -n sea create role marina-deployer --verb=delete,patch --resource=services" in str(error.value.hint)
+    assert cluster.fake.versions() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/version$", "GET /version"),
+        ("/apis/apps/v1$", "Deployment of apps/v1"),
+        (f"/configmaps/marina.{NAME}$", f"ConfigMap marina.{NAME}"),
+    ],
+)
+def test_an_answer_that_does_not_name_what_was_asked_gets_its_name(cluster: Rig, path: str, named: str) -> None:
+    cluster.fake.faults.append(Fault("GET", path, 400, message="etcdserver: request timed out"))
+    with pytest.raises(ClusterError, match=f"^{named}: etcdserver: request timed out$"):
+        cluster.deploy(*documents())
+
+
+@pytest.mark.parametrize("query", ["(?!.*watch)", ".*watch"])
+def test_pods_that_cannot_be_followed_are_named(cluster: Rig, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8s.cluster.watch._PATIENCE_S", 0.0)
+    cluster.fake.faults.append(Fault("GET", f"/pods[?]{query}", 400, times=99, message="etcdserver: too many requests"))
+    record = cluster.deploy(*documents("slow:1"))
+    what = "watch" if "?!" not in query else "list"
+    assert (record.result, record.error) == ("failed", f"{what} of Pod: etcdserver: too many requests")
+
+
 def test_a_state_that_somebody_deletes_during_a_deploy_is_named_and_the_next_one_writes_it_again(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     state = key(KIND["ConfigMap"], SPACE, f"marina.{NAME}")
