@@ -236,8 +236,10 @@ def _about(subject: Ref | str) -> Iterator[None]:
     """An error of the server, such as `etcdserver: request timed out`, need not name what was asked."""
     try:
         yield
-    except ApiError as err:
-        err.message = f"{subject}: {err.message}"
+    except ClusterError as err:
+        # That the server is out of reach is no error of one address, but an object may have been written all the same.
+        if isinstance(err, ApiError) or isinstance(subject, Ref):
+            err.message = f"{subject}: {err.message}"
         raise
 
 

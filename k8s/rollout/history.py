@@ -105,11 +105,23 @@ class Store:
         """The state; None if this spec was never deployed."""
         document = self._cluster.get(self._ref())
         if document is None:
-            return None
+            return self._recovered()
         try:
             return State.parse(document["data"]["state.json"], document["metadata"]["resourceVersion"])
         except (KeyError, TypeError, ValueError) as err:
             raise self._unreadable(self._ref(), "state", "get configmap {} -o yaml") from err
+
+    def _recovered(self) -> State | None:
+        """What the revisions tell if somebody deleted the state; None if there are none."""
+        numbers = sorted(int(name.rpartition(".r")[2]) for name, _ in self._revisions())
+        if not numbers:
+            return None
+        stored = filter(None, map(self.read_revision, numbers))
+        objects = sorted({Ref.of(document) for revision in stored for document in revision.documents})
+        text = f"somebody deleted ConfigMap `{self._ref().name}`, so it is unknown which revision runs"
+        last, kept = numbers[-1], tuple(numbers)
+        # One of them may have failed, so a rollback goes to none unless it is named.
+        return State("failed", trying=last, last=last, good=kept, undone=kept, objects=tuple(objects), message=text)
 
     def save(self, state: State) -> State:
         """Writes the state and renews its hold, if any. Raises Refused if somebody else wrote it since it was read."""

@@ -104,7 +104,8 @@ def _chosen(placement: Placement, state: State, to: int | None) -> Revision:
     revision = placement.store.read_revision(number) if number in state.good else None
     if revision is None:
         # Somebody may have deleted the revision itself.
-        kept = ", ".join(f"`{other}`" for other in state.good if other != number) or "none"
+        kept = ", ".join(f"`{other}`" for other in state.good if other != number)
         which = "no revision before this one" if to is None else f"no revision {to}"
-        raise Refused(f"there is {which} to go back to; kept: {kept}", hint=f"marina status {placement.typed}")
+        hint = f"marina rollback {placement.typed} --to N" if kept else f"marina status {placement.typed}"
+        raise Refused(f"there is {which} to go back to; kept: {kept or 'none'}", hint=hint)
     return revision

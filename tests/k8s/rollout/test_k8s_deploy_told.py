@@ -114,7 +114,39 @@ def test_a_state_that_somebody_deletes_during_a_deploy_is_named_and_the_next_one
         cluster.deploy(*documents("good:2"))
     cluster.pod.before_answer = None
     assert cluster.deploy(*documents("good:2")).result == "deployed"
-    assert cluster.state.current == 1
+    assert (cluster.state.current, cluster.state.rollback_target()) == (3, 0)
+
+
+def forget(cluster: Rig, name: str) -> None:
+    """Deletes a ConfigMap in the name of somebody else."""
+    with cluster.fake.store.lock:
+        cluster.fake.store.remove(key(KIND["ConfigMap"], SPACE, name))
+
+
+def test_a_state_that_somebody_deleted_is_found_again_among_the_revisions(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", document("ConfigMap", "first")))
+    cluster.deploy(*documents("good:2"))
+    forget(cluster, f"marina.{NAME}")
+    told = "somebody deleted ConfigMap `marina.shells`, so it is unknown which revision runs"
+    assert cluster.status().to_text().splitlines()[-2:] == ["  kept       1, 2", f"  message    {told}"]
+    with pytest.raises(Refused, match="no revision before this one to go back to; kept: `1`, `2`") as error:
+        cluster.rollback()
+    assert error.value.hint == "marina rollback spec.yaml --to N"
+    assert cluster.rollback(to=1).result == "rolled back"
+    forget(cluster, f"marina.{NAME}")
+    assert cluster.deploy(*documents("good:3")).revision == 3
+    forget(cluster, f"marina.{NAME}")
+    assert cluster.delete().result == "deleted"
+    assert cluster.fake.names("ConfigMap", SPACE) == []
+
+
+def test_if_the_revision_before_is_gone_a_failed_deploy_says_so_and_does_not_suggest_to_delete(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    forget(cluster, f"marina.{NAME}.r2")
+    record = cluster.deploy(*documents("crashing:3"))
+    assert record.next == "marina deploy spec.yaml once it is fixed, or marina rollback spec.yaml"
+    assert "note: revision 2 is not stored any more, so nothing goes back to it" in cluster.said.getvalue()
 
 
 def test_an_object_that_vanishes_during_the_dry_run_is_created(cluster: Rig) -> None:
