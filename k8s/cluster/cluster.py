@@ -4,7 +4,8 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,9 +55,10 @@ class Cluster:
     def resource(self, api_version: str, kind: str) -> Resource | None:
         """How the cluster serves a kind; None if it does not."""
         try:
-            served: Resource = self._transport.with_retries(
-                lambda: self._dynamic.resources.get(api_version=api_version, kind=kind)
-            )
+            with _about(f"{kind} of {api_version}"):
+                served: Resource = self._transport.with_retries(
+                    lambda: self._dynamic.resources.get(api_version=api_version, kind=kind)
+                )
             return served
         except ResourceNotFoundError:
             return None
@@ -70,7 +72,7 @@ class Cluster:
         if (resource := self.resource(ref.api_version, ref.kind)) is None:
             return None
         try:
-            return self._send(lambda: self._dynamic.get(resource, **_place(ref), **_plain())).document
+            return self._send(ref, lambda: self._dynamic.get(resource, **_place(ref), **_plain())).document
         except ApiError as err:
             if err.status == 404:
                 return None
@@ -81,7 +83,8 @@ class Cluster:
         resource = self._served(api_version, kind)
         selected = {"label_selector": labels or None, "field_selector": fields or None}
         where = {"namespace": namespace or None}
-        return self._send(lambda: self._dynamic.get(resource, **where, **selected, **_plain())).document
+        send = partial(self._dynamic.get, resource, **where, **selected, **_plain())
+        return self._send(f"list of {kind}", send).document
 
     def watch(
         self, api_version: str, kind: str, namespace: str, version: str, *, labels: str, fields: str, seconds: int
@@ -96,7 +99,8 @@ class Cluster:
             stream: urllib3.BaseHTTPResponse = self._dynamic.get(resource, namespace=namespace, **query, **plain)
             return stream
         except DynamicApiError as err:
-            raise translated(err) from err
+            with _about(f"watch of {kind}"):
+                raise translated(err) from err
         except urllib3.exceptions.HTTPError as err:
             raise self._transport.unreachable(err) from err
 
@@ -117,7 +121,7 @@ class Cluster:
                 resource, document, namespace=ref.namespace or None, query_params=query, **options, **_plain()
             )
 
-        return self._send(send, races=True)
+        return self._send(ref, send, races=True)
 
     def disown(self, ref: Ref, manager: str) -> None:
         """Makes the server forget that a manager applied an object; the fields stay as they are. If the object is
@@ -133,7 +137,7 @@ class Cluster:
             metadata = {"resourceVersion": document["metadata"]["resourceVersion"], "managedFields": left}
             options = _place(ref) | {"content_type": "application/merge-patch+json"} | _plain()
             try:
-                self._send(partial(self._dynamic.patch, resource, body={"metadata": metadata}, **options))
+                self._send(ref, partial(self._dynamic.patch, resource, body={"metadata": metadata}, **options))
                 return
             except ApiError as err:
                 if not err.lost_race:
@@ -154,7 +158,7 @@ class Cluster:
             "preconditions": {"uid": uid}
         }
         try:
-            self._send(lambda: self._dynamic.delete(resource, body=body, **_place(ref), **_plain()))
+            self._send(ref, lambda: self._dynamic.delete(resource, body=body, **_place(ref), **_plain()))
         except ApiError as err:
             if err.status == 404 or err.lost_race:
                 return False
@@ -171,7 +175,7 @@ class Cluster:
                 raise api_error(response.status, response.reason or "", response.data, response.headers)
             return response
 
-        return self._send(send).document
+        return self._send(f"{method} {path}", send).document
 
     def logs(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int) -> str:
         """The last lines of a container's output; empty if it cannot be read."""
@@ -210,10 +214,11 @@ class Cluster:
         ref = Ref.of(document)
         resource = self._served(ref.api_version, ref.kind)
         plain = _plain() | {"field_manager": MANAGER}
-        return self._send(lambda: how(resource, document, namespace=ref.namespace or None, **plain)).document
+        return self._send(ref, lambda: how(resource, document, namespace=ref.namespace or None, **plain)).document
 
-    def _send(self, send: Callable[[], Any], *, races: bool = False) -> Applied:
-        response = self._transport.with_retries(send, races=races)
+    def _send(self, about: Ref | str, send: Callable[[], Any], *, races: bool = False) -> Applied:
+        with _about(about):
+            response = self._transport.with_retries(send, races=races)
         warnings = tuple(map(_warning, response.headers.getlist("Warning")))
         try:
             document = json.loads(response.data)
@@ -224,6 +229,18 @@ class Cluster:
             text = f"{self.server} (context `{self.context}`) does not answer as an API server does: `{start}`"
             raise ClusterError(text, hint="check `server` of the context; does a proxy ask for a login?")
         return Applied(document, warnings)
+
+
+@contextmanager
+def _about(subject: Ref | str) -> Iterator[None]:
+    """An error of the server, such as `etcdserver: request timed out`, need not name what was asked."""
+    try:
+        yield
+    except ClusterError as err:
+        # That the server is out of reach is no error of one address, but an object may have been written all the same.
+        if isinstance(err, ApiError) or isinstance(subject, Ref):
+            err.message = f"{subject}: {err.message}"
+        raise
 
 
 def _plain() -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Server-side apply of documents: first a dry run of all, then one by one, each after those that it needs."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from config.errors import ClusterError, Refused
+from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
 from k8s.rollout.diff import FieldChange, field_changes, owned_fields
@@ -43,7 +42,7 @@ class DryRun:
 
     changes: tuple[ObjectChange, ...]
     conflicts: tuple[tuple[Ref, FieldConflict], ...] = ()
-    refused: tuple[tuple[Ref, str], ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def changing(self) -> list[ObjectChange]:
@@ -52,7 +51,7 @@ class DryRun:
     def check(self) -> None:
         """Raises Refused with every conflict and every refusal, so that the user can fix them all at once."""
         lines = [f"{ref}: {conflict}" for ref, conflict in self.conflicts]
-        lines += [f"{ref}: {text}" for ref, text in self.refused]
+        lines += self.refused
         if lines:
             hint = "`--force-conflicts` takes these fields over; or leave them to their owners, and out of the spec"
             raise Refused("nothing was changed:\n  " + "\n  ".join(lines), hint=hint if self.conflicts else None)
@@ -83,7 +82,7 @@ def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool 
     missing = {space.name for space in spaces if cluster.get(space) is None}
     changes: list[ObjectChange] = []
     conflicts: list[tuple[Ref, FieldConflict]] = []
-    refused: list[tuple[Ref, str]] = []
+    refused: list[str] = []
     autoscaled = autoscaler_minimum(documents) is not None
     for document in documents:
         ref = Ref.of(document)
@@ -94,7 +93,7 @@ def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool 
         try:
             changes.append(_dry_run(cluster, document, force=force))
         except Refused as err:
-            refused.append((ref, err.message))
+            refused.append(err.message)
         except ApiError as err:
             if not force and err.conflicts and not _left_by_autoscaler(err.conflicts, autoscaled):
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
@@ -103,18 +102,13 @@ def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool 
             elif "dry run" in err.message or "dry-run" in err.message:
                 changes.append(ObjectChange(ref, "unknown", warnings=(err.message,)))
             else:
-                refused.append((ref, err.message))
+                refused.append(err.message)
     return DryRun(tuple(changes), tuple(conflicts), tuple(refused))
 
 
 def apply(cluster: Cluster, document: Document, *, force: bool = False, minimum: int | None = None) -> ObjectChange:
     """Applies one document and compares what the server stored before and after. `minimum` is the least number of pods
     of the autoscaler; None if there is no autoscaler."""
-    with _about(Ref.of(document)):
-        return _apply(cluster, document, force=force, minimum=minimum)
-
-
-def _apply(cluster: Cluster, document: Document, *, force: bool, minimum: int | None) -> ObjectChange:
     ref = Ref.of(document)
     before = cluster.get(ref)
     if before is not None and _drops_replicas(document, before):
@@ -143,26 +137,15 @@ def prune_objects(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> 
     names."""
     deleted = []
     for ref in sorted(refs, key=lambda ref: (_rank(ref.kind), ref.name), reverse=True):
-        with _about(ref):
-            document = cluster.get(ref)
-            if document and owned_fields(document) is None:
-                progress.say(f"  {ref}: not deleted: marina no longer manages it")
-            elif document and cluster.delete(ref, uid=document["metadata"]["uid"]):
-                progress.say(f"  {ref}: {_ending(cluster.get(ref)) or 'deleted'}")
-                deleted.append(str(ref))
-            else:
-                progress.say(f"  {ref}: {_ending(document) or 'already gone'}")
+        document = cluster.get(ref)
+        if document and owned_fields(document) is None:
+            progress.say(f"  {ref}: not deleted: marina no longer manages it")
+        elif document and cluster.delete(ref, uid=document["metadata"]["uid"]):
+            progress.say(f"  {ref}: {_ending(cluster.get(ref)) or 'deleted'}")
+            deleted.append(str(ref))
+        else:
+            progress.say(f"  {ref}: {_ending(document) or 'already gone'}")
     return tuple(deleted)
-
-
-@contextmanager
-def _about(ref: Ref) -> Iterator[None]:
-    """Errors of a cluster, such as `etcdserver: request timed out`, need not name the object."""
-    try:
-        yield
-    except ClusterError as err:
-        err.message = f"{ref}: {err.message}"
-        raise
 
 
 def _ending(document: Document | None) -> str:
@@ -179,7 +162,7 @@ def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChan
         if (before := cluster.get(ref)) is None:
             return ObjectChange(ref, "create", warnings=cluster.apply(document, force=force, dry_run=True).warnings)
         if ending := _ending(before):
-            raise Refused(f"{ending}; what is applied now would go with it")
+            raise Refused(f"{ref}: {ending}; what is applied now would go with it")
         applied = cluster.apply(document, force=force, dry_run=True)
         # If a controller, for one, wrote the object between the two reads, its changes would count as ours; if somebody
         # deleted it, there is no version.

@@ -47,9 +47,11 @@ def delete(
             record.running = 0
             objects = [ref for ref in state.objects if ref not in spaces]
             record.pruned += prune_objects(placement.cluster, objects, progress)
-            if with_namespace:
-                record.pruned += prune_objects(placement.cluster, spaces, progress)
-            placement.store.erase()
+            gone = prune_objects(placement.cluster, spaces, progress) if with_namespace else ()
+            record.pruned += gone
+            # The cluster deletes all that is in a namespace, and with it perhaps our permissions.
+            if not gone:
+                placement.store.erase()
             hold.state = State()
         record.result = "deleted"
     return record

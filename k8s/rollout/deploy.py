@@ -123,7 +123,8 @@ def _go_back(
 ) -> None:
     """Goes back to the revision before, if there is one and the user did not forbid it."""
     state = hold.state
-    text = f"revision {record.revision} failed: {record.error}"
+    causes = record.waited.causes if record.waited else ()
+    text = f"revision {record.revision} failed: {record.error}" + "".join(f"; {cause.text}" for cause in causes[:1])
     try:
         before = placement.store.read_revision(state.current) if state.current else None
     except MarinaError as err:
@@ -132,7 +133,9 @@ def _go_back(
     if before is None or not options.go_back:
         hold.save(phase="failed", message=text, holder="")
         record.running = 0
-        undo = "rollback" if before else "delete"
+        if state.current and not before:
+            progress.say(f"note: revision {state.current} is not stored any more, so nothing goes back to it")
+        undo = "rollback" if state.good else "delete"
         record.next = f"marina deploy {placement.typed} once it is fixed, or marina {undo} {placement.typed}"
         return
     progress.say(f"failed: {record.error}\ngoing back to revision {before.number}")

@@ -98,18 +98,30 @@ class Revision:
 class Store:
     """The two kinds of ConfigMap of one spec. Every write is refused if somebody else wrote since the last read."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self._cluster, self._namespace, self._name = cluster, namespace, name
+    def __init__(self, cluster: Cluster, namespace: str, name: str, typed: str) -> None:
+        self._cluster, self._namespace, self._name, self._typed = cluster, namespace, name, typed
 
     def load(self) -> State | None:
         """The state; None if this spec was never deployed."""
         document = self._cluster.get(self._ref())
         if document is None:
-            return None
+            return self._recovered()
         try:
             return State.parse(document["data"]["state.json"], document["metadata"]["resourceVersion"])
         except (KeyError, TypeError, ValueError) as err:
             raise self._unreadable(self._ref(), "state", "get configmap {} -o yaml") from err
+
+    def _recovered(self) -> State | None:
+        """What the revisions tell if somebody deleted the state; None if there are none."""
+        numbers = sorted(int(name.rpartition(".r")[2]) for name, _ in self._revisions())
+        if not numbers:
+            return None
+        stored = filter(None, map(self.read_revision, numbers))
+        objects = sorted({Ref.of(document) for revision in stored for document in revision.documents})
+        text = f"somebody deleted ConfigMap `{self._ref().name}`, so it is unknown which revision runs"
+        last, kept = numbers[-1], tuple(numbers)
+        # One of them may have failed, so a rollback goes to none unless it is named.
+        return State("failed", trying=last, last=last, good=kept, undone=kept, objects=tuple(objects), message=text)
 
     def save(self, state: State) -> State:
         """Writes the state and renews its hold, if any. Raises Refused if somebody else wrote it since it was read."""
@@ -128,9 +140,8 @@ class Store:
             if err.lost_race and (stored := self.load()) == state:
                 return stored
             if err.lost_race:
-                raise Refused(
-                    f"`{self._name}` was changed by somebody else at the same time", hint="marina status SPEC"
-                ) from err
+                text = f"`{self._name}` was changed by somebody else at the same time"
+                raise Refused(text, hint=f"marina status {self._typed}; then try again") from err
             if err.status == 404:
                 raise Refused(
                     f"ConfigMap `{self._ref().name}`, which holds the state of `{self._name}`, was deleted meanwhile",

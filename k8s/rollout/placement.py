@@ -20,7 +20,7 @@ class Placement:
     @property
     def store(self) -> Store:
         """The release's state and revisions in the cluster."""
-        return Store(self.cluster, self.namespace, self.name)
+        return Store(self.cluster, self.namespace, self.name, self.typed)
 
 
 @dataclass(frozen=True)

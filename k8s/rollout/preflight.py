@@ -124,6 +124,12 @@ def run_preflight(cluster: Cluster, documents: Iterable[Document], namespace: st
     return Preflight(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(blockers))
 
 
+def check_permissions(cluster: Cluster, documents: Iterable[Document], namespace: str) -> None:
+    """Raises ClusterError with all permissions that are missing, and the commands that grant them."""
+    blockers = _permissions(cluster, list(documents), namespace, _user(cluster))
+    Preflight("", "", blockers=tuple(blockers)).check()
+
+
 def _user(cluster: Cluster) -> str:
     """Our user name in the cluster; empty for clusters before 1.28, which do not tell."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}

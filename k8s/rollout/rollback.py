@@ -10,7 +10,7 @@ from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
 from k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import OPTIONAL, namespace_is_fixed, unknown_kinds
+from k8s.rollout.preflight import OPTIONAL, check_permissions, namespace_is_fixed, unknown_kinds
 from k8s.rollout.record import RolloutRecord, recorded, start_record
 from k8s.rollout.transition import apply_and_wait
 
@@ -29,6 +29,7 @@ def rollback(
         state = load_state(placement)
         revision = _chosen(placement, state, to)
         documents, _ = _permitted(placement, revision)
+        check_permissions(placement.cluster, documents, placement.namespace)
         dry_run_all(placement.cluster, documents, force=options.force).check()
         record.previous = record.running = state.current
         record.revision = revision.number
@@ -103,7 +104,8 @@ def _chosen(placement: Placement, state: State, to: int | None) -> Revision:
     revision = placement.store.read_revision(number) if number in state.good else None
     if revision is None:
         # Somebody may have deleted the revision itself.
-        kept = ", ".join(f"`{other}`" for other in state.good if other != number) or "none"
+        kept = ", ".join(f"`{other}`" for other in state.good if other != number)
         which = "no revision before this one" if to is None else f"no revision {to}"
-        raise Refused(f"there is {which} to go back to; kept: {kept}", hint=f"marina status {placement.typed}")
+        hint = f"marina rollback {placement.typed} --to N" if kept else f"marina status {placement.typed}"
+        raise Refused(f"there is {which} to go back to; kept: {kept or 'none'}", hint=hint)
     return revision

@@ -10,7 +10,7 @@ from k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
 from k8s.rollout.diagnosis import Cause, find_causes
 from k8s.rollout.history import State
 from k8s.rollout.placement import Placement
-from k8s.rollout.wait import PodSummary, availability, read_view, summarise_pods
+from k8s.rollout.wait import PodSummary, availability, describe_empty, read_view, summarise_pods
 
 SCHEMA = "marina.status/1"
 _SHA = 12
@@ -91,7 +91,10 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
     deployment = next((ref for ref in state.objects if ref.kind == "Deployment"), None) if state else None
     view = read_view(cluster, deployment) if deployment else None
     facts = revision.facts if revision else {}
-    gone = (Cause("missing", str(deployment), "does not exist"),) if deployment and not view else ()
+    wanted, causes = view.deployment["spec"].get("replicas", 1) if view else 0, tuple(find_causes(view)) if view else ()
+    if deployment and not wanted:
+        kind, text = ("empty", describe_empty(deployment)) if view else ("missing", "does not exist")
+        causes = (Cause(kind, str(deployment), text),)
     return ServiceStatus(
         name=placement.name,
         namespace=placement.namespace,
@@ -100,9 +103,9 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         state=state,
         facts=facts,
         pods=tuple(summarise_pods(view)) if view else (),
-        rollout=availability(view.deployment) if view else "",
+        rollout=availability(view.deployment) if view and wanted else "",
         autoscaler=read_autoscaler(cluster, deployment) if deployment else None,
-        causes=tuple(find_causes(view)) if view else gone,
+        causes=causes,
         verdict=_verdict(folder, facts),
     )
 

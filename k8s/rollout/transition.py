@@ -10,7 +10,7 @@ from k8s.cluster import Document, Ref
 from k8s.rollout.apply import AUTOSCALERS, ObjectChange, apply, autoscaler_minimum, in_apply_order, prune_objects
 from k8s.rollout.inference import Canary, CanaryRequest, infer
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.wait import WaitResult, wait
+from k8s.rollout.wait import WaitResult, describe_empty, wait
 
 _CANARY_S = 60.0
 
@@ -70,8 +70,7 @@ def wait_and_infer(
     if not waited.complete:
         return Transition(waited=waited, error=waited.summary)
     if not waited.pods:
-        scale = f"kubectl -n {deployment.namespace} scale deployment {deployment.name} --replicas 1"
-        return Transition(waited=waited, error=f"{deployment} is scaled to 0, so nothing serves: `{scale}`")
+        return Transition(waited=waited, error=f"{deployment} {describe_empty(deployment)}")
     if request is None:
         progress.say("note: no sample is available, so no inference is sent")
         return Transition(waited=waited)

@@ -170,6 +170,12 @@ def availability(deployment: Document) -> str:
     return f"{available} of {wanted} pods available"
 
 
+def describe_empty(deployment: Ref) -> str:
+    """What to do about a Deployment that wants no pod."""
+    scale = f"kubectl -n {deployment.namespace} scale deployment {deployment.name} --replicas 1"
+    return f"is scaled to 0, so nothing serves: `{scale}`"
+
+
 def _is_noticed(deployment: Document) -> bool:
     """Whether the Deployment's controller has seen its newest change."""
     observed = int((deployment.get("status") or {}).get("observedGeneration") or 0)

@@ -114,8 +114,9 @@ class Workload:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """The labels of its pods."""
-        return self.template.at("metadata", "labels").texts
+        """The labels of its pods; the cluster adds those of a Job."""
+        added = ("job-name", "batch.kubernetes.io/job-name") if self.document.kind == "Job" else ()
+        return self.template.at("metadata", "labels").texts | dict.fromkeys(added, self.document.name)
 
     @property
     def serves(self) -> bool:

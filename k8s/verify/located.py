@@ -1,5 +1,6 @@
 """Kubernetes objects from any author's files, with the file and line of every field."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from k8s.verify.kustomize import KUSTOMIZATIONS, kustomize_parts
 _SUFFIXES = {".json", ".yaml", ".yml"}
 # Files for kustomize and Helm, which hold no objects.
 _NOT_APPLIED = KUSTOMIZATIONS | {"Chart.yaml", "values.yaml"}
+# Between two objects of one JSON file. Inside of an object, a comma would be there.
+_NEXT_OBJECT = re.compile(r"(?<=\})(\s*\n)[ ]*(?=\{)")
 _HINT = "`kubectl kustomize DIR > all.yaml` or `helm template CHART > all.yaml` writes a file of objects"
 
 
@@ -177,8 +180,9 @@ def read_object_file(file: Path) -> list[LocatedDocument]:
     documents: list[LocatedDocument] = []
     problems: list[Problem] = []
     # JSON is read as YAML to get line numbers. YAML forbids its tabs, and JSON has none inside its strings.
-    is_json = file.suffix.lower() == ".json"
-    for data, lines, wrong in read_documents(text.expandtabs(2) if is_json else text, str(file)):
+    if file.suffix.lower() == ".json":
+        text = _NEXT_OBJECT.sub(r"\1--- ", text.expandtabs(2))
+    for data, lines, wrong in read_documents(text, str(file)):
         problems += wrong
         for document in _flattened(LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)):
             if (document.kind and document.api_version) or is_adapter_settings(document):

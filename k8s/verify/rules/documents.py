@@ -14,6 +14,7 @@ TOPIC = Topic("Objects")
 _CLUSTER_WIDE = re.compile(
     "APIService|Cluster.+|.*Class|CSIDriver|CertificateSigningRequest|CustomResourceDefinition|FlowSchema|Namespace|Node"
     "|PersistentVolume|PriorityLevelConfiguration|(Mutating|Validating)(AdmissionPolicy(Binding)?|WebhookConfiguration)"
+    "|IPAddress|ServiceCIDR"
 )
 
 

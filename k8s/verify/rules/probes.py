@@ -72,7 +72,9 @@ def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
             for place, path in _asked_paths(container.at("livenessProbe")):
                 # `/ready` of other servers has nothing to do with a model.
                 if _under(path, _OF_MODEL) or (container in workload.torchserves and _under(path, ("/ready",))):
-                    yield Remark(place, f"got `{path}`")
+                    # Other servers may list their models however busy they are.
+                    level: Level | None = None if container in workload.torchserves else "warning"
+                    yield Remark(place, f"got `{path}`", level=level)
 
 
 def _under(path: str, roots: tuple[str, ...]) -> bool:

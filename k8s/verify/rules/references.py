@@ -47,7 +47,8 @@ def _missing(application: Application, scope: Scope) -> Iterator[Remark]:
 
 def _references(workload: Workload) -> Iterator[tuple[Place, str]]:
     for path, kind in _IN_PODS:
-        yield from ((node, kind) for node in workload.pod.all(path))
+        # A chart may write `serviceAccountName: ""`, which names none.
+        yield from ((node, kind) for node in workload.pod.all(path) if node.value != "")
     for container in workload.all_containers:
         for path, kind in _IN_CONTAINERS:
             yield from ((node, kind) for node in container.all(path))

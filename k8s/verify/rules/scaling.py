@@ -142,7 +142,9 @@ def _utilisations(scaler: LocatedDocument) -> Iterator[tuple[str, str]]:
         if kind in ("ContainerResource", "Resource") and metric.at("target", "type").text == "Utilization":
             yield metric.at("name").text, metric.at("container").text
     for trigger in scaler.root.at("spec", "triggers").items():
-        if trigger.at("type").text in ("cpu", "memory") and trigger.at("metricType").value in (None, "Utilization"):
+        # Older versions of KEDA have the type of the target among the metadata.
+        target = trigger.at("metricType").text or trigger.at("metadata", "type").text
+        if trigger.at("type").text in ("cpu", "memory") and target in ("", "Utilization"):
             yield trigger.at("type").text, trigger.at("metadata", "containerName").text
 
 

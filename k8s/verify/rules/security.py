@@ -14,9 +14,11 @@ _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_KEY(_ID)?|CREDENTIALS?|PASSWD|PASSWORD|PRIVATE_KEY|SECRET(_KEY)?|TOKEN)$",
     re.IGNORECASE,
 )
-# Values that are no secret: switches, numbers, paths, references to other variables, what servers without a password
-# are given, and a language model's `</s>`.
-_NO_SECRET = re.compile(r"|true|false|yes|no|on|off|none|null|empty|\d+|/.*|\$\(.*\)|<.*>", re.IGNORECASE)
+# Values that are no secret: switches, numbers, paths, references to other variables or into a store of secrets, what
+# servers without a password are given, and a language model's `</s>` or `[PAD]`.
+_NO_SECRET = re.compile(
+    r"|true|false|yes|no|on|off|none|null|empty|\d+|/.*|\$\(.*\)|<.*>|\[.*\]|(arn|op|vault):.*", re.IGNORECASE
+)
 _TEMPORARY = ("/tmp", "/var/tmp")
 
 

@@ -302,7 +302,7 @@ def test_a_hopeless_revision_is_explained_and_the_one_before_is_restored(
     assert (record.back.result, record.running) == ("rolled back", 1)
     assert cluster.image == "good:1"
     assert cluster.state.phase == "deployed"
-    assert cluster.state.message.startswith("revision 2 failed: ")
+    assert cluster.state.message == f"revision 2 failed: {record.error}; {record.waited.causes[0].text}"
     assert cluster.record["rollback"]["result"] == "rolled back"
 
 

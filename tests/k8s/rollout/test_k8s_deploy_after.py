@@ -255,9 +255,10 @@ def test_an_object_whose_finalizers_never_end_is_not_called_deleted_and_nothing_
 def test_a_deployment_that_is_scaled_to_nothing_is_called_so(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.fake.scale(SPACE, NAME, 0, "kubectl")
-    assert cluster.deploy(*documents("good:2"), go_back=False).error == (
-        "Deployment shells is scaled to 0, so nothing serves: `kubectl -n sea scale deployment shells --replicas 1`"
-    )
+    told = "is scaled to 0, so nothing serves: `kubectl -n sea scale deployment shells --replicas 1`"
+    status = cluster.status()
+    assert (status.exit_code, status.to_text().splitlines()[-1]) == (1, f"  Deployment shells: {told}")
+    assert cluster.deploy(*documents("good:2"), go_back=False).error == f"Deployment shells {told}"
 
 
 def test_a_deploy_that_is_interrupted_before_it_changes_anything_is_recorded(cluster: Rig) -> None:

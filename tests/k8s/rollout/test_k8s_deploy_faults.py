@@ -90,10 +90,10 @@ def test_an_error_while_going_back_does_not_hide_why_the_deploy_failed(cluster: 
     unread = Fault("GET", f"/configmaps/marina.{NAME}.r1$", 500, times=5, message="no etcd")
     cluster.pod.before_answer = lambda: cluster.fake.faults.append(unread)
     cluster.pod.status = 500
-    with pytest.raises(ClusterError, match=r"revision 2 failed: .* inference .*; going back failed: no etcd"):
+    with pytest.raises(ClusterError, match=r"revision 2 failed: .* inference .*; going back failed: .*: no etcd"):
         cluster.deploy(*documents("good:2"))
     assert "inference of the sample failed" in cluster.state.message
-    assert cluster.record["error"].endswith("going back failed: no etcd")
+    assert cluster.record["error"].endswith("going back failed: ConfigMap marina.shells.r1: no etcd")
 
 
 def test_a_stream_that_a_proxy_garbles_does_not_end_the_watch(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

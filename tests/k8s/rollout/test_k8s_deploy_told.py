@@ -62,6 +62,50 @@ def test_a_delete_that_may_not_delete_the_namespace_can_be_finished_or_undone(cl
     assert cluster.delete().result == "deleted"
 
 
+def test_a_delete_that_loses_its_permissions_with_the_namespace_is_finished(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+
+    def lose() -> None:
+        cluster.fake.denied = {("list", "configmaps"), ("get", "configmaps"), ("delete", "configmaps")}
+
+    cluster.fake.faults.append(Fault("DELETE", f"/namespaces/{SPACE}$", act=lose, passes=True))
+    assert cluster.delete(with_namespace=True).result == "deleted"
+    assert cluster.fake.names("Namespace", "") == ["default"]
+
+
+def test_a_rollback_names_all_missing_permissions_before_it_changes_anything(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    cluster.fake.denied, before = {("delete", "services"), ("patch", "services")}, cluster.fake.versions()
+    with pytest.raises(ClusterError, match="`jane` may not delete, patch services in namespace `sea`") as error:
+        cluster.rollback()
+    assert "kubectl -n sea create role marina-deployer --verb=delete,patch --resource=services" in str(error.value.hint)
+    assert cluster.fake.versions() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/version$", "GET /version"),
+        ("/apis/apps/v1$", "Deployment of apps/v1"),
+        (f"/configmaps/marina.{NAME}$", f"ConfigMap marina.{NAME}"),
+    ],
+)
+def test_an_answer_that_does_not_name_what_was_asked_gets_its_name(cluster: Rig, path: str, named: str) -> None:
+    cluster.fake.faults.append(Fault("GET", path, 400, message="etcdserver: request timed out"))
+    with pytest.raises(ClusterError, match=f"^{named}: etcdserver: request timed out$"):
+        cluster.deploy(*documents())
+
+
+@pytest.mark.parametrize("query", ["(?!.*watch)", ".*watch"])
+def test_pods_that_cannot_be_followed_are_named(cluster: Rig, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8s.cluster.watch._PATIENCE_S", 0.0)
+    cluster.fake.faults.append(Fault("GET", f"/pods[?]{query}", 400, times=99, message="etcdserver: too many requests"))
+    record = cluster.deploy(*documents("slow:1"))
+    what = "watch" if "?!" not in query else "list"
+    assert (record.result, record.error) == ("failed", f"{what} of Pod: etcdserver: too many requests")
+
+
 def test_a_state_that_somebody_deletes_during_a_deploy_is_named_and_the_next_one_writes_it_again(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     state = key(KIND["ConfigMap"], SPACE, f"marina.{NAME}")
@@ -70,7 +114,39 @@ def test_a_state_that_somebody_deletes_during_a_deploy_is_named_and_the_next_one
         cluster.deploy(*documents("good:2"))
     cluster.pod.before_answer = None
     assert cluster.deploy(*documents("good:2")).result == "deployed"
-    assert cluster.state.current == 1
+    assert (cluster.state.current, cluster.state.rollback_target()) == (3, 0)
+
+
+def forget(cluster: Rig, name: str) -> None:
+    """Deletes a ConfigMap in the name of somebody else."""
+    with cluster.fake.store.lock:
+        cluster.fake.store.remove(key(KIND["ConfigMap"], SPACE, name))
+
+
+def test_a_state_that_somebody_deleted_is_found_again_among_the_revisions(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", document("ConfigMap", "first")))
+    cluster.deploy(*documents("good:2"))
+    forget(cluster, f"marina.{NAME}")
+    told = "somebody deleted ConfigMap `marina.shells`, so it is unknown which revision runs"
+    assert cluster.status().to_text().splitlines()[-2:] == ["  kept       1, 2", f"  message    {told}"]
+    with pytest.raises(Refused, match="no revision before this one to go back to; kept: `1`, `2`") as error:
+        cluster.rollback()
+    assert error.value.hint == "marina rollback spec.yaml --to N"
+    assert cluster.rollback(to=1).result == "rolled back"
+    forget(cluster, f"marina.{NAME}")
+    assert cluster.deploy(*documents("good:3")).revision == 3
+    forget(cluster, f"marina.{NAME}")
+    assert cluster.delete().result == "deleted"
+    assert cluster.fake.names("ConfigMap", SPACE) == []
+
+
+def test_if_the_revision_before_is_gone_a_failed_deploy_says_so_and_does_not_suggest_to_delete(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    forget(cluster, f"marina.{NAME}.r2")
+    record = cluster.deploy(*documents("crashing:3"))
+    assert record.next == "marina deploy spec.yaml once it is fixed, or marina rollback spec.yaml"
+    assert "note: revision 2 is not stored any more, so nothing goes back to it" in cluster.said.getvalue()
 
 
 def test_an_object_that_vanishes_during_the_dry_run_is_created(cluster: Rig) -> None:

@@ -75,7 +75,8 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
         tmp_path,
         one_yaml=f"---\n# nothing\n---\n{OBJECT}---\n{OBJECT.replace('a}', 'b}')}",
         two_json='{\n\t"apiVersion": "v1",\n\t"kind": "List",\n\t"items": [\n\t\t{"apiVersion": "v1",\n'
-        '\t\t "kind": "Secret", "metadata": {"name": "c"}}]}',
+        '\t\t "kind": "Secret", "metadata": {"name": "c"}}]\n}\n'
+        '  {"apiVersion": "v1", "kind": "Secret", "metadata":\n{"name": "e"}}\n',
         kustomization_yaml="resources: [one.yaml]\n",
         values_yaml="replicas: 2\n",
         notes_txt="not read",
@@ -92,6 +93,7 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
         ("ConfigMap/a", "one.yaml", 6),
         ("ConfigMap/b", "one.yaml", 10),
         ("Secret/c", "two.json", 6),
+        ("Secret/e", "two.json", 9),
     ]
 
 
