@@ -109,6 +109,8 @@ def output_ports(
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
         if spec.model.task and "padding token" in str(err):
             hint = "add `pad_token_id` to its `config.json`, the number of a token that no text holds"
+        elif spec.model.task and isinstance(err, (AttributeError, TypeError)):
+            hint = "use a model of another architecture, or `source: ./model.py:build` with a network of your own"
         elif spec.model.task:
             hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(

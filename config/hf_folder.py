@@ -12,6 +12,11 @@ _PACKED = ("*.json", "*.jinja", "*.safetensors")
 _MODULES = "modules.json"
 # Written by it, too: how its first step reads texts, and prompts to put before them.
 _TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+# An older name of the function that it applies to the scores of pairs.
+_ACTIVATION = "sbert_ce_default_activation_function"
+# Written by `setfit`: a classifier of embeddings.
+_HEAD = "model_head.pkl"
+_OWN_END = "source: ./model.py:build, a network that ends with this module"
 # Written for models that take pictures or sound.
 _PROCESSOR = "preprocessor_config.json"
 # Written by `peft`: what a training changed, without the model that it changed.
@@ -33,11 +38,9 @@ class Embedding:
     """How `sentence-transformers` makes an embedding with a folder's model."""
 
     pooling: str | None
-    """What it is made of: `cls`, `mean` or something that Marina does not compute; None if the folder does not say."""
+    """What it is made of: `cls` or `mean`; None if the folder does not say."""
     is_normalised: bool
     """Whether it is scaled to length 1."""
-    text_changes: tuple[str, ...]
-    """Sentences on what is done to texts before the tokenizer reads them, and not by Marina."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +77,49 @@ class ModelFolder:
     def _kind(self) -> object:
         return self.config.get("model_type")
 
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` that the folder was saved from; empty if its configuration does not say."""
+        names = self.config.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else ""
+
     def read_embedding(self) -> Embedding:
-        """How the folder says that an embedding is made. Raises FolderRefused if a further layer follows."""
-        changes = self._read_text_changes()
+        """How the folder says that an embedding is made. Raises FolderRefused if Marina does not compute that."""
         if not (self.path / _MODULES).is_file():
-            return Embedding(None, True, changes)
+            return Embedding(None, True)
         pooling, is_normalised = None, False
         for module in _read_modules(self.path / _MODULES):
             kind = module["type"].rpartition(".")[2]
             if kind == "Pooling":
-                pooling = _pooling(_read_json(self.path / module["path"] / CONFIG)) or None
+                file = self.path / module["path"] / CONFIG
+                pooling = _pooling(_read_json(file)) or None
+                if pooling not in (None, "cls", "mean"):
+                    raise FolderRefused(f"`{file}`: got `{pooling}`, allowed: `cls`, `mean`", _OWN_END)
             elif kind == "Normalize":
                 is_normalised = True
             elif kind != "Transformer":
                 text = f"`{self.path / _MODULES}`: got `{kind}`, allowed: `Transformer`, `Pooling`, `Normalize`"
-                raise FolderRefused(text, "source: ./model.py:build, a network that ends with this module")
-        return Embedding(pooling, is_normalised, changes)
+                raise FolderRefused(text, _OWN_END)
+        return Embedding(pooling, is_normalised)
 
-    def _read_text_changes(self) -> tuple[str, ...]:
+    def left_out(self, task: str) -> tuple[str, ...]:
+        """Sentences on what the library that saved the folder does for a task, and Marina does not."""
+        if task == "rerank":
+            return self._other_scores()
+        if task != "embed":
+            return ()
+        more = ", and Marina does not: clients have to"
+        head = [f"`setfit` classifies embeddings by `{_HEAD}`{more}"] if (self.path / _HEAD).is_file() else []
+        return (*(f"`sentence-transformers` {change}{more}" for change in self._text_changes()), *head)
+
+    def _other_scores(self) -> tuple[str, ...]:
+        newer = self.config.get("sentence_transformers")
+        named = newer.get("activation_fn") if isinstance(newer, dict) else self.config.get(_ACTIVATION)
+        kind = str(named or "Sigmoid").rpartition(".")[2]
+        text = f"`sentence-transformers` makes scores by `{kind}`, and Marina by `Sigmoid`: their order is the same"
+        return () if kind == "Sigmoid" else (text,)
+
+    def _text_changes(self) -> list[str]:
         transformer, prompts = (
             _read_json(self.path / name) if (self.path / name).is_file() else {} for name in (_TRANSFORMER, _PROMPTS)
         )
@@ -99,7 +127,7 @@ class ModelFolder:
         prompt = texts.get(name) if isinstance(texts, dict) and isinstance(name, str) else None
         changes = [f"puts `{prompt}` before each text"] if prompt else []
         changes += ["writes texts in lower case"] if transformer.get("do_lower_case") is True else []
-        return tuple(f"`sentence-transformers` {change}, and Marina does not: clients have to" for change in changes)
+        return changes
 
 
 def _read_modules(file: Path) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ from archiver.inferring.arguments import Argument, GivenInput, forward_arguments
 from archiver.inferring.guess_notes import describe_guesses
 from archiver.inferring.inferred import InferredInputs, Input
 from archiver.inferring.layer_inputs import KNOWN, has_sequence_layers, layer_inputs, recurrent_states, sounds
+from archiver.inferring.picked_rows import find_picked_rows
 from archiver.inferring.refusals import unservable_arguments
 from archiver.inferring.trial import TrialResult, equal, try_inputs
 from archiver.inferring.varying_lengths import limit_length_arguments, mark_varying_lengths
@@ -90,8 +91,8 @@ class _InputSearch:
 
     def describe(self, guess: Guess, rows: int) -> InferredInputs:
         """The result for a guess that works: limits on its values, varying lengths, and notes for the user."""
-        guess, notes = self._limit_values(self._prefer_floats(guess, rows), rows)
-        guess = self._drop_unused_columns(guess, rows)
+        guess = self._drop_unused_columns(self._prefer_floats(guess, rows), rows)
+        guess, notes = self._limit_values(guess, rows)
         # Without the search's deadline, which may have passed.
         result = try_inputs(self._network, self._values(guess, rows))
         independent = rows > 1 and self._rows_independent(guess, result)
@@ -304,15 +305,19 @@ class _InputSearch:
         return guess
 
     def _limit_values(self, guess: Guess, rows: int) -> tuple[Guess, list[str]]:
-        """Limits integer inputs to the largest value that works, with a note for each."""
-        notes = []
+        """Limits integers to the largest value that works; the packager limits columns with tables of their own."""
+        notes, graph = [], TensorGraph(self._network, torch.float32)
+        picked = find_picked_rows(lambda values: graph(*values), self._values(guess, rows))
         for at, tensor in enumerate(guess):
             if tensor.dtype not in ("int32", "int64") or tensor.most is None or self._arguments[at].is_length:
                 continue
-            largest = self._largest_working_value(at, guess, rows, tensor.most)
-            if largest < tensor.most:
-                guess = (*guess[:at], replace(tensor, most=largest), *guess[at + 1 :])
-                notes.append(f"`{self._names[at]}`: values beyond {largest} fail")
+            if len(picked[at].columns(tensor.sequence)) > 1:
+                limited = replace(tensor, least=None, most=None)
+                notes.append(f"`{self._names[at]}`: each column picks from a table of its own, and allows its rows")
+            else:
+                limited = replace(tensor, most=self._largest_working_value(at, guess, rows, tensor.most))
+                notes += [f"`{self._names[at]}`: values beyond {limited.most} fail"] * (limited != tensor)
+            guess = (*guess[:at], limited, *guess[at + 1 :])
         return guess, notes
 
     def _largest_working_value(self, at: int, guess: Guess, rows: int, high: int) -> int:

@@ -8,6 +8,8 @@ from config.hf_folder import FolderRefused, read_model_folder
 from config.spec import Spec
 
 _NOT_FOR_ENCODERS = ("image", "inputs", "outputs")
+# The heads that `transformers` puts on an encoder, and the tasks that they are made for.
+_MADE_FOR = {"ForSequenceClassification": "classify", "ForTokenClassification": "tokens"}
 
 
 @rule("model.source", "model.handler", "model.task", into=FORMS)
@@ -48,14 +50,18 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     try:
         folder = read_model_folder(spec.path(model.folder))
         pooling = folder.read_embedding().pooling if model.task == "embed" else None
+        folder.left_out(model.task)
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
+    made_for = next((task for end, task in _MADE_FOR.items() if folder.architecture.endswith(end)), "embed")
+    is_usual = made_for != "embed" or "For" in folder.architecture or folder.architecture.endswith("Model")
+    if model.task != "embed" and is_usual and made_for != ("classify" if model.task == "rerank" else model.task):
+        text = f"got `{model.task}`, but the folder holds a `{folder.architecture}`"
+        yield "model.task", text, f"task: {made_for}"
     if pooling is not None and pooling != spec.encoding.pooling:
-        is_known = pooling in ("cls", "mean")
         text = f"got `{spec.encoding.pooling}`, but the folder says that its embeddings are made by `{pooling}`"
-        text += "" if is_known else ", which Marina does not compute"
-        yield "model.encoding.pooling", text, f"pooling: {pooling}" if is_known else None
+        yield "model.encoding.pooling", text, f"pooling: {pooling}"
     longest = folder.longest
     if longest is not None and spec.encoding.max_tokens > longest:
         text = f"got {spec.encoding.max_tokens}, but the model was made for {longest} tokens"
@@ -64,11 +70,11 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
 
 def encoder_warnings(spec: Spec) -> Iterator[str]:
     """What of an encoder looks like a mistake."""
-    if spec.model.task != "embed":
+    if spec.model.task is None:
         return
-    embedding = read_model_folder(spec.path(spec.model.folder or "")).read_embedding()
-    yield from (f"`model.source`: {change}" for change in embedding.text_changes)
-    if spec.encoding.normalise and not embedding.is_normalised:
+    folder = read_model_folder(spec.path(spec.model.folder or ""))
+    yield from (f"`model.source`: {sentence}" for sentence in folder.left_out(spec.model.task))
+    if spec.model.task == "embed" and spec.encoding.normalise and not folder.read_embedding().is_normalised:
         yield (
             "`model.encoding.normalise`: true, but `sentence-transformers` does not scale this folder's embeddings: "
             "`normalise: false` gives the same numbers"

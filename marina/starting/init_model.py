@@ -255,8 +255,7 @@ def _of_torchvision(source: str, options: argparse.Namespace, name: str) -> Mode
 
 
 def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFacts:
-    """The facts of an encoder or a language model, according to the architecture in its configuration."""
-    from config.hf_folder import FolderRefused, read_model_folder
+    from config.hf_folder import FolderRefused
 
     if options.handler or options.template or options.input or options.weights:
         text = f"`--source`: `{source}` says everything itself, the only other option allowed: `--task`"
@@ -265,13 +264,21 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         hint = f"hf download NAME --local-dir {folder}, if it is on Hugging Face's hub"
         raise InputError(f"`--source`: no such folder: `{folder}`", hint=hint)
     try:
-        read = read_model_folder(Path(folder))
-        embedding = read.read_embedding()
+        return _facts_of_folder(source, Path(folder), options)
     except FolderRefused as err:
         raise InputError(f"`--source`: {err}", hint=err.hint) from err
+
+
+def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> ModelFacts:
+    """The facts of an encoder or a language model, according to the architecture in its configuration."""
+    from config.hf_folder import read_model_folder
+
+    read = read_model_folder(folder)
+    embedding = read.read_embedding()
     longest = read.longest or 512
-    kind = str((read.config.get("architectures") or [""])[0])
-    if options.task is None and kind.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):
+    kind = read.architecture
+    writes = embedding.pooling is None and kind.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
+    if options.task is None and writes:
         if read.config.get("is_encoder_decoder"):
             text = (
                 f"`--source`: `{source}` is a `{kind}`, which writes one text for another, and Marina serves none such"
@@ -283,9 +290,10 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         task = "rerank" if len(read.config.get("id2label") or "ab") == 1 else "classify"
     elif options.task is None and kind.endswith("ForTokenClassification"):
         task = "tokens"
-    other = options.task is None and task == "embed" and "For" in kind
+    is_said = options.task is not None or embedding.pooling is not None
+    other = not is_said and task == "embed" and kind and not kind.endswith("Model")
     notes = [f"`task` is `embed`, because no task does what `{kind}` was made for"] if other else []
-    notes += embedding.text_changes if task == "embed" else ()
+    notes += read.left_out(task)
     fields = ", pooling: cls" if embedding.pooling == "cls" else ""
     fields += "" if embedding.is_normalised else ", normalise: false"
     return ModelFacts(source, "text", task=task, longest=min(longest, 128), embedding=fields, notes=notes)

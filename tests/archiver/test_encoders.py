@@ -254,8 +254,7 @@ def test_a_folder_with_code_or_pickles_is_refused(folder: Callable[[str], Path])
 
 
 def test_a_task_that_the_weights_do_not_fit_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
-    model = folder("embed")
-    spec = parse_spec(SPEC.format(task="tokens", encoding="{max_tokens: 8}"), model.parent / "spec.yaml")
+    spec = change_config(folder("embed"), "tokens", architectures=None)
     with pytest.raises(SourceError, match=r"has no weights for `classifier\.bias`, which `task: tokens` needs"):
         package(spec, tmp_path, progress=Progress(quiet=True))
     assert not list(tmp_path.iterdir())

@@ -121,6 +121,29 @@ def test_an_embedding_of_a_model_for_another_task_is_noted(here: Path, capsys: p
     )
 
 
+@pytest.mark.slow
+def test_an_embedding_of_a_plain_encoder_is_not_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(ROOT / "config/examples/language/model", here / "model")
+    config = json.loads((here / "model/config.json").read_text()) | {"architectures": ["RoFormerModel"]}
+    (here / "model/config.json").write_text(json.dumps(config))
+    assert init("--source", "hf:model") == 0
+    assert "no task does" not in capsys.readouterr().out
+
+
+def test_a_language_model_that_makes_embeddings_is_not_taken_for_one_that_writes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_tales(here)
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+    (here / "model/modules.json").write_text(json.dumps(modules))
+    (here / "model/1_Pooling").mkdir()
+    pooling = here / "model/1_Pooling/config.json"
+    pooling.write_text('{"pooling_mode_mean_tokens": true}')
+    assert init("--source", "hf:model") == 0
+    assert load_spec(here / "mine/spec.yaml").model.task == "embed"
+    assert "no task does" not in capsys.readouterr().out
+
+
 def test_the_context_of_a_language_model_is_no_longer_than_its_window(here: Path) -> None:
     copy_tales(here, architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=64)
     assert init("--source", "hf:model") == 0

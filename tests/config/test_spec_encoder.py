@@ -69,8 +69,6 @@ MADE_BY = "sentence_transformers.models"
 POOLINGS: list[Any] = [
     ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "include_prompt": True}, "`cls`"),
     ({"pooling_mode": "cls"}, "`cls`\n\nhint: pooling: cls"),
-    ({"pooling_mode_lasttoken": True}, "`lasttoken`, which Marina does not compute"),
-    ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "`cls and max_tokens`, which Marina"),
     ({"pooling_mode_mean_tokens": True}, None),
     ({}, None),
 ]
@@ -93,6 +91,23 @@ def test_an_embedding_is_made_as_its_folder_says(pooling: dict[str, Any], messag
     refusal = f"`model.encoding.pooling`: got `mean`, but .* are made by {message}"
     with pytest.raises(SpecError, match=refusal) if message else nullcontext():
         check_embedder(tmp_path, modules, pooling)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "got"),
+    [
+        ({"pooling_mode_lasttoken": True}, "lasttoken"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls and max_tokens"),
+    ],
+)
+def test_a_pooling_that_is_not_computed_needs_a_network_of_its_own(
+    pooling: dict[str, Any], got: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError) as refusal:
+        check_embedder(tmp_path, [{"type": f"{MADE_BY}.Pooling", "path": "1_Pooling"}], pooling)
+    assert f"1_Pooling/config.json`: got `{got}`, allowed: `cls`, `mean`\n\nhint: source: ./model.py:build" in str(
+        refusal.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,6 +144,54 @@ def test_what_else_a_library_does_to_each_text_is_a_warning(tmp_path: Path) -> N
         f"`model.source`: `sentence-transformers` puts `query: ` before each text{more}",
         f"`model.source`: `sentence-transformers` writes texts in lower case{more}",
     ]
+    (tmp_path / "model/model_head.pkl").touch()
+    head = f"`model.source`: `setfit` classifies embeddings by `model_head.pkl`{more}"
+    assert list(find_warnings(spec))[2:] == [head]
     (tmp_path / "model/sentence_bert_config.json").write_text("{")
     with pytest.raises(SpecError, match="cannot be read as JSON"):
         parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": "embed"})), tmp_path / "spec.yaml")
+
+
+@pytest.mark.parametrize(
+    ("config", "warned"),
+    [
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, True),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, False),
+        ({"sentence_transformers": {"version": "5.0"}}, False),
+    ],
+)
+def test_scores_that_a_library_makes_in_another_way_are_a_warning(
+    config: dict[str, Any], warned: bool, tmp_path: Path
+) -> None:
+    spec = check_folder(tmp_path, "rerank", config)
+    made_by = "`sentence-transformers` makes scores by `Identity`, and Marina by `Sigmoid`"
+    text = f"`model.source`: {made_by}: their order is the same"
+    assert list(find_warnings(spec)) == [text] * warned
+
+
+def check_folder(folder: Path, task: str, config: dict[str, Any]) -> Spec:
+    """Checks the spec of an encoder with this configuration."""
+    (folder / "model").mkdir()
+    (folder / "model/model.safetensors").touch()
+    for name, content in (("config.json", config), ("tokenizer.json", {})):
+        (folder / "model" / name).write_text(json.dumps(content))
+    return parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": task})), folder / "spec.yaml")
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "made_for"),
+    [
+        ("tokens", "Qwen2ForSequenceClassification", "classify"),
+        ("classify", "Qwen2ForTokenClassification", "tokens"),
+        ("classify", "BertForMaskedLM", "embed"),
+        ("rerank", "BertModel", "embed"),
+        ("rerank", "BertForSequenceClassification", None),
+        ("embed", "BertForSequenceClassification", None),
+        ("classify", "OwnClassifier", None),
+    ],
+)
+def test_a_head_for_another_task_is_refused(task: str, kind: str, made_for: str | None, tmp_path: Path) -> None:
+    message = f"`model.task`: got `{task}`, but the folder holds a `{kind}`\n\nhint: task: {made_for}"
+    with pytest.raises(SpecError, match=message) if made_for else nullcontext():
+        check_folder(tmp_path, task, {"architectures": [kind]})

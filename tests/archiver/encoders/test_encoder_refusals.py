@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from specs import ROOT
 from transformers import (
+    DPRConfig,
+    DPRQuestionEncoder,
     FNetConfig,
     FNetModel,
     GPT2Config,
@@ -73,3 +75,10 @@ def test_a_classifier_that_cannot_tell_its_padding(tmp_path: Path) -> None:
     err = refused(network, tmp_path, 8, "classify")
     assert "Cannot handle batch sizes > 1 if no padding token is defined" in err.message
     assert err.hint == "add `pad_token_id` to its `config.json`, the number of a token that no text holds"
+
+
+def test_one_that_answers_in_a_form_of_its_own(tmp_path: Path) -> None:
+    shape = {"num_attention_heads": 2, "max_position_embeddings": 18}
+    err = refused(DPRQuestionEncoder(DPRConfig(**SMALL, **shape)), tmp_path, 8)
+    assert "'DPRQuestionEncoderOutput' object has no attribute 'last_hidden_state'" in err.message
+    assert err.hint == "use a model of another architecture, or `source: ./model.py:build` with a network of your own"

@@ -72,7 +72,7 @@ FOUND: list[Any] = [
     ),
     pytest.param(
         Net(columns, a=nn.Embedding(5, 4), b=nn.Embedding(3, 4), c=nn.BatchNorm1d(6), head=nn.Linear(14, 2)),
-        {"cats": ids(2, 2), "numbers": floats(6)},
+        {"cats": {"shape": [2], "dtype": "int64"}, "numbers": floats(6)},
         id="columns of a table",
     ),
     pytest.param(
@@ -165,6 +165,11 @@ GUESSES: list[Any] = [
             "`v`: float32 [3] works but is a guess, as no layer shows it; to change: `--input v:…`",
         ),
         id="no layer",
+    ),
+    pytest.param(
+        Net(columns, a=nn.Embedding(5, 4), b=nn.Embedding(3, 4), c=nn.BatchNorm1d(6), head=nn.Linear(14, 2)),
+        ("`cats`: each column picks from a table of its own, and allows its rows",),
+        id="columns with tables of their own",
     ),
 ]
 
