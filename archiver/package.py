@@ -185,6 +185,7 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
             hint="give the `min` and `max` of `model.inputs`, or a `calibration` with real inputs" if made_up else None,
         )
     if isinstance(reference, ImageGraph) and reference.top_k:
+        _check_scores(where, reference, sample[0])
         # Only probabilities are compared: classes that are equally likely may come in either order.
         together, others = together[:1], [answered[:1] for answered in others]
     if any(agreement.compare_tensors(answered, together, spec.model.tolerance).agreement < 1 for answered in others):
@@ -192,6 +193,18 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
             f"{spec.file}: `model.batch_sizes`: got {list(spec.model.batch_sizes)}, but the model answers an input "
             "differently in a batch than alone",
             hint="use `batch_sizes: [1]`, or a model that decides for each row separately",
+        )
+
+
+def _check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:
+    """Raises SourceError if the network ends in a softmax: the graph has one, and two would make all classes alike."""
+    with torch.no_grad():
+        scores = graph.outputs(pixels)[0]
+    if scores.shape[-1] > 1 and bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-3).all()):
+        raise SourceError(
+            f"{where}: the model already answers pictures with probabilities, and the handler turns a number for each "
+            "class into probabilities itself",
+            hint="leave out the model's softmax, or return the logarithm of its answer",
         )
 
 

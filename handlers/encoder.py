@@ -25,9 +25,10 @@ from handlers.validation import Malformed, NonFiniteOutput, RequestError, TooLar
 MAX_CHARACTERS, MAX_ALL_CHARACTERS = 200_000, 1_000_000
 _TEXT = '{"%s": "..."}, or a list of texts'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
-# The fields of the two kinds of body that clients of other servers send; a further one would be ignored silently.
+# The fields of each kind of body; a further one would be ignored silently.
 _RERANK_FIELDS = ("query", "documents", "top_n", "model", "user")
 _OPENAI_FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
+_TEXT_FIELDS = ("text", "model", "user")
 
 Text = str | tuple[str, str]
 # Where the characters of each token begin and end in its text; None for a token that stands for none.
@@ -223,7 +224,7 @@ def _value(request: Request) -> object:
 
 def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
     """The texts in a JSON value, and whether it was a single text instead of a list."""
-    given = value.get("text") if isinstance(value, Mapping) and value.keys() == {"text"} else value
+    given = _given(value, _TEXT_FIELDS).get("text", value) if isinstance(value, Mapping) else value
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT % field)

@@ -39,7 +39,9 @@ def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     ]
     if spec.scaling.autoscaler == "hpa":
         values = written.folder.parent / "prometheus/adapter-values.yaml"
-        install = "helm upgrade --install prometheus-adapter prometheus-community/prometheus-adapter"
+        # With its repository, so that no `helm repo add` is needed before.
+        charts = "https://prometheus-community.github.io/helm-charts"
+        install = f"helm upgrade --install prometheus-adapter prometheus-adapter --repo {charts}"
         where = spec.kubernetes.monitoring.namespace
         steps.append((f"{install} -n {where} -f {quote(str(values))}", "once per cluster"))
     return steps

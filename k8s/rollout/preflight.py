@@ -24,7 +24,7 @@ from k8s.manifests import SUPPORTED_VERSIONS
 # API groups that only help to monitor the service; it runs without them.
 OPTIONAL = {
     "monitoring.coreos.com": "no metrics are collected, and no rule or alert is evaluated: install the Prometheus "
-    "operator, or set `monitoring.monitor: annotations`",
+    "operator, or set `kubernetes.monitoring.monitor` to `annotations`",
 }
 _INSTALL = {
     "keda.sh": "install KEDA (https://keda.sh), or set `scaling.autoscaler: hpa`",

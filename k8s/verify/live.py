@@ -132,4 +132,5 @@ def _read_page(where: str) -> str:
         with urllib.request.urlopen(where, timeout=_TIMEOUT_S) as answer:
             return str(answer.read(), "utf-8")
     except (OSError, ValueError, http.client.HTTPException) as err:
-        raise InputError(f"{where}: no metrics page there: {reason_of(err)}", hint="marina serve SPEC") from err
+        hint = "marina serve SPEC; its pages are ten ports above the inference port"
+        raise InputError(f"{where}: no metrics page there: {reason_of(err)}", hint=hint) from err

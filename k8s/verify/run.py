@@ -84,7 +84,10 @@ def verify_spec(
         notes.append(f"the spec needs Kubernetes {plan.oldest_kubernetes} or later")
     origin = str(folder) if documents is not fresh else f"{spec.file}, as rendered"
     verified = _verified(origin, documents, Scope(tuple(usable), plan), notes, progress)
-    return replace(verified, findings=verified.findings + check_live(spec, live)) if live else verified
+    if not live:
+        return verified
+    findings = verified.findings + check_live(spec, live)
+    return replace(verified, findings=findings, notes=[*notes, f"{live}: its metrics were checked too"])
 
 
 def verify_folder(folder: Path, versions: Sequence[str] = (), progress: Progress | None = None) -> Verification:

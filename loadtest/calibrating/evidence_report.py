@@ -87,7 +87,7 @@ def _measured(evidence: Evidence) -> dict[str, str]:
     memory, limits = evidence.memory, evidence.objective
     measured = {
         "Package": evidence.package or "unknown",
-        "Objective": f"p99 {limits.p99_ms:g} ms, errors {percent(limits.error_rate)}",
+        "Objective": f"p99 {figure(limits.p99_ms)} ms, errors {percent(limits.error_rate)}",
         "Settings": str(evidence.settings),
         "Machine": f"{evidence.machine}, {evidence.machine.system}",
     }

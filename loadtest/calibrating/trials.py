@@ -66,7 +66,12 @@ class RateTrials:
         most_s = _MOST_LENGTHS * self._options.length_s(rate, self._objective)
         measured: list[Measurement] = []
         while True:
-            measured.append(self._run(rate, looks_s))
+            try:
+                measured.append(self._run(rate, looks_s))
+            except OutOfTime:
+                if measured:
+                    self.runs.append((pool(measured), judge(measured, self._objective)))
+                raise
             verdict = judge(measured, self._objective)
             so_far_s = sum(run.asked_s for run in measured)
             early = decided_early(verdict, measured, self._objective)

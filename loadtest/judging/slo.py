@@ -128,7 +128,7 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
         check, status = decide(check, latency_interval(measurement, limit))
     if status != "FAIL":
         return check
-    over = f"p99 {figure(measured or 0.0)} ms > {limit:g} ms"
+    over = f"p99 {figure(measured or 0.0)} ms > {figure(limit)} ms"
     if _meets(measurement.service, limit) or _meets(response, limit, forgiven=_late_burst(measurement, objective)):
         return blame_late_sends(check, over)
     return with_status(check, "FAIL", "p99-over", over)

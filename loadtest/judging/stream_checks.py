@@ -62,7 +62,7 @@ def _tail(tail: Tail, measurement: Measurement, late: int) -> Check:
         check, status = decide(check, tail_interval(whole, [tail.of(piece) for piece in measurement.slices], limit))
     if status != "FAIL":
         return check
-    text = f"{_NAMES[name]} p99 {figure(check.measured or 0.0)} ms > {limit:g} ms"
+    text = f"{_NAMES[name]} p99 {figure(check.measured or 0.0)} ms > {figure(limit)} ms"
     if over - late <= allowed:
         return blame_late_sends(check, text)
     return with_status(check, "FAIL", f"{name}-over", text)

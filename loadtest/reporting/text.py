@@ -52,7 +52,7 @@ def check_text(check: Check) -> str:
         return f"{check.objective} {percent(check.measured)} {sign} {percent(check.limit)}{unsteady}"
     between = f" ({interval_text(check)})" if check.interval else ""
     name = check.objective if check.objective == "p99" else f"{check.objective} p99"
-    return f"{name} {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
+    return f"{name} {figure(check.measured)} ms{between} {sign} {figure(check.limit)} ms"
 
 
 def interval_note(check: Check) -> str:
@@ -74,7 +74,7 @@ def check_title(check: Check) -> str:
         return f"{percent(check.limit)} of requests meet every objective"
     if check.objective == "throughput":
         return f"holds {figure(check.limit)} requests/s"
-    return f"{_TITLES.get(check.objective, '')}p99 at most {check.limit:g} ms"
+    return f"{_TITLES.get(check.objective, '')}p99 at most {figure(check.limit)} ms"
 
 
 def pod_share_text(share: PodShare) -> str:

@@ -47,6 +47,10 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         **dict.fromkeys(
             ("settles", "memory-grows", "files-grows", "drift-grows"), f"{again} --soak {2 * measured_s:g}s"
         ),
+        # More of such a load would not reach a verdict.
+        "rate-below-objective": None
+        if outcome.ramp or load.replay or in_cluster
+        else _again(outcome, where, load.processes, outcome.objective.throughput_rps),
         TOO_FEW: f"{again} --duration {math.ceil(1.1 * needed / load.rate)}",
         UNDECIDED: f"{again} --{'duration' if outcome.ramp else 'max-duration'} {math.ceil(4 * measured_s)}",
         "over-budget": f"marina calibrate {spec} --tune searches settings with which the same pod answers more",
@@ -57,9 +61,9 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
     return next((step for name, step in steps.items() if name in ids and step), None)
 
 
-def _again(outcome: LoadTestOutcome, where: Sequence[str], processes: int) -> str:
-    """The command for the same load on the same server, sent by this many processes."""
-    words = ["marina loadtest", outcome.tested.spec, _load_options(outcome), shlex.join(where)]
+def _again(outcome: LoadTestOutcome, where: Sequence[str], processes: int, rate: float | None = None) -> str:
+    """The command for the same load on the same server, or for another rate, sent by this many processes."""
+    words = ["marina loadtest", outcome.tested.spec, _load_options(outcome, rate), shlex.join(where)]
     return " ".join([*filter(None, words), *([f"--processes {processes}"] if processes > 1 else [])])
 
 
@@ -73,10 +77,10 @@ def _calibrate(spec: str, where: Sequence[str]) -> str:
     return f"{' '.join(['marina calibrate', spec, *map(shlex.quote, kept)])} says which rate {held}{more}"
 
 
-def _load_options(outcome: LoadTestOutcome) -> str:
+def _load_options(outcome: LoadTestOutcome, rate: float | None) -> str:
     load, ramp = outcome.load, outcome.ramp
     if ramp is not None:
         return f"--ramp {ramp.begin_rps:g}:{ramp.end_rps:g}"
     if load.replay:
         return f"--replay {shlex.quote(load.replay)} --speed {load.speed:g}"
-    return f"--rate {load.rate:g}" + (" --arrivals constant" if load.arrivals == "constant" else "")
+    return f"--rate {rate or load.rate:g}" + (" --arrivals constant" if load.arrivals == "constant" else "")

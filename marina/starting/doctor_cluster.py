@@ -19,24 +19,27 @@ except MarinaError as err:
     facts = {"error": err.message}
 print(json.dumps(facts))
 """
+_COMMUNITY = "--repo https://prometheus-community.github.io/helm-charts -n monitoring"
 _GROUPS = (
     (
         "prometheus operator",
         ("monitoring.coreos.com",),
         "deploy: no metrics, rules or alerts without it",
-        "helm install kube-prometheus-stack prometheus-community/kube-prometheus-stack",
+        f"helm upgrade --install monitoring kube-prometheus-stack {_COMMUNITY} --create-namespace",
     ),
     (
         "pod metrics",
         ("custom.metrics.k8s.io", "external.metrics.k8s.io"),
         "deploy: autoscaling by rate",
-        "helm install prometheus-adapter prometheus-community/prometheus-adapter",
+        f"helm upgrade --install prometheus-adapter prometheus-adapter {_COMMUNITY} "
+        "-f build/NAME/prometheus/adapter-values.yaml, which `marina manifests SPEC` writes",
     ),
     (
         "resource metrics",
         ("metrics.k8s.io",),
         "deploy: autoscaling by CPU",
-        "helm install metrics-server metrics-server/metrics-server",
+        "helm upgrade --install metrics-server metrics-server "
+        "--repo https://kubernetes-sigs.github.io/metrics-server -n kube-system",
     ),
 )
 

@@ -1,5 +1,6 @@
 """Models whose answers depend on chance, on earlier requests or on the rest of the batch are refused with the line."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import torch
 from specs import make_spec
 from torch import nn
 
-from archiver.package import package
+from archiver.graph import build_graph, examples
+from archiver.package import check_row_answers, package
 from archiver.rows import check_repeatable, check_rows_apart
+from archiver.sources import load_source
 from config.errors import SourceError
 from config.progress import Progress
 from handlers.networks import TensorGraph
@@ -111,6 +114,23 @@ def test_a_model_that_answers_a_single_row_differently_is_refused_for_batches(tm
         "`model.batch_sizes`: got [1, 4], but the model answers an input differently in a batch than alone" in message
     )
     assert hint == "use `batch_sizes: [1]`, or a model that decides for each row separately"
+
+
+@pytest.mark.parametrize(("end", "fits"), [("nn.Softmax(-1)", False), ("nn.LogSoftmax(-1)", True)])
+def test_a_picture_model_whose_answers_are_probabilities_is_refused(end: str, fits: bool, tmp_path: Path) -> None:
+    code = f"from torch import nn\nnet = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), {end})\n"
+    (tmp_path / "model.py").write_text(code, encoding="utf-8")
+    image = {"height": 8, "width": 8, "channels": 1}
+    changes = {"model.source": "./model.py:net", "model.handler": "image", "model.image": image}
+    spec = make_spec(changes, tmp_path / "spec.yaml")
+    loaded = load_source(spec)
+    checked = partial(check_row_answers, spec, build_graph(spec, loaded, "fp32"), examples(spec, loaded, 4))
+    if fits:
+        checked()
+        return
+    with pytest.raises(SourceError, match="already answers pictures with probabilities") as raised:
+        checked()
+    assert raised.value.hint == "leave out the model's softmax, or return the logarithm of its answer"
 
 
 def test_the_operator_of_a_program_is_named() -> None:

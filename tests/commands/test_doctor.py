@@ -191,3 +191,9 @@ def test_a_cluster_that_never_answers_does_not_delay_it(tmp_path: Path, monkeypa
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         (finding,) = _cluster()
     assert (finding.state, finding.text) == ("broken", "the kubeconfig's cluster: no answer in 4 s")
+
+
+def test_what_installs_a_chart_needs_no_other_command_before() -> None:
+    hints = [finding.hint or "" for finding in doctor_cluster._api_groups(set())]
+    assert len(hints) == 3
+    assert all(" --repo https://" in hint and " -n " in hint for hint in hints)

@@ -144,6 +144,17 @@ def test_fields_of_embeddings_that_are_not_supported_are_refused_by_name(tmp_pat
     assert unset.status == 200
 
 
+def test_a_field_beside_a_text_is_ignored_or_refused_by_name(tagger):
+    bodies = [{"text": "good"} | more for more in ({}, {"model": "any", "user": None}, {"top_n": 3})]
+    plain, known, refused = ask(tagger, *map(orjson.dumps, bodies), headers=JSON)
+    assert (known.status, known.body) == (200, plain.body)
+    assert (refused.status, refused.json()["error"], refused.json()["field"]) == (
+        422,
+        "the field is not supported",
+        "top_n",
+    )
+
+
 def test_a_token_that_the_weights_do_not_have_is_refused(tmp_path):
     output = {"name": "embedding", "shape": [1], "dtype": "float32"}
     handler = encoder_for("embed", TinyEmbedder(), output, tmp_path, highest=300)

@@ -127,6 +127,15 @@ def test_a_search_that_has_no_time_left_says_so() -> None:
         made.find(None)
 
 
+def test_what_was_measured_before_the_time_was_over_is_kept() -> None:
+    made, session = trials(always(0.01), max_duration_s=30)
+    with pytest.raises(OutOfTime):
+        made.judge_rate(60)
+    ((measured, verdict),) = made.runs
+    assert (len(session.schedules), verdict.status) == (2, "INVALID")
+    assert measured.planned == sum(schedule.planned for schedule in session.schedules)
+
+
 def shedding(run: Measurement) -> Measurement:
     """The run of a server that sheds every request."""
     none = Histogram(run.response.limits)

@@ -123,6 +123,13 @@ def test_growth_that_a_longer_soak_would_explain_names_that_soak(reason: str) ->
     assert next_step(grown, RECORDS, URL) == "marina loadtest spec.yaml --rate 200 --url http://x:8080 --soak 20s"
 
 
+def test_after_too_low_a_rate_the_one_that_is_promised_is_named() -> None:
+    verdict = Verdict(status="INVALID", reasons=(Reason(id="rate-below-objective", text=""),), checks=())
+    promised = OBJECTIVE.model_copy(update={"throughput_rps": 500})
+    low = outcome(made(20)).model_copy(update={"verdict": verdict, "objective": promised})
+    assert next_step(low, RECORDS, URL) == "marina loadtest spec.yaml --rate 500 --url http://x:8080"
+
+
 def test_after_a_pass_there_is_nothing_to_type() -> None:
     assert next_step(outcome(made(20)), RECORDS) is None
 

@@ -79,7 +79,7 @@ def test_a_healthy_server_passes_and_leaves_three_files(spec: Spec, out: Path, u
     assert record.count("\n") == 1
     suite = ElementTree.parse(out / "verdict.xml").getroot()
     assert [case.get("name") for case in suite.iter("testcase")] == [
-        "p99 at most 2000 ms",
+        "p99 at most 2,000 ms",
         "errors at most 1 %",
         "holds 1,000 requests/s",
     ]

@@ -290,7 +290,9 @@ def test_an_address_that_does_not_speak_http_is_an_error(tmp_path: Path, capsys:
         url = f"http://127.0.0.1:{server.server_address[1]}"
         assert marina.main(["verify", str(DIGITS), "--out", str(tmp_path), "--quiet", "--live", url]) == 2
         server.shutdown()
-    assert "/metrics: no metrics page there: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "/metrics: no metrics page there: " in said
+    assert f"hint: marina serve {DIGITS} --out {tmp_path}; its pages are ten ports above the inference port" in said
 
 
 def test_a_live_server_must_export_the_metrics_that_are_used(
@@ -315,3 +317,4 @@ def test_a_live_server_must_export_the_metrics_that_are_used(
     assert code == 1
     assert "ts_inference_requests_total" in missing
     assert "marina_ready" not in missing
+    assert record["notes"][-1] == f"{url}: its metrics were checked too"
