@@ -51,7 +51,8 @@ def test_a_conflict_has_the_message_and_causes_of_a_real_one(fake: FakeCluster, 
     with pytest.raises(ApiError) as error:
         cluster.apply(document("ConfigMap", "one", data={"a": "3"}))
     assert error.value.status == 409
-    assert error.value.message == 'Apply failed with 1 conflict: conflict with "kubectl-edit" using v1: .data.a'
+    said = 'Apply failed with 1 conflict: conflict with "kubectl-edit" using v1: .data.a'
+    assert error.value.message == f"ConfigMap one: {said}"
     assert error.value.causes == [
         {"reason": "FieldManagerConflict", "message": 'conflict with "kubectl-edit" using v1', "field": ".data.a"}
     ]
