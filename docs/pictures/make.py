@@ -150,7 +150,9 @@ def _text(x: int, y: int, words: str, colour: str, size: int, anchor: str = "sta
 
 def photograph(address: str, theme: str, size: tuple[int, int], *, prepare: Callable[[Browser], None]) -> bytes:
     """A screenshot of a page in this theme, as WebP, after `prepare` has done with the page what is to be seen."""
-    with tempfile.TemporaryDirectory(prefix="marina-pictures-") as folder, browser("chromium", Path(folder)) as page:
+    # The last of the browser's processes may still write there when the first has ended.
+    place = tempfile.TemporaryDirectory(prefix="marina-pictures-", ignore_cleanup_errors=True)
+    with place as folder, browser("chromium", Path(folder)) as page:
         page.open(address, size=size, scale=1.5, dark=theme == "dark")
         prepare(page)
         picture = io.BytesIO()
