@@ -1,5 +1,4 @@
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -120,9 +119,9 @@ def test_processes_are_merged_exactly(url: str, tmp_path: Path) -> None:
 def test_a_worker_that_was_killed_makes_it_invalid(url: str, tmp_path: Path) -> None:
     def kill() -> None:
         eventually(lambda: int(urllib.request.urlopen(f"{url}/seen", timeout=60).read()) > 50, within_s=60)
-        workers = [each for each in psutil.Process().children(recursive=True) if "--processes" in each.cmdline()]
-        # The master has the workers as its children.
-        next(each for each in workers if each.ppid() != os.getpid()).kill()
+        (master,) = (child for child in psutil.Process().children() if "--processes" in child.cmdline())
+        # The oldest: a later one may be a program that a worker or the master is about to start.
+        min(master.children(), key=psutil.Process.create_time).kill()
 
     behave(url)  # counts from 0 again
     killer = threading.Thread(target=kill)
