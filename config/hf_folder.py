@@ -14,6 +14,8 @@ _MODULES = "modules.json"
 _TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 # An older name of the function that it applies to the scores of pairs.
 _ACTIVATION = "sbert_ce_default_activation_function"
+# The heads that `transformers` puts on an encoder, and the tasks that they are made for.
+_MADE_FOR = {"ForSequenceClassification": "classify", "ForTokenClassification": "tokens"}
 # Written by `setfit`: a classifier of embeddings.
 _HEAD = "model_head.pkl"
 _OWN_END = "source: ./model.py:build, a network that ends with this module"
@@ -82,6 +84,11 @@ class ModelFolder:
         """The class of `transformers` that the folder was saved from; empty if its configuration does not say."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else ""
+
+    @property
+    def made_for(self) -> str:
+        """The task that the architecture's head is made for; `embed` for any other head and for none."""
+        return next((task for end, task in _MADE_FOR.items() if self.architecture.endswith(end)), "embed")
 
     def read_embedding(self) -> Embedding:
         """How the folder says that an embedding is made. Raises FolderRefused if Marina does not compute that."""

@@ -8,8 +8,6 @@ from config.hf_folder import FolderRefused, read_model_folder
 from config.spec import Spec
 
 _NOT_FOR_ENCODERS = ("image", "inputs", "outputs")
-# The heads that `transformers` puts on an encoder, and the tasks that they are made for.
-_MADE_FOR = {"ForSequenceClassification": "classify", "ForTokenClassification": "tokens"}
 
 
 @rule("model.source", "model.handler", "model.task", into=FORMS)
@@ -54,7 +52,7 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
-    made_for = next((task for end, task in _MADE_FOR.items() if folder.architecture.endswith(end)), "embed")
+    made_for = folder.made_for
     is_usual = made_for != "embed" or "For" in folder.architecture or folder.architecture.endswith("Model")
     if model.task != "embed" and is_usual and made_for != ("classify" if model.task == "rerank" else model.task):
         text = f"got `{model.task}`, but the folder holds a `{folder.architecture}`"

@@ -285,11 +285,9 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
             )
             raise InputError(text, hint="--task embed, for the embeddings of its encoder")
         return _of_language_model(source, read)
-    task = options.task or "embed"
-    if options.task is None and kind.endswith("ForSequenceClassification"):
-        task = "rerank" if len(read.config.get("id2label") or "ab") == 1 else "classify"
-    elif options.task is None and kind.endswith("ForTokenClassification"):
-        task = "tokens"
+    task = options.task or read.made_for
+    if options.task is None and task == "classify" and len(read.config.get("id2label") or "ab") == 1:
+        task = "rerank"
     is_said = options.task is not None or embedding.pooling is not None
     other = not is_said and task == "embed" and kind and not kind.endswith("Model")
     notes = [f"`task` is `embed`, because no task does what `{kind}` was made for"] if other else []

@@ -12,6 +12,8 @@ from specs import ROOT, TALES
 import marina
 from config.load import load_spec
 
+LANGUAGE = ROOT / "config/examples/language/model"
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -25,14 +27,19 @@ def init(*arguments: str) -> int:
 
 def copy_tales(here: Path, **changes: object) -> None:
     """Puts the tales' model into the folder `model`, with changes of its configuration."""
-    shutil.copytree(TALES.parent / "model", here / "model")
+    copy_model(TALES.parent / "model", here, **changes)
+
+
+def copy_model(model: Path, here: Path, **changes: object) -> None:
+    """The same for any model's folder."""
+    shutil.copytree(model, here / "model")
     config = json.loads((here / "model/config.json").read_text())
     (here / "model/config.json").write_text(json.dumps(config | changes))
 
 
 @pytest.mark.slow
 def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(here: Path) -> None:
-    shutil.copytree(ROOT / "config/examples/language/model", here / "model")
+    copy_model(LANGUAGE, here)
     modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
     (here / "model/modules.json").write_text(json.dumps(modules))
     (here / "model/1_Pooling").mkdir()
@@ -112,9 +119,7 @@ def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.Capt
 
 @pytest.mark.slow
 def test_an_embedding_of_a_model_for_another_task_is_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(ROOT / "config/examples/language/model", here / "model")
-    config = json.loads((here / "model/config.json").read_text()) | {"architectures": ["BertForQuestionAnswering"]}
-    (here / "model/config.json").write_text(json.dumps(config))
+    copy_model(LANGUAGE, here, architectures=["BertForQuestionAnswering"])
     assert init("--source", "hf:model") == 0
     assert "note: `task` is `embed`, because no task does what `BertForQuestionAnswering` was made for" in (
         capsys.readouterr().out
@@ -123,9 +128,7 @@ def test_an_embedding_of_a_model_for_another_task_is_noted(here: Path, capsys: p
 
 @pytest.mark.slow
 def test_an_embedding_of_a_plain_encoder_is_not_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(ROOT / "config/examples/language/model", here / "model")
-    config = json.loads((here / "model/config.json").read_text()) | {"architectures": ["RoFormerModel"]}
-    (here / "model/config.json").write_text(json.dumps(config))
+    copy_model(LANGUAGE, here, architectures=["RoFormerModel"])
     assert init("--source", "hf:model") == 0
     assert "no task does" not in capsys.readouterr().out
 

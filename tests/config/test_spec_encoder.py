@@ -76,12 +76,16 @@ POOLINGS: list[Any] = [
 
 def check_embedder(folder: Path, modules: object, pooling: dict[str, Any]) -> Spec:
     """Checks the spec of a model that `sentence-transformers` has saved."""
-    files = {"config.json": {}, "tokenizer.json": {}, "modules.json": modules, "1_Pooling/config.json": pooling}
+    return check_folder(folder, "embed", {}, {"modules.json": modules, "1_Pooling/config.json": pooling})
+
+
+def check_folder(folder: Path, task: str, config: dict[str, Any], more: dict[str, object] | None = None) -> Spec:
+    """Checks the spec of an encoder with this configuration, and these further files."""
     (folder / "model/1_Pooling").mkdir(parents=True)
     (folder / "model/model.safetensors").touch()
-    for name, content in files.items():
+    for name, content in ({"config.json": config, "tokenizer.json": {}} | (more or {})).items():
         (folder / "model" / name).write_text(json.dumps(content))
-    return parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": "embed"})), folder / "spec.yaml")
+    return parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": task})), folder / "spec.yaml")
 
 
 @pytest.mark.parametrize(("pooling", "message"), POOLINGS)
@@ -168,15 +172,6 @@ def test_scores_that_a_library_makes_in_another_way_are_a_warning(
     made_by = "`sentence-transformers` makes scores by `Identity`, and Marina by `Sigmoid`"
     text = f"`model.source`: {made_by}: their order is the same"
     assert list(find_warnings(spec)) == [text] * warned
-
-
-def check_folder(folder: Path, task: str, config: dict[str, Any]) -> Spec:
-    """Checks the spec of an encoder with this configuration."""
-    (folder / "model").mkdir()
-    (folder / "model/model.safetensors").touch()
-    for name, content in (("config.json", config), ("tokenizer.json", {})):
-        (folder / "model" / name).write_text(json.dumps(content))
-    return parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": task})), folder / "spec.yaml")
 
 
 @pytest.mark.parametrize(
