@@ -145,8 +145,11 @@ bench-promises: setup  ## prompts that begin alike, priorities, and a Redis that
 bench-clients: setup  ## what the load test and guidellm measure of the same server  (ARGS='--only fake')
 	$(BIN)/python tests/bench/text/bench_clients.py $(ARGS)
 
-check-vllm: setup  ## test the program that runs vLLM with a real vLLM  (VLLM_PYTHON=FILE, a Python that has it)
-	VLLM_PYTHON='$(VLLM_PYTHON)' $(BIN)/pytest --quiet -rs tests/handlers/generation/test_generation_vllm_real.py
+check-vllm: setup  ## test what runs vLLM with a real vLLM  (VLLM_PYTHON=FILE, a Python that has it)
+	VLLM_PYTHON='$(VLLM_PYTHON)' $(BIN)/pytest --quiet -rs tests/handlers/generation/test_generation_vllm_real.py tests/e2e/serving/test_text_vllm.py
+
+check-gpu: setup  ## package and serve on this machine's GPU, with every `compile`
+	$(BIN)/pytest --quiet -rs tests/gpu $(ARGS)
 
 bench-generator: setup  ## how much the load generator can send, compared with wrk
 	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py

@@ -3,16 +3,17 @@
 The MAR is written only if every step succeeds."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from signal import SIGKILL, Signals
+from signal import SIGKILL, SIGSEGV, Signals
 
 import torch
 from torch import nn
@@ -48,6 +49,8 @@ from handlers.record import ImageSpec, parse_record
 
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"
+# What a worker printed that could not start with the package.
+WORKER_LOG = "worker.log"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         tempfile.TemporaryDirectory(prefix="marina-package-") as scratch,
         # The user's code may print, but standard output is for the result.
         redirect_stdout(sys.stderr),
+        _keeping_worker_log(Path(scratch) / WORKER_LOG, out / WORKER_LOG, progress),
     ):
         folder = Path(scratch) / "staged"
         folder.mkdir()
@@ -253,14 +257,30 @@ def _write_draft(folder: Path, draft: Draft) -> None:
     (folder / RECORD).write_text(draft.json_text(), encoding="utf-8")
 
 
+@contextmanager
+def _keeping_worker_log(log: Path, kept: Path, progress: Progress) -> Iterator[None]:
+    """Keeps the log of a worker that could not start, and removes that of an earlier one."""
+    kept.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if log.is_file():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(log, kept)
+            progress.say(f"  what the worker printed: {kept}")
+
+
 def _rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = None) -> None:
     """Loads the staged package in a process of its own, as a worker would, warms it up and answers the sample."""
     done = _run_rehearsal(folder, environment)
     if done.returncode != 0:
+        (folder.parent / WORKER_LOG).write_text(done.stderr, encoding="utf-8")
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         if done.returncode < 0:
             last = [f"its process was ended by {Signals(-done.returncode).name}"]
         hint = "it may need more memory than is free" if done.returncode == -SIGKILL else None
+        if done.returncode == -SIGSEGV and spec.model.compile == "aot" and spec.serving.device == "cuda":
+            hint = "`compile: export` or `compile: eager`, with which torch loads no compiled library"
         if spec.model.compile == "eager" and last[0].startswith(("FileNotFoundError", "ModuleNotFoundError")):
             what = "put its code beside the model's file" if "Module" in last[0] else "keep what it reads in a buffer"
             hint = f"{what}, or use another `compile`, which needs no source in a pod"

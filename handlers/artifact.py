@@ -86,8 +86,7 @@ def load_artifact(record: PackedRecord, directory: Path, device: torch.device) -
 def _load_aot(record: PackedRecord, directory: Path, device: torch.device) -> LoadedArtifact:
     if not record.artifacts:
         raise RecordError("`artifacts`: empty, but `compile` is `aot`: package again")
-    # On a GPU, kernels are read from these files when they first run.
-    with unpacking(keep=device.type == "cuda"):
+    with unpacking():
         loaders = {(item.batch, item.length): _load_package(directory / item.file, device) for item in record.artifacts}
     sizes = tuple(sorted({batch for batch, _ in loaders}))
     return LoadedArtifact("aot", sizes, device, _by_shape(loaders, _length_at(record)))

@@ -13,9 +13,9 @@ _PREFIX = "worker-"
 
 
 @contextmanager
-def unpacking(*, keep: bool) -> Iterator[None]:
+def unpacking() -> Iterator[None]:
     """Makes torch unpack into this worker's folder, after removing the folders of dead workers. The files are removed
-    at the end, unless `keep`: loaded libraries do not need them any more."""
+    at the end: loaded libraries do not need them any more."""
     before = os.environ.get("TMPDIR")
     parent = Path(before or "/tmp")
     for folder in parent.glob(f"{_PREFIX}*"):
@@ -31,8 +31,7 @@ def unpacking(*, keep: bool) -> Iterator[None]:
             del os.environ["TMPDIR"]
         else:
             os.environ["TMPDIR"] = before
-        if not keep:
-            shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _is_left_over(pid: str) -> bool:

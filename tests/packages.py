@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specs import ROOT, digits_spec, tales_spec
-from tools import needs
+from tools import HAS_GPU, needs
 
 from config.progress import Progress
 from config.record import Package, read_package
@@ -38,9 +38,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
 VLLM: dict[str, Any] = {"engine": "vllm", "context": 512, "slots": 16, "max_tokens": 400}
 TALES_VARIANTS: dict[str, dict[str, Any]] = {
     "vllm": {"model.precision": "bf16", "model.min_agreement": 0, "text": VLLM},
+    # On a GPU, unless it is vLLM's build for CPUs.
+    "real vllm": {
+        "model.precision": "bf16",
+        "model.min_agreement": 0.95,
+        "text": VLLM,
+        "serving.startup_timeout_s": 600,
+        "serving.retry_window_s": 660,
+    },
     "int8": {"model.compile": "aot", "model.precision": "int8"},
     "fake": {"text": {"engine": "fake", "context": 2048, "slots": 32, "max_tokens": 512, "step_ms": 20}},
 }
+# A Python with a real vLLM, if there is one.
+VLLM_PYTHON = os.environ.get("VLLM_PYTHON") or None
 # Set in `conftest.py` for all tests, as MARINA_CACHE.
 COMPILED = ROOT / "build" / "compiled"
 # What a package is made of. The server is not in it, so that working on it packages nothing again.
@@ -105,11 +115,15 @@ def packaged_digits(variant: str) -> tuple[Path, Package]:
 
 
 def tales_changes(variant: str) -> dict[str, Any]:
-    """What a variant has that the tales example has not; vLLM's has the Python of what stands in for it."""
+    """What a variant has that the tales example has not; one with vLLM has a Python with it, or with what stands in."""
     changes = TALES_VARIANTS[variant]
-    if variant != "vllm":
+    if variant == "vllm":
+        return changes | {"text": VLLM | {"vllm": {"python": standin_python()}}}
+    if variant != "real vllm":
         return changes
-    return changes | {"text": VLLM | {"vllm": {"python": standin_python()}}}
+    settings = {"python": VLLM_PYTHON, "args": {"gpu_memory_utilization": 0.2}}
+    on_gpu = {"serving.device": "cuda", "kubernetes.resources.gpu": 1} if HAS_GPU else {}
+    return changes | {"text": VLLM | {"vllm": settings}} | on_gpu
 
 
 def standin_python() -> str:
@@ -130,15 +144,15 @@ def packaged_tales(variant: str) -> tuple[Path, Package]:
         command = [sys.executable, __file__, f"tales {variant}", str(out)]
         subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
-    folder = built_once(home() / f"tales-{variant}", build)
+    folder = built_once(home() / f"tales-{variant.replace(' ', '-')}", build)
     return folder, read_package(folder)
 
 
 def main(variant: str, out: str) -> None:
     from archiver.package import package
 
-    example, _, tales = variant.rpartition(" ")
-    spec = tales_spec(tales_changes(tales)) if example else digits_spec(VARIANTS[variant])
+    _, _, tales = variant.partition(" ")
+    spec = tales_spec(tales_changes(tales)) if tales else digits_spec(VARIANTS[variant])
     package(spec, Path(out), progress=Progress(quiet=True))
 
 

@@ -1,9 +1,12 @@
-"""Programs that some tests need and a plain machine may lack."""
+"""What some tests need and a plain machine may lack."""
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+
+HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def skip_unless_required(reason: str) -> None:

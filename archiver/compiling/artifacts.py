@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
+from archiver.compiling.cache import is_on_gpu
 from archiver.compiling.descriptors import reproducible_descriptors
 from archiver.compiling.environment import cached_instruction_checks, quiet, reproducible_compiler_in, torch_threads
 from archiver.cpu_target import compiler_settings
@@ -24,15 +25,18 @@ _ADDRESS = re.compile(rb"( at 0x)([0-9a-f]+)")
 _ARCHIVE_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def inductor_settings(target: CpuTarget) -> dict[str, object]:
-    """Inductor's options for this CPU target."""
-    return {
-        "freezing": True,
+def inductor_settings(program: ExportedProgram, target: CpuTarget) -> dict[str, object]:
+    """Inductor's options for a program, on the GPU or on this CPU target."""
+    settings: dict[str, object] = {
         "aot_inductor.enable_line_tables": False,
         # The cache key of these headers includes the compiler's path, which changes every run, and it needs `openssl`.
         "aot_inductor.precompile_headers": False,
-        **compiler_settings(target),
     }
+    if is_on_gpu(program):
+        # Not frozen: where that puts convolutions into channels-last order, a view after them may fit no more. The
+        # kernels belong into the library, because torch would look for their files again when each first runs.
+        return settings | {"aot_inductor.embed_kernel_binary": True}
+    return settings | {"freezing": True} | compiler_settings(target)
 
 
 def compile_artifact(program: ExportedProgram, target: CpuTarget, worker_threads: int, file: Path) -> None:
@@ -46,7 +50,7 @@ def compile_artifact(program: ExportedProgram, target: CpuTarget, worker_threads
         _private_cache() as scratch,
     ):
         raw = scratch / "raw.pt2"
-        settings = inductor_settings(target) | {"cpp.cxx": (str(reproducible_compiler_in(scratch)),)}
+        settings = inductor_settings(program, target) | {"cpp.cxx": (str(reproducible_compiler_in(scratch)),)}
         torch._inductor.aoti_compile_and_package(program, package_path=str(raw), inductor_configs=settings)
         normalise_package(raw, file)
 
@@ -82,6 +86,7 @@ def normalise_package(raw: Path, file: Path) -> None:
         # A worker reads neither the C++ source nor the metadata of kernels.
         names = [name for name in source.namelist() if not name.endswith((".cpp", ".kernel_metadata.json"))]
         contents = {_stable_name(name): source.read(name) for name in names}
+        assert len(contents) == len(names), f"two of these files would get one name: {names}"
         for name in sorted(contents):
             target.writestr(zipfile.ZipInfo(name, _ARCHIVE_TIME), _stable_data(name, contents[name]))
 

@@ -42,10 +42,9 @@ def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str
     """A hash of the graph, its weights, its inputs, the compiler, its settings, and the machine."""
     digest = hashlib.sha256()
     here, inputs = Path(__file__).parent, _tensors(program.example_inputs)
-    on_cuda = any(value.is_cuda for value in inputs)
     made_by = {
         "ours": [file_sha256(here / name) for name in _COMPILING_MODULES],
-        "machine": machine_key(torch.device("cuda", 0) if on_cuda else torch.device("cpu")),
+        "machine": machine_key(torch.device("cuda", 0) if is_on_gpu(program) else torch.device("cpu")),
         "processor": cpu_model(),
         "compiler": compiler_version(),
         "threads": torch.get_num_threads(),
@@ -61,6 +60,12 @@ def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str
         if isinstance(value, torch.Tensor):
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def is_on_gpu(program: ExportedProgram) -> bool:
+    """Whether a program computes on a GPU."""
+    values = (program.state_dict, program.constants, program.example_inputs)
+    return any(tensor.is_cuda for value in values for tensor in _tensors(value))
 
 
 def load_from_cache(key: str, file: Path) -> bool:

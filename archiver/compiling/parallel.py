@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 
 from archiver.compiling import time_estimate
 from archiver.compiling.artifacts import compile_artifact, inductor_settings
-from archiver.compiling.cache import compile_key, load_from_cache, store_in_cache
+from archiver.compiling.cache import compile_key, is_on_gpu, load_from_cache, store_in_cache
 from archiver.compiling.environment import quiet, torch_threads
 from config.cpu_targets import CpuTarget
 from config.errors import InputError
@@ -64,7 +64,7 @@ def task_for(spec: Spec, program: ExportedProgram, batch: int, length: int | Non
     name = f"model-b{batch}.pt2" if length is None else f"model-b{batch}-l{length}.pt2"
     target = spec.model.cpu_target
     with torch_threads(spec.threads):
-        key = compile_key(program, {"target": target} | inductor_settings(target))
+        key = compile_key(program, {"target": target} | inductor_settings(program, target))
     artifact = Artifact(file=name, batch=batch, length=length)
     return Task(artifact, program, target, spec.threads, spec.model.precision == "int8", key)
 
@@ -100,9 +100,9 @@ def _at_once(tasks: Sequence[Task]) -> int:
     where Inductor chooses kernels by timing them."""
     # All tasks have the same weights, but for constants that depend on the length.
     program = tasks[-1].program
-    weights = [value for value in (*program.state_dict.values(), *program.constants.values()) if torch.is_tensor(value)]
-    if any(value.is_cuda for value in weights):
+    if is_on_gpu(program):
         return 1
+    weights = [value for value in (*program.state_dict.values(), *program.constants.values()) if torch.is_tensor(value)]
     if jobs := os.environ.get(JOBS):
         return min(len(tasks), _parse_jobs(jobs))
     by_memory = free_memory() // (_PROCESS_BYTES + _COPIES_OF_WEIGHTS * sum(value.nbytes for value in weights))

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +17,10 @@ import torch
 from packages import cache_of_nothing_compiled
 from specs import digits_spec
 from tools import needs
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from archiver.compiling import Task, compile_all, parallel, task_for, time_estimate
+from archiver.compiling.artifacts import inductor_settings, normalise_package
 from archiver.compiling.environment import cached_instruction_checks
 from config.errors import InputError
 from config.progress import Progress
@@ -83,6 +86,25 @@ def test_parallel_compilation_gives_the_same_bytes_and_records_its_time(
     here, said = compiled(tasks[:1], tmp_path / "here")
     assert here == {"model-b1.pt2": beside["model-b1.pt2"]}
     assert "at once" not in said
+
+
+def test_a_program_for_a_gpu_is_not_frozen_and_has_its_kernels_in_the_library() -> None:
+    with FakeTensorMode():  # so that it takes no GPU
+        on_gpu = torch.export.export(torch.nn.ReLU(), (torch.zeros(1, 4, device="cuda"),))
+    settings = inductor_settings(on_gpu, "native")
+    assert settings["aot_inductor.embed_kernel_binary"]
+    assert "freezing" not in settings
+    here = inductor_settings(torch.export.export(torch.nn.ReLU(), (torch.zeros(1, 4),)), "native")
+    assert here["freezing"]
+    assert "aot_inductor.embed_kernel_binary" not in here
+
+
+def test_no_file_of_a_compiled_package_replaces_another(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "raw.pt2", "w") as raw:
+        for name in ("one", "two"):
+            raw.writestr(f"raw/data/aotinductor/model/{name}.cubin", name)
+    with pytest.raises(AssertionError, match="two of these files"):
+        normalise_package(tmp_path / "raw.pt2", tmp_path / "model.pt2")
 
 
 def test_the_tasks_of_a_compiler_that_dies_are_compiled_here(

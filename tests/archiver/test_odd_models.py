@@ -142,7 +142,7 @@ def packaged(folder: Path, name: str, changes: dict[str, Any] | None = None) -> 
 def message(folder: Path, name: str, changes: dict[str, Any] | None = None) -> str:
     with pytest.raises(MarinaError) as raised:
         packaged(folder, name, changes)
-    assert not (folder / "build").exists()
+    assert {file.name for file in (folder / "build").glob("*")} <= {"worker.log"}
     return str(raised.value).replace(str(folder), "DIR")
 
 
@@ -219,6 +219,10 @@ def test_a_worker_that_does_not_start_says_what_ended_it(name: str, expected: st
     said = message(folder, name)
     assert said.startswith("DIR/spec.yaml: the packaged model does not start in a worker: ")
     assert said.endswith(expected)
+    printed = (folder / "build/worker.log").read_text(encoding="utf-8")
+    assert ("Traceback (most recent call last)" in printed) == (name == "Reading")
+    packaged(folder, "Same")
+    assert not (folder / "build/worker.log").exists()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import numpy as np
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -58,6 +59,18 @@ def ask(server: Running, body: bytes, content_type: str = "application/json", *,
         return err.code
     except OSError:
         return 0
+
+
+def held_out_images() -> tuple[np.ndarray, np.ndarray]:
+    """The quarter of the digits that train.py did not train on, and what each is."""
+    # Slow to import, and every run of the tests collects the files that import this one.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    parts = train_test_split(pixels, digits.target, test_size=0.25, random_state=0, stratify=digits.target)
+    return parts[1][..., None], parts[3]
 
 
 @functools.cache

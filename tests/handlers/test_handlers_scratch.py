@@ -34,7 +34,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_torch_unpacks_goes_when_it_is_loaded(temporary: Path) -> None:
-    with unpacking(keep=False):
+    with unpacking():
         own = Path(os.environ["TMPDIR"])
         (own / "aotinductor_x").mkdir()
     assert own == temporary / f"worker-{os.getpid()}"
@@ -42,22 +42,19 @@ def test_what_torch_unpacks_goes_when_it_is_loaded(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_what_is_kept_and_what_the_dead_left_goes_at_the_next_load(temporary: Path) -> None:
+def test_what_the_dead_left_goes_at_the_next_load(temporary: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    for name in (f"worker-{dead.pid}", f"worker-{os.getppid()}", "worker-of-mine"):
+    others = {f"worker-{os.getppid()}", "worker-of-mine"}
+    for name in {f"worker-{dead.pid}", f"worker-{os.getpid()}"} | others:
         (temporary / name / "aotinductor_x").mkdir(parents=True)
-    with unpacking(keep=True):
-        (Path(os.environ["TMPDIR"]) / "kernel.cubin").touch()
-    kept = {f"worker-{os.getpid()}", f"worker-{os.getppid()}", "worker-of-mine"}
-    assert {path.name for path in temporary.iterdir()} == kept
-    with unpacking(keep=False):
+    with unpacking():
         assert list(Path(os.environ["TMPDIR"]).iterdir()) == []
-    assert {path.name for path in temporary.iterdir()} == kept - {f"worker-{os.getpid()}"}
+    assert {path.name for path in temporary.iterdir()} == others
 
 
 def test_the_folder_is_left_when_loading_fails(temporary: Path) -> None:
-    with pytest.raises(OSError, match="full"), unpacking(keep=False):
+    with pytest.raises(OSError, match="full"), unpacking():
         raise OSError(errno.ENOSPC, "full")
     assert list(temporary.iterdir()) == []
 

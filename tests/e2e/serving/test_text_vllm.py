@@ -1,5 +1,5 @@
-"""The engine `vllm` through a real TorchServe, on what stands in for vLLM: streams, clients that leave, its death, and
-a stop. The tests share one server, and the last one stops it."""
+"""The engine `vllm` through a real TorchServe, on what stands in for vLLM and on a real one if there is one: streams,
+clients that leave, its death, and a stop. The tests share one server, and the last one stops it."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from packages import packaged_tales, tales_changes
+from packages import VLLM_PYTHON, packaged_tales, tales_changes
 from running import Running, running
 from specs import tales_spec
 from streams import Stream, stream, streams
@@ -21,17 +21,20 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 PATH = "/predictions/tales/1.0/v1/completions"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder, package = packaged_tales("vllm")
-    changes = tales_changes("vllm") | {"serving.drain_propagation_s": 0, "serving.drain_timeout_s": 60}
+REAL = pytest.mark.skipif(VLLM_PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")
+
+
+@pytest.fixture(scope="module", params=["vllm", pytest.param("real vllm", marks=[REAL, pytest.mark.timeout(1200)])])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder, package = packaged_tales(request.param)
+    changes = tales_changes(request.param) | {"serving.drain_propagation_s": 0, "serving.drain_timeout_s": 60}
     log = tmp_path_factory.mktemp("vllm") / "server.log"
     with running(tales_spec(changes), mar=folder / package.mar, log=log) as server:
         yield server
 
 
 def wanted(tokens: int, prompt: str = "Once upon a time") -> dict[str, object]:
-    return {"prompt": prompt, "max_tokens": tokens}
+    return {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
 
 
 def engine_pids(server: Running) -> list[int]:

@@ -18,6 +18,7 @@ import yaml
 from packages import cache_of_nothing_compiled
 from specs import ROOT, Packaged, digits_spec
 from tools import needs
+from waiting import held_out_images
 
 import marina
 from archiver import package as packaging
@@ -87,18 +88,6 @@ gc.callbacks.append(lambda phase, _: collections.append(phase))
 import marina_entry
 print(json.dumps([len(collections), gc.get_freeze_count(), gc.isenabled()]))
 """
-
-
-def held_out_images() -> tuple[np.ndarray, np.ndarray]:
-    """The quarter that train.py did not train on."""
-    # Slow to import, and every run of the tests collects this file.
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    digits = load_digits()
-    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-    parts = train_test_split(pixels, digits.target, test_size=0.25, random_state=0, stratify=digits.target)
-    return parts[1][..., None], parts[3]
 
 
 @pytest.mark.parametrize("variant", ["fp32", "bf16", "int8", "jit", "export", "eager", "fallback"])

@@ -1,12 +1,12 @@
 """Marina's program around a real vLLM, if one is installed: `make check-vllm VLLM_PYTHON=FILE`."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from generating import TEXT as FAKE
+from packages import VLLM_PYTHON
 from specs import TALES
 from waiting import eventually
 
@@ -17,7 +17,6 @@ from handlers.generation.engines.vllm_engine import make_vllm
 from handlers.record import TextSpec, VllmSpec
 
 MODEL = TALES.parent / "model"
-PYTHON = os.environ.get("VLLM_PYTHON") or None
 TEXT: dict[str, Any] = FAKE | {"engine": "vllm", "context": 256, "slots": 4, "prefill_chunk": 256, "ends": (0,)}
 
 
@@ -45,10 +44,10 @@ def in_session(leader: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")
+@pytest.mark.skipif(VLLM_PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")
 def test_a_real_vllm_writes_the_same_tokens_and_leaves_no_process() -> None:
     # With vLLM's CPU build, `gpu_memory_utilization` is a share of the machine's memory.
-    settings = VllmSpec(str(PYTHON), None, "head", {"enforce_eager": True, "gpu_memory_utilization": 0.2}, 300, {})
+    settings = VllmSpec(str(VLLM_PYTHON), None, "head", {"enforce_eager": True, "gpu_memory_utilization": 0.2}, 300, {})
     text = TextSpec(**TEXT, vllm=settings)
     engine = make_vllm(text, MODEL, "fp32")
     prompt = ModelTokenizer(MODEL).encode("Once upon a time")
