@@ -124,7 +124,7 @@ def test_pictures_are_answered_right(compile_: str, precision: str, fallback: st
         images, digits = held_out_images()
         answers = list(clients.map(lambda image: answer(server, png(image), "image/png"), images[:200]))
         assert {status for status, _ in answers} == {200}
-        right = [found["top_indices"][0] == digit for (_, found), digit in zip(answers, digits[:200], strict=True)]
+        right = [body["top_indices"][0] == digit for (_, body), digit in zip(answers, digits[:200], strict=True)]
         assert sum(right) >= 197, right
         assert metric(server, "inference_worker_cuda_bytes") > 0
 
@@ -139,7 +139,7 @@ def test_texts_of_many_lengths_are_answered_right(compile_: str, encoding: dict[
     with served(tmp_path, spec, mar) as server, ThreadPoolExecutor(8) as clients:
         answers = list(clients.map(lambda pair: answer(server, json.dumps({"text": pair[1]}).encode()), pairs))
     assert {status for status, _ in answers} == {200}
-    right = [found["top_labels"][0] == label for (_, found), (label, _) in zip(answers, pairs, strict=True)]
+    right = [body["top_labels"][0] == label for (_, body), (label, _) in zip(answers, pairs, strict=True)]
     assert sum(right) >= 0.9 * len(right), right
 
 

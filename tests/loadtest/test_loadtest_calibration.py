@@ -50,6 +50,7 @@ def test_a_slow_server_that_clearly_fails_is_not_measured_for_a_thousand_answers
     assert len(session.schedules) == 1
 
 
+@pytest.mark.slow
 def test_every_run_of_a_search_has_arrivals_of_its_own() -> None:
     made, session = trials(two_workers([0.018, 0.024, 0.030, 0.036]), repeat=1)
     made.measure_knee(made.find(150))
@@ -144,6 +145,7 @@ def shedding(run: Measurement) -> Measurement:
     return run.model_copy(update=nothing | {"service": none, "errors": {"shed": run.planned}, "slices": slices})
 
 
+@pytest.mark.slow
 def test_a_server_that_collapses_just_above_its_knee_has_one() -> None:
     made, _ = trials(always(0.01), change=lambda run: shedding(run) if run.rate > 70 else run)
     assert made.measure_knee(made.find(60)).rps == pytest.approx(TRUE_KNEE_RPS, rel=0.1)

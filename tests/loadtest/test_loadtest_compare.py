@@ -31,15 +31,18 @@ def statuses(injected: float, seeds: int, machine=QUIET) -> Counter[str]:  # typ
     return Counter(compared(injected, machine, seed).status for seed in range(seeds))
 
 
+@pytest.mark.slow
 def test_the_same_server_fails_at_most_once_in_twenty_on_a_bursty_machine() -> None:
     assert statuses(0.0, 20, BURSTY)["FAIL"] <= 1
 
 
+@pytest.mark.slow
 def test_a_clearly_slower_server_fails_and_the_same_passes() -> None:
     assert statuses(0.5, 10)["FAIL"] == 10
     assert statuses(0.0, 10)["PASS"] >= 8
 
 
+@pytest.mark.slow
 def test_an_allowed_difference_never_fails() -> None:
     assert statuses(0.1, 10)["FAIL"] == 0
 

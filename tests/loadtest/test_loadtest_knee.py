@@ -94,6 +94,7 @@ def test_searches_that_differ_do_not_agree() -> None:
     assert not find_knee(drifting, 50, repeats=3).agrees
 
 
+@pytest.mark.slow
 def test_the_knee_is_read_from_the_runs_that_can_be_trusted() -> None:
     def runs(queue: Queue, seed: int) -> list[tuple[Measurement, Verdict]]:
         schedules = [Schedule(arrivals="poisson", rate=rate, warmup_s=0, duration_s=60) for rate in range(40, 71, 2)]

@@ -55,6 +55,7 @@ def test_one_that_reads_its_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert err.hint == "use a model that ignores the tokens whose `attention_mask` is 0; this one reads them too"
 
 
+@pytest.mark.slow
 def test_one_whose_code_cannot_be_exported(tmp_path: Path) -> None:
     shape = {"num_attention_heads": 2, "attention_window": 4, "max_position_embeddings": 18}
     err = refused(LongformerModel(LongformerConfig(**SMALL, **shape)), tmp_path, 8)
