@@ -139,7 +139,7 @@ def _headline(record: RolloutRecord) -> str:
             return f"deployed {subject}: {pods}; {counts}"
         case "unchanged":
             return f"nothing to do: {subject} is already deployed: {pods}"
-        case "dry-run" if not changed and not record.pruned:
+        case "dry-run" if record.revision == record.previous:
             return f"nothing to do: {subject} is already deployed"
         case "dry-run":
             return f"would deploy {subject}: {counts}"

@@ -1,5 +1,6 @@
 """What the verbs say after something went wrong half-way: what the cluster holds, and what to type next."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from k8s_rig import NAME, SPACE, Rig, document, documents, rig
 
 from config.errors import ClusterError, Refused
 from k8s.cluster import Cluster
+from k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -242,6 +244,65 @@ def test_what_answers_before_the_pod_does_not_fail_a_deploy(
     record = cluster.deploy(*documents())
     assert record.canary
     assert (record.result, record.canary.via.partition(" to ")[0]) == ("deployed", "a port-forward")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_sample_that_a_busy_api_server_did_not_pass_on_is_sent_again(cluster: Rig, status: int) -> None:
+    cluster.fake.denied = {("create", "pods/portforward"), ("get", "pods/portforward")}
+    text = 'no endpoints available for service "shells"'
+    cluster.fake.faults.append(Fault("POST", "/services/.*/proxy/", status, times=2, message=text))
+    assert cluster.deploy(*documents()).result == "deployed"
+    assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
+
+
+def test_a_sample_that_reaches_no_pod_is_told_with_the_words_of_the_api_server(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8s.rollout.inference._SETTLED_S", 0.0)
+    cluster.fake.denied, cluster.fake.proxies = {("create", "pods/portforward"), ("get", "pods/portforward")}, False
+    error = cluster.deploy(*documents()).error
+    assert "i/o timeout; port-forward to shells-" in error
+    assert error.endswith(': pods is forbidden: User "jane" cannot get resource "pods/portforward" in API group "" in '
+                          'the namespace "sea"')  # fmt: skip
+
+
+def test_a_dry_run_does_not_call_deployed_what_is_not(cluster: Rig) -> None:
+    cluster.deploy(*documents("crashing:1"))
+    where = "shells revision {} in sea (context fake)"
+    again = cluster.deploy(*documents("crashing:1"), dry_run=True)
+    assert again.to_text() == f"would deploy {where.format(2)}: 0 of 4 objects changed, 0 deleted"
+    cluster.deploy(*documents("good:2"))
+    same = cluster.deploy(*documents("good:2"), dry_run=True)
+    assert same.to_text() == f"nothing to do: {where.format(2)} is already deployed"
+
+
+def test_a_number_of_pods_that_somebody_scaled_to_belongs_to_them(cluster: Rig) -> None:
+    cluster.deploy(*documents(replicas=2))
+    cluster.fake.scale(SPACE, NAME, 6, "kubectl")
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match=r"Deployment shells: `.spec.replicas` belongs to `kubectl` through `scale`"):
+            cluster.deploy(*documents("good:2", replicas=2), dry_run=dry_run)
+    assert cluster.image == "good:1"
+    assert cluster.deploy(*documents("good:2", replicas=2), force=True).result == "deployed"
+
+
+def test_a_number_of_pods_that_somebody_scaled_to_meanwhile_does_not_stop_the_way_back(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", replicas=1))
+    scale = functools.partial(cluster.fake.scale, SPACE, NAME, 2, "kubectl")
+    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=scale, passes=True))
+    assert cluster.deploy(*documents("crashing:2", replicas=1)).running == 1
+
+
+def test_a_deploy_that_was_killed_before_it_wrote_what_it_does_is_finished(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.deploy(*documents())
+    cluster.placement.store.save(dataclasses.replace(load_state(cluster.placement), holder="jane@pc (1-a)"))
+    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    assert "is being changed by jane@pc" in cluster.status().to_text()
+    assert cluster.deploy(*documents()).result == "deployed"
+    assert cluster.state.holder == ""
 
 
 def test_a_rollback_leaves_out_monitoring_that_the_cluster_no_longer_knows(tmp_path: Path) -> None:
