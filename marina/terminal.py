@@ -106,6 +106,8 @@ def localised(text: str, options: argparse.Namespace | None = None) -> str:
 def _as_typed(words: str, options: argparse.Namespace) -> str:
     """The words of a command with the spec and the places that the user typed, quoted for a shell."""
     spec = str(getattr(options, "spec", "SPEC"))
+    if getattr(options, "namespace", None) and not Path(spec).is_file():
+        spec = "SPEC"  # it is the name of a deployed service, which only some verbs take
     words = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
     words = re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), words)
     command = re.match(rf"([a-z]+) (?:SPEC|{re.escape(shlex.quote(spec))})(?![^\s,;])", words)

@@ -68,7 +68,7 @@ class RolloutRecord:
         if self.result == "dry-run":
             lines += _diff(self)
         if self.result in ("failed", "interrupted") and waited:
-            lines += [f"  {cause}".replace("\n", "\n  ") for cause in waited.causes]
+            lines += [f"  {cause.with_hint()}".replace("\n", "\n  ") for cause in waited.causes]
         if self.canary and self.result in ("deployed", "unchanged", "rolled back"):
             lines.append(f"  inference: {self.canary}")
         if self.back:

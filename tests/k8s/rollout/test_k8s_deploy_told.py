@@ -11,7 +11,7 @@ import urllib3
 from fake_apiserver_controllers import KIND
 from fake_apiserver_store import key
 from fake_apiserver_world import Fault
-from k8s_rig import NAME, SPACE, Rig, document, documents, rig
+from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
 from k8s.cluster import Cluster
@@ -81,7 +81,7 @@ def test_a_rollback_names_all_missing_permissions_before_it_changes_anything(clu
     cluster.fake.denied, before = {("delete", "services"), ("patch", "services")}, cluster.fake.versions()
     with pytest.raises(ClusterError, match="`jane` may not delete, patch services in namespace `sea`") as error:
         cluster.rollback()
-    assert "kubectl -n sea create role marina-deployer --verb=delete,patch --resource=services" in str(error.value.hint)
+    assert " --verb=delete,patch --resource=services\n" in str(error.value.hint)
     assert cluster.fake.versions() == before
 
 
@@ -291,6 +291,21 @@ def test_a_number_of_pods_that_somebody_scaled_to_meanwhile_does_not_stop_the_wa
     scale = functools.partial(cluster.fake.scale, SPACE, NAME, 2, "kubectl")
     cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=scale, passes=True))
     assert cluster.deploy(*documents("crashing:2", replicas=1)).running == 1
+
+
+def test_a_removed_autoscaler_is_deleted_once_and_then_not_called_gone(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", autoscaler()))
+    cluster.deploy(*documents("good:1", replicas=2))
+    told = [line for line in cluster.said.getvalue().splitlines() if "HorizontalPodAutoscaler" in line]
+    assert told == [f"  HorizontalPodAutoscaler {NAME}: {word}" for word in ("created", "deleted")]
+
+
+def test_what_may_help_is_printed_after_why_pods_do_not_come_up(cluster: Rig) -> None:
+    cluster.fake.controllers.refused = "exceeded quota: team, requested: cpu=2, used: cpu=3, limited: cpu=4"
+    record = cluster.deploy(*documents(), timeout_s=0.5)
+    told = f"admitted: {cluster.fake.controllers.refused}\n      hint: kubectl -n sea describe resourcequota\n"
+    assert told in record.to_text()
+    assert told.replace("      ", "    ").strip() in cluster.status().to_text()
 
 
 def test_a_deploy_that_was_killed_before_it_wrote_what_it_does_is_finished(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fake_apiserver_world import Fault
 from k8s_plans import EVIDENCE, FULL, IMAGE, PACKAGE, RECORD, SHA256, planned
 from k8s_rig import Rig, documents, rig
 from specs import DIGITS, changed, digits_spec
@@ -301,6 +302,23 @@ def test_an_error_elsewhere_in_the_spec_and_stale_evidence_do_not_prevent_a_roll
     assert run("rollback", spec, cluster) == 0
     assert run("status", spec, cluster) == 0
     assert run("delete", spec, cluster) == 0
+
+
+def test_a_name_is_not_printed_where_only_a_spec_works(cluster: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    assert named("rollback", cluster) == 1
+    assert f"hint: marina deploy SPEC --kubeconfig {cluster.fake.kubeconfig}, or" in capsys.readouterr().err
+
+
+def test_a_container_without_an_image_is_left_to_the_server(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("deploy", spec, cluster) == 0
+    merge = {"spec": {"template": {"spec": {"containers": [{"name": "server", "image": None}]}}}}
+    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Deployment", "merge": merge}]})
+    text = "spec.template.spec.containers[0].image: Required value"
+    cluster.fake.faults.append(Fault("PATCH", "deployments.*dryRun", 422, message=text))
+    assert run("deploy", spec, cluster) == 1
+    assert f"Deployment digits: {text}" in capsys.readouterr().err
 
 
 def test_a_spec_whose_namespace_cannot_be_read_is_an_error(
