@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from config.errors import InputError, MarinaError
+from config.errors import ClusterError, InputError, MarinaError
 from config.progress import Progress
 from config.render import Ports
-from k8s.cluster import Document, Ref
+from k8s.cluster import ApiError, Cluster, Document, Ref
 from k8s.rollout.apply import AUTOSCALERS, ObjectChange, apply, autoscaler_minimum, in_apply_order, prune_objects
 from k8s.rollout.inference import Canary, CanaryRequest, infer
 from k8s.rollout.placement import Placement, RolloutOptions
@@ -48,6 +48,8 @@ def apply_and_wait(
             _report(change, progress)
         new = any(change.ref.kind == "Deployment" and change.action == "change" for change in changes)
         serving = wait_and_infer(placement, documents, request, options, progress, new=new)
+        if not serving.error:
+            serving = replace(serving, error=_taken_over(placement.cluster, documents))
     except MarinaError as err:
         return Transition(tuple(changes), pruned, error=err.message)
     return replace(serving, changes=tuple(changes), pruned=pruned)
@@ -83,6 +85,20 @@ def wait_and_infer(
         progress.say("note: the pods' package was not checked; reading it needs the permission `pods/proxy`")
     error = "" if canary.ok else f"the pods are ready, but the inference of the sample failed: {canary.answer}"
     return Transition(waited=waited, canary=canary, error=error)
+
+
+def _taken_over(cluster: Cluster, documents: Iterable[Document]) -> str:
+    """Which fields of the Deployment somebody else set during the wait, such as a controller that undoes changes: then
+    what serves is not what was applied. Empty if none, and for the number of pods, which is anybody's."""
+    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    try:
+        cluster.apply(deployment, dry_run=True)
+    except ApiError as err:
+        fields = [str(conflict) for conflict in err.conflicts if not conflict.autoscaled]
+        return f"{Ref.of(deployment)} was changed during the wait: {', '.join(fields)}" if fields else ""
+    except ClusterError:
+        pass  # the pods serve, whether this can be asked or not
+    return ""
 
 
 def find_deployment(documents: Iterable[Document]) -> Ref:
