@@ -121,6 +121,8 @@ def apply(cluster: Cluster, document: Document, *, force: bool = False, minimum:
     except ApiError as err:
         # A number that somebody set after the dry run must not keep a failed deploy from going back.
         if minimum is not None or not _left_by_autoscaler(err.conflicts):
+            if err.conflicts:
+                err.message = f"{ref}: {', '.join(map(str, err.conflicts))}; `--force-conflicts` takes them over"
             raise
         applied = cluster.apply(document, force=True)
     if before is None:

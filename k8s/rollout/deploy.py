@@ -149,7 +149,7 @@ def _go_back(
         hold.save(phase="failed", message=f"{text}; going back failed: {err.message}", holder="")
     back.finished = now()
     record.running = before.number if back.result == "rolled back" else 0
-    record.next = f"marina status {placement.typed}"
+    record.next = back.next or f"marina status {placement.typed}"
 
 
 def _confirm(

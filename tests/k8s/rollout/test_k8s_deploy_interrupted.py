@@ -139,6 +139,23 @@ def test_a_deployment_that_a_controller_sets_back_during_the_wait_is_not_called_
     assert (record.running, cluster.state.current) == (1, 1)
 
 
+def test_a_way_back_that_somebody_blocks_says_who_and_what_to_type(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+
+    def break_it() -> None:
+        live = cluster.fake.get("Deployment", NAME, SPACE)
+        assert live
+        live["spec"]["template"]["spec"]["containers"][0]["image"] = "crashing:hotfix"
+        cluster.fake.put(live, "kubectl-set")
+
+    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=break_it, passes=True))
+    record = cluster.deploy(*documents("good:2"))
+    assert record.back
+    field = '`.spec.template.spec.containers[name="server"].image` belongs to `kubectl-set`'
+    assert record.back.error == f"Deployment shells: {field}; `--force-conflicts` takes them over"
+    assert record.next.endswith("or marina rollback spec.yaml --to 1 once it is fixed")
+
+
 def test_a_deploy_that_slept_while_another_took_the_release_deletes_nothing(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
