@@ -309,6 +309,16 @@ def test_a_name_is_not_printed_where_only_a_spec_works(cluster: Rig, capsys: pyt
     assert f"hint: marina deploy SPEC --kubeconfig {cluster.fake.kubeconfig}, or" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("typed", ["shop/spce.yaml", "a" * 300], ids=["a path", "too long for a path"])
+def test_what_cannot_be_a_name_is_taken_for_a_spec(
+    cluster: Rig, typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert marina.main(["delete", typed, "-n", SPACE, "--kubeconfig", str(cluster.fake.kubeconfig)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {typed}: ")
+    assert "hint: a deployment can be named without a spec: NAME -n NAMESPACE" in said
+
+
 def test_a_container_without_an_image_is_left_to_the_server(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
