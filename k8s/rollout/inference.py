@@ -82,11 +82,12 @@ def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
 def infer(
     cluster: Cluster, namespace: str, service: str, pods: list[str], sample: CanaryRequest, *, timeout_s: float
 ) -> Canary:
-    """Sends the sample once, and reads which package serves. `pods` are those of the new revision."""
+    """Sends the sample once, and reads which package serves. `service` is `NAME:PORT`, `pods` are those of the new
+    revision."""
     ports = Ports()
     path = f"/predictions/{sample.model}"
     base = f"/api/v1/namespaces/{namespace}"
-    through = f"{base}/services/http:{service}:{ports.inference}/proxy{path}"
+    through = f"{base}/services/http:{service}/proxy{path}"
     until = time.monotonic() + _SETTLED_S
     while True:
         reply, blocked = _through_server(cluster, "POST", through, sample.body, sample.content_type, timeout_s)

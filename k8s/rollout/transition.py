@@ -109,13 +109,17 @@ def find_deployment(documents: Iterable[Document]) -> Ref:
     return refs[0]
 
 
-def find_service(documents: Iterable[Document]) -> str:
-    """The name of the Service that clients use."""
+def find_service(documents: Sequence[Document]) -> str:
+    """The Service that clients use, as `NAME:PORT`. A patch may have given its port another number than the pods'."""
+    pods = [document["spec"]["template"]["spec"] for document in documents if document["kind"] == "Deployment"]
+    containers = [container for pod in pods for container in pod["containers"]]
+    named = {port.get("name"): port["containerPort"] for each in containers for port in each.get("ports") or []}
     for document in documents:
-        ports = document["spec"].get("ports", []) if document["kind"] == "Service" else []
-        if any(port["port"] == Ports().inference for port in ports):
-            return str(document["metadata"]["name"])
-    raise InputError(f"the manifests hold no Service with port {Ports().inference}")
+        for port in document["spec"].get("ports") or [] if document["kind"] == "Service" else []:
+            target = port.get("targetPort", port["port"])
+            if named.get(target, target) == Ports().inference:
+                return f"{document['metadata']['name']}:{port['port']}"
+    raise InputError(f"the manifests hold no Service that leads to port {Ports().inference} of the pods")
 
 
 def _report(change: ObjectChange, progress: Progress) -> None:

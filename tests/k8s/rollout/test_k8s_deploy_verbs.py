@@ -179,6 +179,15 @@ def test_a_patched_revision_is_deployed_shown_by_status_and_restored_with_its_pa
     assert "patched" not in ran("status")
 
 
+def test_a_service_whose_port_a_patch_changed_gets_the_sample_at_that_port(cluster: Rig, spec: Path) -> None:
+    operation = {"op": "replace", "path": "/spec/ports/0/port", "value": 80}
+    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Service", "operations": [operation]}]})
+    assert run("deploy", spec, cluster) == 0
+    assert [path for _, path in cluster.fake.requests if "/services/" in path and "/proxy/" in path] == [
+        "/api/v1/namespaces/marina/services/http:digits:80/proxy/predictions/digits"
+    ]
+
+
 def test_a_patch_of_what_marina_derives_is_named_before_it_is_applied(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
