@@ -101,7 +101,7 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         kind, text = ("empty", describe_empty(deployment)) if view else ("missing", "does not exist")
         causes = (Cause(kind, str(deployment), text),)
     if state and revision and state.phase == "deployed":
-        causes += (*_missing(cluster, revision), *_changed(revision, view, placement.typed))
+        causes += (*_missing(cluster, state, revision), *_changed(revision, view, placement.typed))
     return ServiceStatus(
         name=placement.name,
         namespace=placement.namespace,
@@ -117,8 +117,8 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
     )
 
 
-def _missing(cluster: Cluster, revision: Revision) -> Iterator[Cause]:
-    """The objects of a revision that somebody deleted; of the Deployment, the pods tell."""
+def _missing(cluster: Cluster, state: State, revision: Revision) -> Iterator[Cause]:
+    """The objects of a revision that were applied and that somebody deleted; of the Deployment, the pods tell."""
 
     def is_missing(ref: Ref) -> bool:
         try:
@@ -128,7 +128,8 @@ def _missing(cluster: Cluster, revision: Revision) -> Iterator[Cause]:
                 raise
             return False
 
-    refs = [ref for ref in map(Ref.of, revision.documents) if ref.kind != "Deployment"]
+    applied = [ref for ref in map(Ref.of, revision.documents) if ref in state.objects]
+    refs = [ref for ref in applied if ref.kind != "Deployment"]
     with ThreadPoolExecutor(8) as pool:
         missing = list(pool.map(is_missing, refs))
     for ref in compress(refs, missing):

@@ -327,4 +327,5 @@ def test_a_rollback_leaves_out_monitoring_that_the_cluster_no_longer_knows(tmp_p
         cluster.fake.kinds[:] = [kind for kind in cluster.fake.kinds if kind.group != "monitoring.coreos.com"]
         assert cluster.rollback().result == "rolled back"
         assert "note: the cluster does not know `PodMonitor`; left out: shells" in cluster.said.getvalue()
+        assert cluster.status().exit_code == 0
         assert cluster.image == "good:1"
