@@ -113,7 +113,8 @@ def find_service(documents: Sequence[Document]) -> str:
     """The Service that clients use, as `NAME:PORT`. A patch may have given its port another number than the pods'."""
     pods = [document["spec"]["template"]["spec"] for document in documents if document["kind"] == "Deployment"]
     containers = [container for pod in pods for container in pod["containers"]]
-    named = {port.get("name"): port["containerPort"] for each in containers for port in each.get("ports") or []}
+    ports = [port for container in containers for port in container.get("ports") or []]
+    named = {port.get("name"): port["containerPort"] for port in ports}
     for document in documents:
         for port in document["spec"].get("ports") or [] if document["kind"] == "Service" else []:
             target = port.get("targetPort", port["port"])
