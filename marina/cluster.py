@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result
-from marina.terminal import commands_text, localised, place_options
+from marina.terminal import commands_text, is_name, localised, place_options
 
 
 def add_verbs(verbs: Any) -> None:
@@ -190,7 +190,7 @@ def _placement(options: argparse.Namespace) -> Any:
     from config.load import load_name
 
     typed = str(options.spec)
-    if options.namespace and not options.spec.is_file():
+    if is_name(options):
         name, namespace = typed, options.namespace
     else:
         name, namespace = load_name(options.spec)

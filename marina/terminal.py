@@ -106,6 +106,8 @@ def localised(text: str, options: argparse.Namespace | None = None) -> str:
 def _as_typed(words: str, options: argparse.Namespace) -> str:
     """The words of a command with the spec and the places that the user typed, quoted for a shell."""
     spec = str(getattr(options, "spec", "SPEC"))
+    if is_name(options):
+        spec = "SPEC"  # only some verbs take a name
     words = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
     words = re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), words)
     command = re.match(rf"([a-z]+) (?:SPEC|{re.escape(shlex.quote(spec))})(?![^\s,;])", words)
@@ -113,6 +115,13 @@ def _as_typed(words: str, options: argparse.Namespace) -> str:
         return words
     places = [place for place in place_options(command[1], options) if place.split()[0] not in words]
     return " ".join([command[0], *places]) + words[command.end() :]
+
+
+def is_name(options: argparse.Namespace) -> bool:
+    """Whether the user typed the name of a deployed service instead of a spec."""
+    spec = getattr(options, "spec", None)
+    named = getattr(options, "namespace", None) and re.fullmatch(r"[-a-z0-9]{1,40}", str(spec))
+    return bool(named) and not Path(str(spec)).is_file()
 
 
 def place_options(verb: str, options: argparse.Namespace) -> list[str]:

@@ -1,10 +1,12 @@
 """The API server's error answers as exceptions, with hints about what to do."""
 
+import hashlib
 import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import urllib3
@@ -103,10 +105,11 @@ def _hint(error: ApiError) -> str | None:
 
 def grant_commands(user: str, wanted: set[tuple[str, str]], namespace: str | None) -> str:
     """The commands with which an administrator grants `user` these permissions, such as (`deployments.apps`, `patch`),
-    and no others: one role for each set of verbs."""
+    and no others: one role for each set of verbs. Their names differ from those of all that was granted before, because
+    `create` refuses a role that exists."""
     scope, kind = (f" -n {namespace}", "role") if namespace else ("", "clusterrole")
     _, _, account = user.partition("system:serviceaccount:")
-    subject = f"--serviceaccount={account}" if account else f"--user={user}"
+    subject = quote(f"--serviceaccount={account}" if account else f"--user={user}")
     verbs_of: dict[str, set[str]] = defaultdict(set)
     for resource, verb in wanted:
         verbs_of[resource].add(verb)
@@ -114,9 +117,10 @@ def grant_commands(user: str, wanted: set[tuple[str, str]], namespace: str | Non
     for resource, verbs in sorted(verbs_of.items()):
         resources_of[",".join(sorted(verbs))].append(resource)
     lines = ["ask an administrator of the cluster to run"]
-    for number, (allowed, resources) in enumerate(resources_of.items(), 1):
-        name = "marina-deployer" + (f"-{number}" if number > 1 else "")
-        lines.append(f"kubectl{scope} create {kind} {name} --verb={allowed} --resource={','.join(resources)}")
+    for allowed, resources in resources_of.items():
+        granted = f"--verb={allowed} --resource={','.join(resources)}"
+        name = f"marina-deployer-{hashlib.sha256(f'{granted} {subject}'.encode()).hexdigest()[:6]}"
+        lines.append(f"kubectl{scope} create {kind} {name} {granted}")
         lines.append(f"kubectl{scope} create {kind}binding {name} --{kind}={name} {subject}")
     return "\n      ".join(lines)
 

@@ -53,7 +53,8 @@ def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
     """The text of every file of the chart, by path. A note says so if the chart has no test."""
     values = make_values(plan, render_objects(plan))
     files = _render_with_placeholders(plan, values)
-    tests = test_objects(_with_placeholders(plan), mar)
+    port = _service_port(plan, files)
+    tests = test_objects(_with_placeholders(plan), mar, port)
     if not tests:
         reason = "the sample is too large for a chart" if plan.package and mar.is_file() else "nothing was packaged yet"
         progress.say(f"note: {reason}, so the chart has no test, which would send the sample")
@@ -65,7 +66,7 @@ def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
     dashboard = f'{{{{ printf "%s/{plan.name}" .Values.namespace | sha256sum | trunc 16 }}}}'
     identity = dashboard_identity(_NAMESPACE, plan.name)
     texts = {name: text.replace(identity, dashboard) for name, text in texts.items()}
-    notes = _NOTES.replace("NAME", plan.name).replace("PORT", str(plan.ports.inference))
+    notes = _NOTES.replace("NAME", plan.name).replace("PORT", str(port))
     return {
         "Chart.yaml": to_yaml([_metadata(plan)], [ORIGIN]),
         "values.yaml": values.text(ORIGIN),
@@ -74,6 +75,14 @@ def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
         "templates/NOTES.txt": notes,
         **texts,
     }
+
+
+def _service_port(plan: Plan, files: Files) -> int:
+    """The port at which clients reach the Service; a patch may have changed it."""
+    for document in (document for documents in files.values() for document in documents):
+        if (document["kind"], document["metadata"]["name"]) == ("Service", plan.name) and document["spec"].get("ports"):
+            return int(document["spec"]["ports"][0]["port"])
+    return plan.ports.inference
 
 
 def _metadata(plan: Plan) -> dict[str, Any]:

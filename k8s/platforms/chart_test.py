@@ -29,9 +29,9 @@ with urllib.request.urlopen(request, timeout=60) as answer:
 """
 
 
-def test_objects(plan: Plan, mar: Path) -> dict[str, list[Manifest]]:
-    """A ConfigMap with the sample, and the pod that sends it. Empty if there is no package or its sample is too large
-    for a ConfigMap."""
+def test_objects(plan: Plan, mar: Path, port: int) -> dict[str, list[Manifest]]:
+    """A ConfigMap with the sample, and the pod that sends it to this port of the Service. Empty if there is no package
+    or its sample is too large for a ConfigMap."""
     if plan.package is None or not mar.is_file():
         return {}
     sample = plan.package.record.sample
@@ -42,7 +42,7 @@ def test_objects(plan: Plan, mar: Path) -> dict[str, list[Manifest]]:
     name = f"{plan.name}-test"
     data = {"body": base64.b64encode(body).decode()}
     holder = resource("v1", "ConfigMap", _metadata(plan, name, weight="0"), binaryData=data)
-    url = f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}/predictions/{plan.name}"
+    url = f"http://{plan.name}.{plan.namespace}.svc:{port}/predictions/{plan.name}"
     sender = {
         "name": "sender",
         "args": [url, sample.content_type],

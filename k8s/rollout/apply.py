@@ -75,15 +75,18 @@ def in_apply_order(documents: Iterable[Document]) -> list[Document]:
     return sorted(documents, key=place)
 
 
-def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool = False) -> DryRun:
-    """Asks the server what applying all documents would do; changes nothing."""
+def dry_run_all(
+    cluster: Cluster, documents: Iterable[Document], surplus: Iterable[Ref], *, force: bool = False
+) -> DryRun:
+    """Asks the server what applying all documents would do; changes nothing. `surplus` is what applying would delete:
+    only with an autoscaler in it, the number of pods that somebody scaled to is Marina's to change."""
     documents = in_apply_order(documents)
     spaces = (Ref.of(document) for document in documents if document["kind"] == "Namespace")
     missing = {space.name for space in spaces if cluster.get(space) is None}
     changes: list[ObjectChange] = []
     conflicts: list[tuple[Ref, FieldConflict]] = []
     refused: list[str] = []
-    autoscaled = autoscaler_minimum(documents) is not None
+    taken_over = autoscaler_minimum(documents) is None and any(ref.kind in AUTOSCALERS for ref in surplus)
     for document in documents:
         ref = Ref.of(document)
         if ref.namespace in missing:
@@ -95,7 +98,7 @@ def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool 
         except Refused as err:
             refused.append(err.message)
         except ApiError as err:
-            if not force and err.conflicts and not _left_by_autoscaler(err.conflicts, autoscaled):
+            if not force and err.conflicts and not (taken_over and _left_by_autoscaler(err.conflicts)):
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
             elif err.conflicts:
                 changes.append(_dry_run(cluster, document, force=True))
@@ -116,7 +119,10 @@ def apply(cluster: Cluster, document: Document, *, force: bool = False, minimum:
     try:
         applied = cluster.apply(document, force=force)
     except ApiError as err:
-        if not _left_by_autoscaler(err.conflicts, minimum is not None):
+        # A number that somebody set after the dry run must not keep a failed deploy from going back.
+        if minimum is not None or not _left_by_autoscaler(err.conflicts):
+            if err.conflicts:
+                err.message = f"{ref}: {', '.join(map(str, err.conflicts))}; `--force-conflicts` takes them over"
             raise
         applied = cluster.apply(document, force=True)
     if before is None:
@@ -175,10 +181,9 @@ def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChan
     return ObjectChange(ref, "change" if fields else "none", fields, applied.warnings)
 
 
-def _left_by_autoscaler(conflicts: list[FieldConflict], autoscaled: bool) -> bool:
-    """Whether the only conflict is the number of replicas that Marina's own, former autoscaler left."""
-    theirs = all(conflict.autoscaled or conflict.manager == _HANDOVER for conflict in conflicts)
-    return bool(conflicts) and not autoscaled and theirs
+def _left_by_autoscaler(conflicts: list[FieldConflict]) -> bool:
+    """Whether the only conflict is the number of replicas that an autoscaler, or `kubectl scale`, left."""
+    return bool(conflicts) and all(conflict.autoscaled or conflict.manager == _HANDOVER for conflict in conflicts)
 
 
 def _hold_replicas(cluster: Cluster, document: Document, replicas: int) -> None:

@@ -35,19 +35,20 @@ def deploy(
         accepted = _check_cluster(placement, release, options, record, progress)
         state = placement.store.load() or State()
         documents = _without_foreign_namespace(placement, state, accepted, progress)
-        with progress.step("dry run on the server"):
-            dry_run = dry_run_all(placement.cluster, documents, force=options.force)
-        dry_run.check()
-        record.previous = record.running = state.current
-        record.revision, record.changes = state.last + 1, list(dry_run.changes)
         surplus = objects_to_prune(placement.store, state, documents, state.good)
+        with progress.step("dry run on the server"):
+            dry_run = dry_run_all(placement.cluster, documents, surplus, force=options.force)
+        dry_run.check()
+        serves = state.phase == "deployed" and state.current and not state.holder
+        idle = serves and not dry_run.changing and not surplus
+        record.previous = record.running = state.current
+        record.revision, record.changes = state.current if idle else state.last + 1, list(dry_run.changes)
         if options.dry_run:
             record.result, record.pruned = "dry-run", list(map(str, surplus))
-        elif dry_run.changing or surplus or state.phase != "deployed" or not state.current:
-            _roll_out(placement, release, documents, state, options, record, progress)
-        else:
-            record.revision = state.current
+        elif idle:
             _confirm(placement, release, documents, options, record, progress)
+        else:
+            _roll_out(placement, release, documents, state, options, record, progress)
     return record
 
 
@@ -148,7 +149,7 @@ def _go_back(
         hold.save(phase="failed", message=f"{text}; going back failed: {err.message}", holder="")
     back.finished = now()
     record.running = before.number if back.result == "rolled back" else 0
-    record.next = f"marina status {placement.typed}"
+    record.next = back.next or f"marina status {placement.typed}"
 
 
 def _confirm(

@@ -87,6 +87,10 @@ class Cause:
         more = f" (and {self.others} more)" if self.others else ""
         return "\n".join([f"{self.subject}{more}: {self.text}", *(f"    | {line}" for line in self.lines)])
 
+    def with_hint(self) -> str:
+        """The cause, and what may help."""
+        return f"{self}\n    hint: {self.hint}" if self.hint else str(self)
+
 
 def find_causes(view: DeploymentView, logs: Logs | None = None) -> list[Cause]:
     """Every distinct cause, with the last log lines of containers that crashed; causes that stay come first."""
@@ -118,7 +122,8 @@ def find_refusal(job: str, events: Iterable[Document]) -> Cause | None:
     """Why a Job has no pods; None if the events do not tell."""
     for event in events:
         if event.get("reason") == "FailedCreate" and (event.get("involvedObject") or {}).get("name") == job:
-            return _rejected(f"Job {job}", "no pod was", _ATTEMPT.sub("", event["message"]))
+            text = _ATTEMPT.sub("", event["message"])
+            return _rejected(f"Job {job}", event["metadata"]["namespace"], "no pod was", text)
     return None
 
 
@@ -140,11 +145,13 @@ def _of_deployment(view: DeploymentView) -> Iterator[Cause]:
     if view.newest and not view.new_pods:
         texts += [event["message"] for event in view.about(view.newest) if event.get("reason") == "FailedCreate"]
     if texts:
-        cause = _rejected(name, "no more pods are" if view.new_pods else "no pod was", _ATTEMPT.sub("", texts[-1]))
+        which = "no more pods are" if view.new_pods else "no pod was"
+        cause = _rejected(name, metadata["namespace"], which, _ATTEMPT.sub("", texts[-1]))
         yield replace(cause, final=cause.final and not view.new_pods)
 
 
-def _rejected(name: str, which: str, text: str) -> Cause:
+def _rejected(name: str, namespace: str, which: str, text: str) -> Cause:
+    describe = f"kubectl -n {namespace} describe"
     if "violates PodSecurity" in text:
         violation = text.partition("violates PodSecurity")[2].strip()
         hint = (
@@ -153,11 +160,11 @@ def _rejected(name: str, which: str, text: str) -> Cause:
         return Cause("pod-security", name, f"{which} admitted: it violates Pod Security {violation}", True, hint=hint)
     if "exceeded quota" in text:
         quota = "exceeded quota" + text.partition("exceeded quota")[2]
-        return Cause("quota", name, f"{which} admitted: {quota}", hint="kubectl describe resourcequota")
+        return Cause("quota", name, f"{which} admitted: {quota}", hint=f"{describe} resourcequota")
     if "failed quota" in text and "must specify" in text:
-        return Cause("quota", name, f"{which} admitted: {text}", True, hint="kubectl describe resourcequota")
+        return Cause("quota", name, f"{which} admitted: {text}", True, hint=f"{describe} resourcequota")
     if _LIMIT_RANGE.search(text):
-        return Cause("limit-range", name, f"{which} admitted: {text}", True, hint="kubectl describe limitrange")
+        return Cause("limit-range", name, f"{which} admitted: {text}", True, hint=f"{describe} limitrange")
     if "admission webhook" in text or "ValidatingAdmissionPolicy" in text:
         return Cause("admission", name, f"{which} admitted: {text}", "denied" in text)
     return Cause("not-created", name, f"{which} created: {text}")
@@ -226,7 +233,7 @@ def _not_pulled(name: str, container: Document, waiting: Document, events: list[
     text = now.partition('": ')[2] if now.startswith("Back-off") else now
     text = text or next((failure for failure in reversed(failures) if not failure.startswith("Back-off")), now)
     final = waiting["reason"] in ("InvalidImageName", "ErrImageNeverPull") or bool(_NO_SUCH_IMAGE.search(text))
-    hint = "marina image SPEC builds and pushes it; a private registry needs `imagePullSecrets`"
+    hint = "marina image SPEC --push builds and pushes it; a private registry needs `kubernetes.pull_secrets`"
     return Cause("image-pull", name, f"image `{container.get('image', '')}` cannot be pulled: {text}", final, hint=hint)
 
 

@@ -137,10 +137,11 @@ class Store:
                 written = self._cluster.create(document)
         except ApiError as err:
             # If the answer to our own write was lost, it was sent again, over itself.
-            if err.lost_race and (stored := self.load()) == state:
-                return stored
             if err.lost_race:
-                text = f"`{self._name}` was changed by somebody else at the same time"
+                if (stored := self.load()) == state:
+                    return stored
+                who = stored.holder if stored and stored.holder else "somebody else"
+                text = f"`{self._name}` was changed by {who} at the same time"
                 raise Refused(text, hint=f"marina status {self._typed}; then try again") from err
             if err.status == 404:
                 raise Refused(

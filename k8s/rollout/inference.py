@@ -5,6 +5,7 @@ NetworkPolicy, a missing permission), it goes through a port-forward, which ends
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,10 @@ from k8s.cluster import Cluster
 
 _LONGEST = 300
 _SHA = 12
+# How long a sample that does not reach a pod is sent again: the API server may be busy, or learns of ready pods later
+# than their Deployment.
+_SETTLED_S = 15.0
+_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,15 +82,21 @@ def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
 def infer(
     cluster: Cluster, namespace: str, service: str, pods: list[str], sample: CanaryRequest, *, timeout_s: float
 ) -> Canary:
-    """Sends the sample once, and reads which package serves. `pods` are those of the new revision."""
+    """Sends the sample once, and reads which package serves. `service` is `NAME:PORT`, `pods` are those of the new
+    revision."""
     ports = Ports()
     path = f"/predictions/{sample.model}"
     base = f"/api/v1/namespaces/{namespace}"
-    through = f"{base}/services/http:{service}:{ports.inference}/proxy{path}"
-    reply, blocked = _through_server(cluster, "POST", through, sample.body, sample.content_type, timeout_s)
-    if reply is None and pods:
-        reply, later = _forwarded(cluster, namespace, pods[0], ports.inference, "POST", path, sample, timeout_s)
-        blocked = f"{blocked}; {later}" if later else blocked
+    through = f"{base}/services/http:{service}/proxy{path}"
+    until = time.monotonic() + _SETTLED_S
+    while True:
+        reply, blocked = _through_server(cluster, "POST", through, sample.body, sample.content_type, timeout_s)
+        if reply is None and pods:
+            reply, later = _forwarded(cluster, namespace, pods[0], ports.inference, "POST", path, sample, timeout_s)
+            blocked = f"{blocked}; {later}" if later else blocked
+        if reply is not None or time.monotonic() > until:
+            break
+        time.sleep(_PAUSE_S)
     if reply is None:
         return Canary(False, "the API server", 0, 0.0, blocked, "")
     served = served_package(cluster, namespace, pods, timeout_s)
@@ -139,7 +150,8 @@ def _forwarded(
             answer = connection.getresponse()
             body = answer.read()
     except (client.ApiException, http.client.HTTPException, OSError) as err:
-        return None, f"port-forward to {pod}: {getattr(err, 'reason', None) or err or type(err).__name__}"
+        why = getattr(err, "reason", None) or err or type(err).__name__
+        return None, f"port-forward to {pod}: {_refusal(str(why))}"
     return _Reply(f"a port-forward to {pod}", answer.status, body, time.perf_counter() - begun), ""
 
 
@@ -177,6 +189,12 @@ def pod_page(cluster: Cluster, namespace: str, pod: str, page: str, timeout_s: f
     if reply is None:
         reply, _ = _forwarded(cluster, namespace, pod, port, "GET", f"/{page}", None, timeout_s)
     return reply.body if reply is not None and reply.status == 200 else b""
+
+
+def _refusal(text: str) -> str:
+    """The API server's message, if it answered a port-forward with a Status, which the client library quotes whole."""
+    message = re.search(r'"message": ?("(?:[^"\\]|\\.)*")', text)
+    return str(json.loads(message[1])) if message else text
 
 
 def _on_the_way(status: int, data: bytes) -> str:

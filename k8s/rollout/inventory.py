@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from config.errors import ClusterError
 from config.progress import Progress
 from k8s.cluster import Document, Ref
-from k8s.rollout.apply import prune_objects
+from k8s.rollout.apply import AUTOSCALERS, prune_objects
 from k8s.rollout.history import State, Store
 from k8s.rollout.hold import Hold
 from k8s.rollout.placement import Placement
@@ -41,7 +41,8 @@ def mark_deployed(
     # Somebody else may have taken the release while this machine slept; their objects must not be deleted.
     store, state = placement.store, hold.save()
     surplus = objects_to_prune(store, state, documents, good)
-    pruned = prune_objects(placement.cluster, surplus, progress)
+    # Autoscalers went before the revision was applied.
+    pruned = prune_objects(placement.cluster, [ref for ref in surplus if ref.kind not in AUTOSCALERS], progress)
     objects = tuple(ref for ref in all_objects(state, documents) if ref not in surplus)
     kept = tuple(revision for revision in undone if revision in good)
     hold.save(

@@ -68,7 +68,7 @@ class RolloutRecord:
         if self.result == "dry-run":
             lines += _diff(self)
         if self.result in ("failed", "interrupted") and waited:
-            lines += [f"  {cause}".replace("\n", "\n  ") for cause in waited.causes]
+            lines += [f"  {cause.with_hint()}".replace("\n", "\n  ") for cause in waited.causes]
         if self.canary and self.result in ("deployed", "unchanged", "rolled back"):
             lines.append(f"  inference: {self.canary}")
         if self.back:
@@ -139,7 +139,7 @@ def _headline(record: RolloutRecord) -> str:
             return f"deployed {subject}: {pods}; {counts}"
         case "unchanged":
             return f"nothing to do: {subject} is already deployed: {pods}"
-        case "dry-run" if not changed and not record.pruned:
+        case "dry-run" if record.revision == record.previous:
             return f"nothing to do: {subject} is already deployed"
         case "dry-run":
             return f"would deploy {subject}: {counts}"

@@ -30,7 +30,8 @@ def rollback(
         revision = _chosen(placement, state, to)
         documents, _ = _permitted(placement, revision)
         check_permissions(placement.cluster, documents, placement.namespace)
-        dry_run_all(placement.cluster, documents, force=options.force).check()
+        surplus = objects_to_prune(placement.store, state, documents, state.good)
+        dry_run_all(placement.cluster, documents, surplus, force=options.force).check()
         record.previous = record.running = state.current
         record.revision = revision.number
         left = tuple(number for number in state.good if revision.number < number <= state.current)

@@ -1,14 +1,18 @@
 """The status of a release: the revision, its pods, its autoscaler, and the last verdict."""
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
+from k8s.cluster import ApiError, Cluster, Document, Ref
 from k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
-from k8s.rollout.diagnosis import Cause, find_causes
-from k8s.rollout.history import State
+from k8s.rollout.diagnosis import Cause, DeploymentView, find_causes
+from k8s.rollout.history import Revision, State
 from k8s.rollout.placement import Placement
 from k8s.rollout.wait import PodSummary, availability, describe_empty, read_view, summarise_pods
 
@@ -37,8 +41,9 @@ class ServiceStatus:
 
     @property
     def exit_code(self) -> int:
-        """0 if the last deploy succeeded and all its pods are available, else 1."""
-        return 0 if self.state and self.state.phase == "deployed" and self.rollout else 1
+        """0 if the last deploy succeeded, all its pods are available and none of its objects is missing, else 1."""
+        missing = any(cause.kind == "missing" for cause in self.causes)
+        return 0 if self.state and self.state.phase == "deployed" and self.rollout and not missing else 1
 
     def to_data(self) -> dict[str, Any]:
         state, autoscaler = self.state, self.autoscaler
@@ -79,7 +84,7 @@ class ServiceStatus:
         lines += [f"  verdict    {self.verdict}"] if self.verdict else []
         lines += [f"  kept       {', '.join(map(str, state.good))}"] if state.good else []
         lines += [f"  message    {state.message}"] if state.message else []
-        lines += [f"  {cause}" for cause in self.causes]
+        lines += [f"  {cause.with_hint()}" for cause in self.causes]
         return "\n".join(lines)
 
 
@@ -95,6 +100,8 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
     if deployment and not wanted:
         kind, text = ("empty", describe_empty(deployment)) if view else ("missing", "does not exist")
         causes = (Cause(kind, str(deployment), text),)
+    if state and revision and state.phase == "deployed":
+        causes += (*_missing(cluster, state, revision), *_changed(revision, view, placement.typed))
     return ServiceStatus(
         name=placement.name,
         namespace=placement.namespace,
@@ -108,6 +115,43 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         causes=causes,
         verdict=_verdict(folder, facts),
     )
+
+
+def _missing(cluster: Cluster, state: State, revision: Revision) -> Iterator[Cause]:
+    """The objects of a revision that were applied and that somebody deleted; of the Deployment, the pods tell."""
+
+    def is_missing(ref: Ref) -> bool:
+        try:
+            return cluster.get(ref) is None
+        except ApiError as err:
+            if err.status != 403:
+                raise
+            return False
+
+    applied = [ref for ref in map(Ref.of, revision.documents) if ref in state.objects]
+    refs = [ref for ref in applied if ref.kind != "Deployment"]
+    with ThreadPoolExecutor(8) as pool:
+        missing = list(pool.map(is_missing, refs))
+    for ref in compress(refs, missing):
+        yield Cause("missing", str(ref), "does not exist", hint="marina deploy SPEC creates it again")
+
+
+def _changed(revision: Revision, view: DeploymentView | None, typed: str) -> Iterator[Cause]:
+    """The containers that run another image than that of the revision, because somebody changed the Deployment."""
+    stored = next((document for document in revision.documents if document["kind"] == "Deployment"), None)
+    if view is None or stored is None:
+        return
+    images, live = _images(stored), _images(view.deployment)
+    for name, image in images.items():
+        if live.get(name, image) != image:
+            text = f"container `{name}` has image `{live[name]}`, revision {revision.number} has `{image}`"
+            hint = f"marina rollback {typed} --to {revision.number} --force-conflicts sets it back"
+            yield Cause("changed", f"Deployment {stored['metadata']['name']}", text, hint=hint)
+
+
+def _images(deployment: Document) -> dict[str, str]:
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    return {container["name"]: container.get("image", "") for container in containers}
 
 
 def _phase(state: State, typed: str) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from config.errors import InputError, MarinaError
+from config.errors import ClusterError, InputError, MarinaError
 from config.progress import Progress
 from config.render import Ports
-from k8s.cluster import Document, Ref
+from k8s.cluster import ApiError, Cluster, Document, Ref
 from k8s.rollout.apply import AUTOSCALERS, ObjectChange, apply, autoscaler_minimum, in_apply_order, prune_objects
 from k8s.rollout.inference import Canary, CanaryRequest, infer
 from k8s.rollout.placement import Placement, RolloutOptions
@@ -48,6 +48,8 @@ def apply_and_wait(
             _report(change, progress)
         new = any(change.ref.kind == "Deployment" and change.action == "change" for change in changes)
         serving = wait_and_infer(placement, documents, request, options, progress, new=new)
+        if not serving.error:
+            serving = replace(serving, error=_taken_over(placement.cluster, documents))
     except MarinaError as err:
         return Transition(tuple(changes), pruned, error=err.message)
     return replace(serving, changes=tuple(changes), pruned=pruned)
@@ -85,6 +87,20 @@ def wait_and_infer(
     return Transition(waited=waited, canary=canary, error=error)
 
 
+def _taken_over(cluster: Cluster, documents: Iterable[Document]) -> str:
+    """Which fields of the Deployment somebody else set during the wait, such as a controller that undoes changes: then
+    what serves is not what was applied. Empty if none, and for the number of pods, which is anybody's."""
+    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    try:
+        cluster.apply(deployment, dry_run=True)
+    except ApiError as err:
+        fields = [str(conflict) for conflict in err.conflicts if not conflict.autoscaled]
+        return f"{Ref.of(deployment)} was changed during the wait: {', '.join(fields)}" if fields else ""
+    except ClusterError:
+        pass  # the pods serve, whether this can be asked or not
+    return ""
+
+
 def find_deployment(documents: Iterable[Document]) -> Ref:
     """The reference to the only Deployment."""
     refs = [Ref.of(document) for document in documents if document["kind"] == "Deployment"]
@@ -93,13 +109,18 @@ def find_deployment(documents: Iterable[Document]) -> Ref:
     return refs[0]
 
 
-def find_service(documents: Iterable[Document]) -> str:
-    """The name of the Service that clients use."""
+def find_service(documents: Sequence[Document]) -> str:
+    """The Service that clients use, as `NAME:PORT`. A patch may have given its port another number than the pods'."""
+    pods = [document["spec"]["template"]["spec"] for document in documents if document["kind"] == "Deployment"]
+    containers = [container for pod in pods for container in pod["containers"]]
+    ports = [port for container in containers for port in container.get("ports") or []]
+    named = {port.get("name"): port["containerPort"] for port in ports}
     for document in documents:
-        ports = document["spec"].get("ports", []) if document["kind"] == "Service" else []
-        if any(port["port"] == Ports().inference for port in ports):
-            return str(document["metadata"]["name"])
-    raise InputError(f"the manifests hold no Service with port {Ports().inference}")
+        for port in document["spec"].get("ports") or [] if document["kind"] == "Service" else []:
+            target = port.get("targetPort", port["port"])
+            if named.get(target, target) == Ports().inference:
+                return f"{document['metadata']['name']}:{port['port']}"
+    raise InputError(f"the manifests hold no Service that leads to port {Ports().inference} of the pods")
 
 
 def _report(change: ObjectChange, progress: Progress) -> None:

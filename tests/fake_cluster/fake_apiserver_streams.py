@@ -58,6 +58,8 @@ class Streams:
             document = self.store.get(kind, namespace, target)
             if kind.kind == "Service" and not list(ready_pods(self.store, document["spec"]["selector"], namespace)):
                 raise Refusal(503, "ServiceUnavailable", f'no endpoints available for service "{target}"')
+            if kind.kind == "Service":
+                port = _target(document, port)
         if not self._world.proxies or int(port) not in self._world.backends:
             text = f"error trying to reach service: dial tcp 10.0.0.9:{port}: i/o timeout"
             raise Refusal(503, "ServiceUnavailable", text)
@@ -112,6 +114,14 @@ class Streams:
         if name in self._world.logs:
             lines = self._world.logs[name].splitlines()
         return web.Response(text="\n".join(lines[-int(request.query["tailLines"]) :]) + "\n")
+
+
+def _target(service: Document, port: str) -> str:
+    """The pods' port behind a port of a Service; names are those of Marina's own."""
+    for known in service["spec"]["ports"]:
+        if str(known["port"]) == port:
+            return {"inference": "8080"}.get(known["targetPort"], str(known["targetPort"]))
+    raise Refusal(503, "ServiceUnavailable", f'no endpoints available for service "{service["metadata"]["name"]}"')
 
 
 async def _send(response: web.StreamResponse, kind: str, document: Document) -> None:

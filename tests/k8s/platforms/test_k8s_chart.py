@@ -261,7 +261,9 @@ def test_the_measured_peak_itself_is_allowed(folder: Path) -> None:
 
 
 def test_the_charts_test_sends_the_packaged_sample(tmp_path: Path) -> None:
-    plan = planned({"kubernetes.pull_secrets": ["registry-key"]}, evidence=EVIDENCE, image=IMAGE)
+    port = {"kind": "Service", "operations": [{"op": "replace", "path": "/spec/ports/0/port", "value": 80}]}
+    changes = {"kubernetes.pull_secrets": ["registry-key"], "kubernetes.patches": [port]}
+    plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("sample.png", b"a picture")
     documents = installed(chart(plan, tmp_path))
@@ -272,6 +274,8 @@ def test_the_charts_test_sends_the_packaged_sample(tmp_path: Path) -> None:
     ]
     assert base64.b64decode(hooks[0]["binaryData"]["body"]) == b"a picture"
     assert hooks[1]["spec"]["imagePullSecrets"] == [{"name": "registry-key"}]
+    address = "http://digits.marina.svc:80/predictions/digits"
+    assert hooks[1]["spec"]["containers"][0]["args"] == [address, "image/png"]
     # The Service never sends clients to the pod that tests it.
     selector = by_name(documents)["Service", NAME]["spec"]["selector"]
     assert not selector.items() <= hooks[1]["metadata"]["labels"].items()

@@ -214,6 +214,32 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal_even_if_the_clock_of
     assert second[0].hint == "marina status spec.yaml; then try again"
 
 
+def test_the_loser_of_two_deploys_at_the_same_moment_is_told_who_won(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    placement, seen = cluster.placement, load_state(cluster.placement)
+    with held(placement, seen, start_record("deploy", placement), cluster.progress) as hold:
+        with pytest.raises(Refused) as lost, held(placement, seen, start_record("deploy", placement), cluster.progress):
+            pass
+        assert lost.value.message == f"`shells` was changed by {hold.state.holder} at the same time"
+
+
+def test_the_status_shows_what_somebody_deleted_or_changed(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    assert cluster.status().causes == ()
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "good:hotfix"
+    cluster.fake.put(live, "kubectl-set")
+    told = f"Deployment shells: container `server` has image `good:hotfix`, revision 1 has `good:1@sha256:{'0' * 64}`"
+    hint = "marina rollback spec.yaml --to 1 --force-conflicts sets it back"
+    assert cluster.status().to_text().endswith(f"\n  {told}\n    hint: {hint}")
+    cluster.fake.store.remove(key(KIND["Service"], SPACE, NAME))
+    cluster.fake.denied = {("get", "namespaces")}
+    status = cluster.status()
+    assert [str(cause) for cause in status.causes] == ["Service shells: does not exist", told]
+    assert status.exit_code == 1
+
+
 def test_a_state_that_cannot_be_read_is_an_error(cluster: Rig) -> None:
     cluster.deploy(*documents())
     sound = json.loads(cluster.state.to_text())

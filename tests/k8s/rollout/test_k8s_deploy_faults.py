@@ -1,6 +1,7 @@
 """Errors, broken connections and missing permissions of an API server, and changes by others at the same time."""
 
 import re
+import shlex
 import threading
 import time
 import warnings
@@ -15,7 +16,7 @@ from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, put_surro
 
 import k8s.cluster.watch
 from config.errors import ClusterError, InputError
-from k8s.cluster import Mirror, Ref, connect
+from k8s.cluster import Mirror, Ref, connect, grant_commands
 from k8s.cluster.transport import Transport
 
 # Each test starts a fake cluster and sends it dozens of requests.
@@ -160,16 +161,19 @@ def test_missing_permissions_are_reported_before_any_change_with_the_commands_th
     cluster.fake.denied = {("patch", "deployments.apps"), ("create", "deployments.apps"), ("get", "pods/log")}
     with pytest.raises(ClusterError) as error:
         cluster.deploy(*documents())
-    assert error.value.message == (
-        "permission: `jane` may not create, patch deployments.apps; get pods/log in namespace `sea`"
-    )
-    assert error.value.hint == (
-        "ask an administrator of the cluster to run\n"
-        "      kubectl -n sea create role marina-deployer --verb=create,patch --resource=deployments.apps\n"
-        "      kubectl -n sea create rolebinding marina-deployer --role=marina-deployer --user=jane\n"
-        "      kubectl -n sea create role marina-deployer-2 --verb=get --resource=pods/log\n"
-        "      kubectl -n sea create rolebinding marina-deployer-2 --role=marina-deployer-2 --user=jane"
-    )
+    told = "permission: `jane` may not create, patch deployments.apps; get pods/log in namespace `sea`"
+    assert error.value.message == told
+    _, *commands = (error.value.hint or "").splitlines()
+    roles = [command.split()[5] for command in commands[::2]]
+    granted = ("create,patch --resource=deployments.apps", "get --resource=pods/log")
+    assert commands[::2] == [f"      kubectl -n sea create role {name} --verb={verbs}"
+                             for name, verbs in zip(roles, granted, strict=True)]  # fmt: skip
+    bind = "      kubectl -n sea create rolebinding {0} --role={0} --user=jane"
+    assert commands[1::2] == list(map(bind.format, roles))
+    # kubectl creates no role twice, so what was granted before has other names.
+    role, binding = map(shlex.split, grant_commands("jane d'arc", {("pods/log", "get")}, "sea").splitlines()[1:])
+    assert binding[5:] == [role[5], f"--role={role[5]}", "--user=jane d'arc"]
+    assert len({*roles, role[5], "marina-deployer"}) == 4
     assert not [request for request in cluster.fake.requests if request[0] == "PATCH"]
 
 

@@ -1,4 +1,4 @@
-"""Deploys and rollbacks that end by Ctrl-C, SIGTERM or a kill, and how the next one goes on."""
+"""Deploys and rollbacks that end by Ctrl-C, SIGTERM or a kill, or that others undo, and how the next one goes on."""
 
 import itertools
 import os
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from k8s_rig import SPACE, Rig, document, documents, rig
+from fake_apiserver_world import Fault
+from k8s_rig import NAME, SPACE, Rig, document, documents, rig
 from specs import ROOT
 
 from config.errors import Refused
@@ -118,6 +119,41 @@ def test_the_hold_of_a_killed_deploy_ends_once_it_is_seen_unrenewed_whatever_the
     assert "revision 2 is being changed by killed, unless that was killed: it holds" in cluster.status().to_text()
     assert cluster.deploy(*documents("good:2")).revision == 3
     assert "`shells` is being changed by killed, or was when that was killed: waiting" in cluster.said.getvalue()
+
+
+def test_a_deployment_that_a_controller_sets_back_during_the_wait_is_not_called_deployed(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    before = cluster.fake.get("Deployment", NAME, SPACE)
+    assert before
+
+    def set_back() -> None:
+        live = cluster.fake.get("Deployment", NAME, SPACE)
+        assert live
+        live["spec"]["template"] = before["spec"]["template"]
+        cluster.fake.put(live, "gitops-controller")
+
+    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=set_back, passes=True))
+    record = cluster.deploy(*documents("good:2"))
+    field = '`.spec.template.spec.containers[name="server"].image` belongs to `gitops-controller`'
+    assert record.error == f"Deployment shells was changed during the wait: {field}"
+    assert (record.running, cluster.state.current) == (1, 1)
+
+
+def test_a_way_back_that_somebody_blocks_says_who_and_what_to_type(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+
+    def break_it() -> None:
+        live = cluster.fake.get("Deployment", NAME, SPACE)
+        assert live
+        live["spec"]["template"]["spec"]["containers"][0]["image"] = "crashing:hotfix"
+        cluster.fake.put(live, "kubectl-set")
+
+    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=break_it, passes=True))
+    record = cluster.deploy(*documents("good:2"))
+    assert record.back
+    field = '`.spec.template.spec.containers[name="server"].image` belongs to `kubectl-set`'
+    assert record.back.error == f"Deployment shells: {field}; `--force-conflicts` takes them over"
+    assert record.next.endswith("or marina rollback spec.yaml --to 1 once it is fixed")
 
 
 def test_a_deploy_that_slept_while_another_took_the_release_deletes_nothing(

@@ -1,5 +1,6 @@
 """What the verbs say after something went wrong half-way: what the cluster holds, and what to type next."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ import urllib3
 from fake_apiserver_controllers import KIND
 from fake_apiserver_store import key
 from fake_apiserver_world import Fault
-from k8s_rig import NAME, SPACE, Rig, document, documents, rig
+from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
 from k8s.cluster import Cluster
+from k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -79,7 +81,7 @@ def test_a_rollback_names_all_missing_permissions_before_it_changes_anything(clu
     cluster.fake.denied, before = {("delete", "services"), ("patch", "services")}, cluster.fake.versions()
     with pytest.raises(ClusterError, match="`jane` may not delete, patch services in namespace `sea`") as error:
         cluster.rollback()
-    assert "kubectl -n sea create role marina-deployer --verb=delete,patch --resource=services" in str(error.value.hint)
+    assert " --verb=delete,patch --resource=services\n" in str(error.value.hint)
     assert cluster.fake.versions() == before
 
 
@@ -244,6 +246,80 @@ def test_what_answers_before_the_pod_does_not_fail_a_deploy(
     assert (record.result, record.canary.via.partition(" to ")[0]) == ("deployed", "a port-forward")
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_sample_that_a_busy_api_server_did_not_pass_on_is_sent_again(cluster: Rig, status: int) -> None:
+    cluster.fake.denied = {("create", "pods/portforward"), ("get", "pods/portforward")}
+    text = 'no endpoints available for service "shells"'
+    cluster.fake.faults.append(Fault("POST", "/services/.*/proxy/", status, times=2, message=text))
+    assert cluster.deploy(*documents()).result == "deployed"
+    assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
+
+
+def test_a_sample_that_reaches_no_pod_is_told_with_the_words_of_the_api_server(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8s.rollout.inference._SETTLED_S", 0.0)
+    cluster.fake.denied, cluster.fake.proxies = {("create", "pods/portforward"), ("get", "pods/portforward")}, False
+    error = cluster.deploy(*documents()).error
+    assert "i/o timeout; port-forward to shells-" in error
+    assert error.endswith(': pods is forbidden: User "jane" cannot get resource "pods/portforward" in API group "" in '
+                          'the namespace "sea"')  # fmt: skip
+
+
+def test_a_dry_run_does_not_call_deployed_what_is_not(cluster: Rig) -> None:
+    cluster.deploy(*documents("crashing:1"))
+    where = "shells revision {} in sea (context fake)"
+    again = cluster.deploy(*documents("crashing:1"), dry_run=True)
+    assert again.to_text() == f"would deploy {where.format(2)}: 0 of 4 objects changed, 0 deleted"
+    cluster.deploy(*documents("good:2"))
+    same = cluster.deploy(*documents("good:2"), dry_run=True)
+    assert same.to_text() == f"nothing to do: {where.format(2)} is already deployed"
+
+
+def test_a_number_of_pods_that_somebody_scaled_to_belongs_to_them(cluster: Rig) -> None:
+    cluster.deploy(*documents(replicas=2))
+    cluster.fake.scale(SPACE, NAME, 6, "kubectl")
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match=r"Deployment shells: `.spec.replicas` belongs to `kubectl` through `scale`"):
+            cluster.deploy(*documents("good:2", replicas=2), dry_run=dry_run)
+    assert cluster.image == "good:1"
+    assert cluster.deploy(*documents("good:2", replicas=2), force=True).result == "deployed"
+
+
+def test_a_number_of_pods_that_somebody_scaled_to_meanwhile_does_not_stop_the_way_back(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", replicas=1))
+    scale = functools.partial(cluster.fake.scale, SPACE, NAME, 2, "kubectl")
+    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=scale, passes=True))
+    assert cluster.deploy(*documents("crashing:2", replicas=1)).running == 1
+
+
+def test_a_removed_autoscaler_is_deleted_once_and_then_not_called_gone(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", autoscaler()))
+    cluster.deploy(*documents("good:1", replicas=2))
+    told = [line for line in cluster.said.getvalue().splitlines() if "HorizontalPodAutoscaler" in line]
+    assert told == [f"  HorizontalPodAutoscaler {NAME}: {word}" for word in ("created", "deleted")]
+
+
+def test_what_may_help_is_printed_after_why_pods_do_not_come_up(cluster: Rig) -> None:
+    cluster.fake.controllers.refused = "exceeded quota: team, requested: cpu=2, used: cpu=3, limited: cpu=4"
+    record = cluster.deploy(*documents(), timeout_s=0.5)
+    told = f"admitted: {cluster.fake.controllers.refused}\n      hint: kubectl -n sea describe resourcequota\n"
+    assert told in record.to_text()
+    assert told.replace("      ", "    ").strip() in cluster.status().to_text()
+
+
+def test_a_deploy_that_was_killed_before_it_wrote_what_it_does_is_finished(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.deploy(*documents())
+    cluster.placement.store.save(dataclasses.replace(load_state(cluster.placement), holder="jane@pc (1-a)"))
+    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    assert "is being changed by jane@pc" in cluster.status().to_text()
+    assert cluster.deploy(*documents()).result == "deployed"
+    assert cluster.state.holder == ""
+
+
 def test_a_rollback_leaves_out_monitoring_that_the_cluster_no_longer_knows(tmp_path: Path) -> None:
     with rig(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
         cluster.deploy(*documents("good:1", document("PodMonitor", spec={})))
@@ -251,4 +327,5 @@ def test_a_rollback_leaves_out_monitoring_that_the_cluster_no_longer_knows(tmp_p
         cluster.fake.kinds[:] = [kind for kind in cluster.fake.kinds if kind.group != "monitoring.coreos.com"]
         assert cluster.rollback().result == "rolled back"
         assert "note: the cluster does not know `PodMonitor`; left out: shells" in cluster.said.getvalue()
+        assert cluster.status().exit_code == 0
         assert cluster.image == "good:1"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fake_apiserver_world import Fault
 from k8s_plans import EVIDENCE, FULL, IMAGE, PACKAGE, RECORD, SHA256, planned
 from k8s_rig import Rig, documents, rig
 from specs import DIGITS, changed, digits_spec
@@ -178,6 +179,15 @@ def test_a_patched_revision_is_deployed_shown_by_status_and_restored_with_its_pa
     assert "patched" not in ran("status")
 
 
+def test_a_service_whose_port_a_patch_changed_gets_the_sample_at_that_port(cluster: Rig, spec: Path) -> None:
+    operation = {"op": "replace", "path": "/spec/ports/0/port", "value": 80}
+    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Service", "operations": [operation]}]})
+    assert run("deploy", spec, cluster) == 0
+    assert [path for _, path in cluster.fake.requests if "/services/" in path and "/proxy/" in path] == [
+        "/api/v1/namespaces/marina/services/http:digits:80/proxy/predictions/digits"
+    ]
+
+
 def test_a_patch_of_what_marina_derives_is_named_before_it_is_applied(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +311,33 @@ def test_an_error_elsewhere_in_the_spec_and_stale_evidence_do_not_prevent_a_roll
     assert run("rollback", spec, cluster) == 0
     assert run("status", spec, cluster) == 0
     assert run("delete", spec, cluster) == 0
+
+
+def test_a_name_is_not_printed_where_only_a_spec_works(cluster: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    assert named("rollback", cluster) == 1
+    assert f"hint: marina deploy SPEC --kubeconfig {cluster.fake.kubeconfig}, or" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["shop/spce.yaml", "a" * 300], ids=["a path", "too long for a path"])
+def test_what_cannot_be_a_name_is_taken_for_a_spec(
+    cluster: Rig, typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert marina.main(["delete", typed, "-n", SPACE, "--kubeconfig", str(cluster.fake.kubeconfig)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {typed}: ")
+    assert "hint: a deployment can be named without a spec: NAME -n NAMESPACE" in said
+
+
+def test_a_container_without_an_image_is_left_to_the_server(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("deploy", spec, cluster) == 0
+    merge = {"spec": {"template": {"spec": {"containers": [{"name": "server", "image": None}]}}}}
+    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Deployment", "merge": merge}]})
+    text = "spec.template.spec.containers[0].image: Required value"
+    cluster.fake.faults.append(Fault("PATCH", "deployments.*dryRun", 422, message=text))
+    assert run("deploy", spec, cluster) == 1
+    assert f"Deployment digits: {text}" in capsys.readouterr().err
 
 
 def test_a_spec_whose_namespace_cannot_be_read_is_an_error(
