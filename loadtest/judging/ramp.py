@@ -72,12 +72,12 @@ def judge_ramp(run: Measurement, result: RampResult, objective: Objective) -> Ve
         objective="throughput",
         status="PASS",
         limit=promised,
-        measured=result.about_rps or result.end_rps,
+        measured=(result.about_rps or result.end_rps) if len(result.steps) >= _FEWEST_STEPS else None,
         interval=result.broke_rps,
         unit="requests/s",
     )
     against, died = distrust_reasons(run, objective), server_died_reasons(run)
-    status, reasons = _check_ramp(result, promised, objective)
+    status, reasons = _check_ramp(run, result, promised, objective)
     check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
     whole: VerdictStatus = "FAIL" if died else check.status
     busy = busy_machine_reasons(run) if whole == "FAIL" else []
@@ -92,9 +92,11 @@ def ramp_text(result: RampResult, objective: Objective) -> str:
     return f"ramp: the objective certainly held {held}; no rate certainly broke it"
 
 
-def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tuple[VerdictStatus, tuple[Reason, ...]]:
+def _check_ramp(
+    run: Measurement, result: RampResult, promised: float, objective: Objective
+) -> tuple[VerdictStatus, tuple[Reason, ...]]:
     if len(result.steps) < _FEWEST_STEPS:
-        text = f"{sum(step.requests for step in result.steps):,} requests are too few for a ramp"
+        text = f"{run.due:,} requests are too few for a ramp"
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
     if result.broke_rps and result.broke_rps[1] <= promised:
         return "FAIL", (Reason(id="broke", text=_broke(result, objective)),)

@@ -185,6 +185,13 @@ def test_the_figures_are_those_of_the_answers() -> None:
     assert "goodput 100 % of 90 %" in verdict_lines(verdict, measured)
 
 
+def test_the_figures_of_a_run_that_was_cut_short_are_those_of_the_time_it_ran() -> None:
+    measured = recorded([(100, 20)] * 1000)
+    cut = measured.model_copy(update={"planned": 5000, "asked_s": 50.0, "interrupted": True})
+    assert stream_figures(cut) == stream_figures(measured)
+    assert "goodput 100 % of 90 %" in verdict_lines(judge(cut, OBJECTIVE), cut)
+
+
 def test_several_processes_give_the_same_figures_as_one() -> None:
     answers = [(50.0 + number % 90, 10.0 + number % 7) for number in range(1000)]
     alone, together = recorded(answers), merge_measurements([recorded(answers, part, 2) for part in range(2)])
