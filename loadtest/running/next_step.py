@@ -17,6 +17,8 @@ from loadtest.judging import (
 from loadtest.running.options import RunOptions
 
 _CLUSTER = "--in-cluster"
+# So that a few requests that fail do not make a run too short.
+_SPARE = 1.1
 
 
 def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ()) -> str | None:
@@ -33,7 +35,6 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
     kept = [f"--soak {measured_s:g}s"] if soaked else []
     same = _same_load(outcome, where, load.processes)
     again, more = (" ".join([words, *kept]) for words in (same, _same_load(outcome, where, load.processes + 1)))
-    needed = MOST_STEPS * STEP_REQUESTS if outcome.ramp else samples_needed()
     # Sending pods are on other machines already, and each sends a share.
     spread = more if in_cluster else f"{again}{'' if where else ' --url URL'} from another machine than the server's"
     read_log = (
@@ -52,11 +53,12 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         "arrivals-late": spread,
         "generator-stalled": spread,
         "generator-saturated": more,
+        "shed": find_knee,
         "errors-over": read_log,
         "broke": find_knee,
         "backlog-grows": find_knee,
         "throughput-not-held": find_knee,
-        "p99-over": find_knee,
+        **dict.fromkeys(("p99-over", "ttft-over", "itl-over", "goodput-low"), find_knee),
         **dict.fromkeys(
             ("settles", "memory-grows", "files-grows", "drift-grows"), f"{same} --soak {2 * measured_s:g}s"
         ),
@@ -64,7 +66,7 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         "rate-below-objective": None
         if outcome.ramp or load.replay or in_cluster
         else " ".join([_same_load(outcome, where, load.processes, outcome.objective.throughput_rps), *kept]),
-        TOO_FEW: f"{same} --{'soak' if soaked else 'duration'} {math.ceil(1.1 * needed / load.rate)}",
+        TOO_FEW: f"{same} --{'soak' if soaked else 'duration'} {_enough_s(outcome)}",
         UNDECIDED: f"{same} --{longer} {math.ceil(4 * measured_s)}",
         "over-budget": f"marina calibrate {spec} --tune searches settings with which the same pod answers more",
     }
@@ -78,6 +80,15 @@ def _same_load(outcome: LoadTestOutcome, where: Sequence[str], processes: int, r
     """The command for the same load on the same server, or for another rate, sent by this many processes."""
     words = ["marina loadtest", outcome.tested.spec, _load_options(outcome, rate), shlex.join(where)]
     return " ".join([*filter(None, words), *([f"--processes {processes}"] if processes > 1 else [])])
+
+
+def _enough_s(outcome: LoadTestOutcome) -> int:
+    """The seconds after which the same load has enough requests, or enough answers if only a part of them gets one."""
+    if outcome.ramp:
+        return math.ceil(_SPARE * MOST_STEPS * STEP_REQUESTS / outcome.load.rate)
+    run = outcome.pooled
+    answered = run.response.count / run.finished if run.finished else 1.0
+    return math.ceil(_SPARE * samples_needed() / (outcome.load.rate * (answered or 1.0)))
 
 
 def _calibrate(spec: str, where: Sequence[str]) -> str:

@@ -156,6 +156,21 @@ def test_after_a_soak_the_next_command_is_a_soak(reason: str, step: str) -> None
     assert (next_step(soaked, RECORDS, URL) or "").endswith(step)
 
 
+def test_if_most_requests_fail_the_run_that_has_enough_answers_is_longer() -> None:
+    verdict = Verdict(status="FAIL", reasons=(Reason(id="too-few-samples", text=""),), checks=())
+    run = made(20, errors={"http 500": 1500}, response=histogram([20] * 500))
+    failed = outcome(run).model_copy(update={"verdict": verdict})
+    assert (next_step(failed, RECORDS, URL) or "").endswith("--url http://x:8080 --duration 22")
+
+
+@pytest.mark.parametrize("reason", ["shed", "ttft-over", "itl-over", "goodput-low"])
+def test_what_a_lower_rate_would_help_is_sent_to_a_search_for_the_knee(reason: str) -> None:
+    reasons = tuple(Reason(id=each, text="") for each in ("too-few-samples", "errors-over", reason))
+    failed = outcome(made(20)).model_copy(update={"verdict": Verdict(status="FAIL", reasons=reasons, checks=())})
+    elsewhere = failed.model_copy(update={"tested": failed.tested.model_copy(update={"started": False})})
+    assert (next_step(elsewhere, RECORDS, URL) or "").startswith("marina calibrate spec.yaml --url http://x:8080 says")
+
+
 def test_after_a_pass_there_is_nothing_to_type() -> None:
     assert next_step(outcome(made(20)), RECORDS) is None
 
