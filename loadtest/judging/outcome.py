@@ -95,9 +95,12 @@ class RampStep(Part):
     requests: int
     p99_ms: float | None
     error_rate: float
+    ttft_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    goodput: float | None = None
     status: VerdictStatus
-    """FAIL if its p99 or its error rate certainly misses the limit; PASS if its p99 certainly meets its limit and the
-    measured error rate does, too."""
+    """FAIL if a latency, its error rate or its goodput certainly misses the limit; PASS if its latencies certainly meet
+    their limits and the measured error rate and goodput do, too."""
 
 
 class RampResult(Part):
