@@ -44,11 +44,13 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         if outcome.tested.started
         else None
     )
+    pages = "" if in_cluster or "--pages-url" in where else "; `--pages-url URL` says where the supervisor's pages are"
     find_knee = _calibrate(spec, where)
     longer = "soak" if soaked else "duration" if outcome.ramp else "max-duration"
     steps = {
         "server-died": read_log,
         "package-differs": f"marina deploy {spec}" if in_cluster else f"marina package {spec}, then serve that",
+        "package-unknown": f"{again} --any-package skips this check{pages}",
         "machine-busy": f"{again} when nothing else runs {'on the nodes of its pods' if in_cluster else 'here'}",
         "arrivals-late": spread,
         "generator-stalled": spread,

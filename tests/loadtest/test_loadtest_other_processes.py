@@ -15,7 +15,7 @@ from test_loadtest_slo import OBJECTIVE, measured
 
 import marina
 from loadtest.judging import Reason, Verdict, judge
-from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch, ServerReadings
+from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch, PackageIdentity, ServerReadings
 from loadtest.reporting.junit import verdict_xml
 from loadtest.running import measuring_into, next_step
 
@@ -88,6 +88,7 @@ def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Other
 
 RECORDS, URL = Path("build/digits"), ["--url", "http://x:8080"]
 LATE, DEAD = made(20, lag=histogram([30] * 2000)), made(20, server_end="its process ended with code 137")
+UNKNOWN = made(20, identity=PackageIdentity(wanted="ab", found=None), response=histogram([20] * 500))
 CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", "front", "--context", "my cluster"]
 
 
@@ -103,6 +104,8 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
         (made(200), SERVICE, "marina calibrate spec.yaml --in-cluster --context 'my cluster' says which rate one pod"),
         (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 --warmup 2 when nothing else runs here"),
         (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod when nothing else runs on the nodes of its pods"),
+        (UNKNOWN, URL, "--url http://x:8080 --any-package skips this check; `--pages-url URL` says"),
+        (UNKNOWN, CLUSTER, "--in-cluster --one-pod --any-package skips this check"),
         (DEAD, [], "less build/digits/server.log"),
         (DEAD, CLUSTER, "marina status spec.yaml"),
         (LATE, [], "--rate 200 --warmup 2 --url URL from another machine than the server's"),
