@@ -165,6 +165,19 @@ def test_options_that_contradict_a_ramp_are_refused(options: RunOptions, message
 
 
 @pytest.mark.slow
+def test_a_ramp_that_ends_below_the_promised_rate_is_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SPEC.replace("p99_ms: 2000", "p99_ms: 2000, throughput_rps: 30")
+    write_package(tmp_path / "build")
+    with running_server(tmp_path / "server") as url:
+        where = TargetOptions(out=tmp_path / "build", url=url)
+        run_load_test(spec_in(tmp_path, text), RunOptions(ramp=(10, 20), duration_s=1, warmup_s=0), where)  # type: ignore[arg-type]
+    note = "note: 20 requests/s are less than `slo.throughput_rps`, 30: no such ramp can PASS\n"
+    assert note in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_real_server_breaks_where_its_capacity_ends(tmp_path: Path) -> None:
     text = SPEC.replace("p99_ms: 2000", "p99_ms: 250")
     write_package(tmp_path / "build")
