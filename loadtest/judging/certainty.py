@@ -88,10 +88,10 @@ def throughput_interval(measurement: Measurement, limit_rps: float) -> Interval:
     return Interval(low, high, _decided(high < limit_rps, low >= limit_rps), more)
 
 
-def goodput_interval(measurement: Measurement, limit: float) -> Interval:
+def goodput_interval(measurement: Measurement, limit: float, confidence: float = interval.CONFIDENCE) -> Interval:
     """The interval of the share of streamed requests that met every objective."""
     counts = _missed(measurement)
-    least, most, clumps = _share_between(counts)
+    least, most, clumps = _share_between(counts, confidence)
     more = interval.arrivals_to_decide(1 - limit, counts.share, clumps) - counts.total
     return Interval(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
 

@@ -95,9 +95,12 @@ class RampStep(Part):
     requests: int
     p99_ms: float | None
     error_rate: float
+    ttft_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    goodput: float | None = None
     status: VerdictStatus
-    """FAIL if its p99 or its error rate certainly misses the limit; PASS if its p99 certainly meets its limit and the
-    measured error rate does, too."""
+    """FAIL if a latency, its error rate or its goodput certainly misses the limit; PASS if its latencies certainly meet
+    their limits and the measured error rate and goodput do, too."""
 
 
 class RampResult(Part):
@@ -167,8 +170,8 @@ def stream_figures(measurement: Measurement) -> StreamFigures | None:
         ttft=latency_summary(streams.first),
         itl=latency_summary(streams.gaps),
         tpot=latency_summary(streams.pace),
-        goodput=streams.met / max(1, measurement.planned),
-        goodput_rps=streams.met / measurement.asked_s,
+        goodput=streams.met / max(1, measurement.due),
+        goodput_rps=streams.met / measurement.window_s,
         tokens_per_s=streams.tokens / measurement.written_s,
         cached_share=streams.cached_tokens / max(1, streams.prompt_tokens),
         heard_late_ms=measurement.loop_lag.percentile(0.99),

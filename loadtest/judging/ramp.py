@@ -4,9 +4,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, takewhile
 
-from loadtest.judging.certainty import P99_SHARE, errors_interval, latency_interval
+from loadtest.judging.certainty import P99_SHARE, errors_interval, goodput_interval, tail_interval
 from loadtest.judging.interval import CONFIDENCE
 from loadtest.judging.outcome import RampResult, RampStep
+from loadtest.judging.stream_checks import judged_tails
 from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
 from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Verdict, VerdictStatus
 from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
@@ -59,7 +60,7 @@ def _is_met(windows: Sequence[RampStep]) -> bool:
 
 def _about(steps: Sequence[RampStep], objective: Objective) -> float | None:
     """The rate that best separates the steps that met the objective from those that missed it; None if all met it."""
-    missed = [step.error_rate > objective.error_rate or (step.p99_ms or 0.0) > objective.p99_ms for step in steps]
+    missed = [_excess(step, objective) is not None for step in steps]
     wrong = [sum(missed[:place]) + missed[place:].count(False) for place in range(len(missed) + 1)]
     place = len(wrong) - 1 - wrong[::-1].index(min(wrong))
     return steps[place].begin_rps if place < len(steps) else None
@@ -72,12 +73,12 @@ def judge_ramp(run: Measurement, result: RampResult, objective: Objective) -> Ve
         objective="throughput",
         status="PASS",
         limit=promised,
-        measured=result.about_rps or result.end_rps,
+        measured=(result.about_rps or result.end_rps) if len(result.steps) >= _FEWEST_STEPS else None,
         interval=result.broke_rps,
         unit="requests/s",
     )
     against, died = distrust_reasons(run, objective), server_died_reasons(run)
-    status, reasons = _check_ramp(result, promised, objective)
+    status, reasons = _check_ramp(run, result, promised, objective)
     check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
     whole: VerdictStatus = "FAIL" if died else check.status
     busy = busy_machine_reasons(run) if whole == "FAIL" else []
@@ -92,9 +93,11 @@ def ramp_text(result: RampResult, objective: Objective) -> str:
     return f"ramp: the objective certainly held {held}; no rate certainly broke it"
 
 
-def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tuple[VerdictStatus, tuple[Reason, ...]]:
+def _check_ramp(
+    run: Measurement, result: RampResult, promised: float, objective: Objective
+) -> tuple[VerdictStatus, tuple[Reason, ...]]:
     if len(result.steps) < _FEWEST_STEPS:
-        text = f"{sum(step.requests for step in result.steps):,} requests are too few for a ramp"
+        text = f"{run.due:,} requests are too few for a ramp"
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
     if result.broke_rps and result.broke_rps[1] <= promised:
         return "FAIL", (Reason(id="broke", text=_broke(result, objective)),)
@@ -111,8 +114,7 @@ def _check_ramp(result: RampResult, promised: float, objective: Objective) -> tu
 def _broke(result: RampResult, objective: Objective) -> str:
     low, high = result.broke_rps or (0.0, 0.0)
     step = next((step for step in result.steps if step.end_rps >= high), result.steps[-1])
-    slow = step.p99_ms is not None and step.p99_ms > objective.p99_ms
-    excess = f"p99 {figure(step.p99_ms or 0.0)} ms" if slow else f"errors {percent(step.error_rate)}"
+    excess = _excess(step, objective) or f"errors {percent(step.error_rate)}"
     where = f"between {figure(low)} and {figure(high)}" if low else f"below {figure(high)}"
     about = f"{where} requests/s"
     if result.about_rps:
@@ -121,30 +123,56 @@ def _broke(result: RampResult, objective: Objective) -> str:
     return f"the objective broke {about}: {excess}{later}"
 
 
+def _excess(step: RampStep, objective: Objective) -> str | None:
+    """A figure of a step that misses its limit; None if all of them meet theirs."""
+    if step.p99_ms is not None and step.p99_ms > objective.p99_ms:
+        return f"p99 {figure(step.p99_ms)} ms"
+    if step.error_rate > objective.error_rate:
+        return f"errors {percent(step.error_rate)}"
+    streamed = (("ttft", step.ttft_p99_ms, objective.ttft_p99_ms), ("itl", step.itl_p99_ms, objective.itl_p99_ms))
+    for name, measured, limit in streamed:
+        if measured is not None and limit is not None and measured > limit:
+            return f"{name} p99 {figure(measured)} ms"
+    if step.goodput is not None and objective.goodput is not None and step.goodput < objective.goodput:
+        return f"goodput {percent(step.goodput)}"
+    return None
+
+
 def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective, missing: float) -> RampStep:
     """`missing` is how sure it must be that the objective is missed."""
     begin, end = cut
     slices = run.slices[begin:end]
     whole = merge_slices(slices)
-    part = run.model_copy(update={"slices": slices, "response": whole.response})
-    share = whole.failed / whole.due
-    status: VerdictStatus = "INVALID"
-    if errors_interval(part, objective.error_rate, missing).status == "FAIL":
-        status = "FAIL"
-    elif whole.response.count:
-        if latency_interval(part, objective.p99_ms, missing).status == "FAIL":
-            status = "FAIL"
-        elif share <= objective.error_rate:
-            met = latency_interval(part, objective.p99_ms, _sure_of(len(_TOGETHER))).status == "PASS"
-            status = "PASS" if met else "INVALID"
-    return RampStep(
+    streams = whole.streams
+    part = run.model_copy(update={"slices": slices, "response": whole.response, "streams": streams})
+    step = RampStep(
         begin_rps=ramp.rate(begin / len(run.slices)),
         end_rps=ramp.rate(end / len(run.slices)),
         requests=whole.due,
         p99_ms=whole.response.percentile(P99_SHARE),
-        error_rate=share,
-        status=status,
+        error_rate=whole.failed / whole.due,
+        ttft_p99_ms=streams and streams.first.percentile(P99_SHARE),
+        itl_p99_ms=streams and streams.gaps.percentile(P99_SHARE),
+        goodput=streams and streams.met / whole.due,
+        status="INVALID",
     )
+    return step.model_copy(update={"status": _status(part, step, objective, missing)})
+
+
+def _status(part: Measurement, step: RampStep, objective: Objective, missing: float) -> VerdictStatus:
+    def latencies(confidence: float) -> list[VerdictStatus]:
+        tails = [
+            (tail.of(part), [tail.of(piece) for piece in part.slices], tail.limit) for tail in judged_tails(objective)
+        ]
+        return [tail_interval(*tail, confidence).status if tail[0].count else "INVALID" for tail in tails]
+
+    shares = [errors_interval(part, objective.error_rate, missing).status]
+    if objective.goodput is not None and part.streams is not None:
+        shares.append(goodput_interval(part, objective.goodput, missing).status)
+    if "FAIL" in (*shares, *latencies(missing)):
+        return "FAIL"
+    met = _excess(step, objective) is None and set(latencies(_sure_of(len(_TOGETHER)))) == {"PASS"}
+    return "PASS" if met else "INVALID"
 
 
 def _cut(slices: Sequence[Slice]) -> list[tuple[int, int]]:

@@ -73,7 +73,7 @@ def _goodput(limit: float, measurement: Measurement) -> Check:
     streams = measurement.streams
     if streams is None or not measurement.finished:
         return with_status(check, "INVALID")
-    met = streams.met / measurement.planned
+    met = streams.met / measurement.due
     check = check.model_copy(update={"measured": met})
     status: VerdictStatus = "PASS" if met >= limit else "FAIL"
     if measurement.slices:

@@ -134,12 +134,22 @@ class Measurement(Part):
     @property
     def written_s(self) -> float:
         """Seconds until the end of the window, or until the last streamed answer ended if that was later."""
-        return max(self.asked_s, self.streams.took_s if self.streams else 0.0)
+        return max(self.window_s, self.streams.took_s if self.streams else 0.0)
+
+    @property
+    def window_s(self) -> float:
+        """The length of the window, or of the part of it that was run if the run was cut short."""
+        return self.ran_s or self.asked_s
+
+    @property
+    def due(self) -> int:
+        """Arrivals that became due before the run ended."""
+        return sum(piece.due for piece in self.slices) or self.planned
 
     @property
     def held_rps(self) -> float:
         """Good answers in time, per second."""
-        return self.in_time / self.asked_s
+        return self.in_time / self.window_s
 
 
 def merge_measurements(parts: Sequence[Measurement]) -> Measurement:

@@ -82,10 +82,10 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
 
 def _notes(first: Schedule, objective: Objective, options: RunOptions) -> Iterator[str]:
     """What the user should know before the first run."""
-    promised = objective.throughput_rps
-    if promised is not None and first.rate < HELD_SHARE * promised and not first.ramp:
-        offered = f"{figure(first.rate)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
-        yield f"{offered}: the throughput will be INVALID"
+    promised, most = objective.throughput_rps, first.ramp.end if first.ramp else first.rate
+    if promised is not None and most < HELD_SHARE * promised:
+        offered = f"{figure(most)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
+        yield f"{offered}: {'no such ramp can PASS' if first.ramp else 'the throughput will be INVALID'}"
     if first.duration_s > _LONG_S and options.duration_s is None and options.soak_s is None:
         needed = f"the verdict needs {first.planned:,} requests, at {figure(first.rate)} requests/s"
         yield f"the first run takes {first.duration_s / 60:,.0f} minutes: {needed}; `--duration` shortens it"

@@ -5,9 +5,20 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.judging import MOST_STEPS, STEP_REQUESTS, TOO_FEW, UNDECIDED, LoadTestOutcome, samples_needed
+from loadtest.judging import (
+    MOST_STEPS,
+    STEP_REQUESTS,
+    TOO_FEW,
+    UNDECIDED,
+    LoadTestOutcome,
+    client_timeout_s,
+    samples_needed,
+)
+from loadtest.running.options import RunOptions
 
 _CLUSTER = "--in-cluster"
+# So that a few requests that fail do not make a run too short.
+_SPARE = 1.1
 
 
 def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ()) -> str | None:
@@ -20,8 +31,10 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
     spec, load, in_cluster = outcome.tested.spec, outcome.load, _CLUSTER in where
     ids = {reason.id for reason in outcome.verdict.every_reason()}
     measured_s = sum(run.measurement.asked_s for run in outcome.runs)
-    again, more = (_again(outcome, where, load.processes + extra) for extra in (0, 1))
-    needed = MOST_STEPS * STEP_REQUESTS if outcome.ramp else samples_needed()
+    soaked = any(run.measurement.vitals is not None for run in outcome.runs)
+    kept = [f"--soak {measured_s:g}s"] if soaked else []
+    same = _same_load(outcome, where, load.processes)
+    again, more = (" ".join([words, *kept]) for words in (same, _same_load(outcome, where, load.processes + 1)))
     # Sending pods are on other machines already, and each sends a share.
     spread = more if in_cluster else f"{again}{'' if where else ' --url URL'} from another machine than the server's"
     read_log = (
@@ -31,28 +44,32 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         if outcome.tested.started
         else None
     )
+    pages = "" if in_cluster or "--pages-url" in where else "; `--pages-url URL` says where the supervisor's pages are"
     find_knee = _calibrate(spec, where)
+    longer = "soak" if soaked else "duration" if outcome.ramp else "max-duration"
     steps = {
         "server-died": read_log,
         "package-differs": f"marina deploy {spec}" if in_cluster else f"marina package {spec}, then serve that",
+        "package-unknown": f"{again} --any-package skips this check{pages}",
         "machine-busy": f"{again} when nothing else runs {'on the nodes of its pods' if in_cluster else 'here'}",
         "arrivals-late": spread,
         "generator-stalled": spread,
         "generator-saturated": more,
+        "shed": find_knee,
         "errors-over": read_log,
         "broke": find_knee,
         "backlog-grows": find_knee,
         "throughput-not-held": find_knee,
-        "p99-over": find_knee,
+        **dict.fromkeys(("p99-over", "ttft-over", "itl-over", "goodput-low"), find_knee),
         **dict.fromkeys(
-            ("settles", "memory-grows", "files-grows", "drift-grows"), f"{again} --soak {2 * measured_s:g}s"
+            ("settles", "memory-grows", "files-grows", "drift-grows"), f"{same} --soak {2 * measured_s:g}s"
         ),
         # More of such a load would not reach a verdict.
         "rate-below-objective": None
         if outcome.ramp or load.replay or in_cluster
-        else _again(outcome, where, load.processes, outcome.objective.throughput_rps),
-        TOO_FEW: f"{again} --duration {math.ceil(1.1 * needed / load.rate)}",
-        UNDECIDED: f"{again} --{'duration' if outcome.ramp else 'max-duration'} {math.ceil(4 * measured_s)}",
+        else " ".join([_same_load(outcome, where, load.processes, outcome.objective.throughput_rps), *kept]),
+        TOO_FEW: f"{same} --{'soak' if soaked else 'duration'} {_enough_s(outcome)}",
+        UNDECIDED: f"{same} --{longer} {math.ceil(4 * measured_s)}",
         "over-budget": f"marina calibrate {spec} --tune searches settings with which the same pod answers more",
     }
     if "errors-only" in ids:
@@ -61,10 +78,19 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
     return next((step for name, step in steps.items() if name in ids and step), None)
 
 
-def _again(outcome: LoadTestOutcome, where: Sequence[str], processes: int, rate: float | None = None) -> str:
+def _same_load(outcome: LoadTestOutcome, where: Sequence[str], processes: int, rate: float | None = None) -> str:
     """The command for the same load on the same server, or for another rate, sent by this many processes."""
     words = ["marina loadtest", outcome.tested.spec, _load_options(outcome, rate), shlex.join(where)]
     return " ".join([*filter(None, words), *([f"--processes {processes}"] if processes > 1 else [])])
+
+
+def _enough_s(outcome: LoadTestOutcome) -> int:
+    """The seconds after which the same load has enough requests, or enough answers if only a part of them gets one."""
+    if outcome.ramp:
+        return math.ceil(_SPARE * MOST_STEPS * STEP_REQUESTS / outcome.load.rate)
+    run = outcome.pooled
+    answered = run.response.count / run.finished if run.finished else 1.0
+    return math.ceil(_SPARE * samples_needed() / (outcome.load.rate * (answered or 1.0)))
 
 
 def _calibrate(spec: str, where: Sequence[str]) -> str:
@@ -80,7 +106,18 @@ def _calibrate(spec: str, where: Sequence[str]) -> str:
 def _load_options(outcome: LoadTestOutcome, rate: float | None) -> str:
     load, ramp = outcome.load, outcome.ramp
     if ramp is not None:
-        return f"--ramp {ramp.begin_rps:g}:{ramp.end_rps:g}"
-    if load.replay:
-        return f"--replay {shlex.quote(load.replay)} --speed {load.speed:g}"
-    return f"--rate {rate or load.rate:g}" + (" --arrivals constant" if load.arrivals == "constant" else "")
+        words = [f"--ramp {ramp.begin_rps:g}:{ramp.end_rps:g}"]
+    elif load.replay:
+        words = [f"--replay {shlex.quote(load.replay)} --speed {load.speed:g}"]
+    else:
+        words = [f"--rate {rate or load.rate:g}"]
+    if load.arrivals == "constant":
+        words.append("--arrivals constant")
+    usual = RunOptions()
+    if load.seed != usual.seed:
+        words.append(f"--seed {load.seed}")
+    if load.warmup_s != usual.warmup_s:
+        words.append(f"--warmup {load.warmup_s:g}")
+    if load.timeout_s != client_timeout_s(outcome.objective):
+        words.append(f"--timeout {load.timeout_s:g}")
+    return " ".join(words)

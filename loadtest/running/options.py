@@ -22,6 +22,8 @@ _SPARE_SAMPLES = 1.1
 _LONGER = 10
 # A run shorter than this share of the first one would not tell anything more.
 _SHORTEST_SHARE = 0.2
+# A trend of the latency needs 48 seconds with answers after the first third.
+_SHORTEST_SOAK_S = 75
 Positive = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -59,7 +61,7 @@ class RunOptions(SendingOptions):
     """How many times as fast as recorded to replay the trace; default: 1."""
     duration_s: Positive | None = None
     """Length of the first run's measured window; default: 30 s, or as long as the p99 and the error rate need."""
-    soak_s: Annotated[float, Field(ge=60)] | None = None
+    soak_s: Annotated[float, Field(ge=_SHORTEST_SOAK_S)] | None = None
     """Length of a single long run, during which the server's memory, open files and latency are watched for a trend."""
     max_duration_s: Positive | None = None
     """The longest measured time of all runs together, while it is undecided; default: ten times the first run."""

@@ -224,6 +224,8 @@ def test_verdicts_other_than_pass() -> None:
     shows("too-few-samples", judged("INVALID", measured(*[20.0] * 900)))
     other = PackageIdentity(wanted="aa", found="bb")
     shows("package-differs", judged("INVALID", measured(*[20.0] * 1000, identity=other)))
+    silent = PackageIdentity(wanted="aa", found=None)
+    shows("package-unknown", judged("INVALID", measured(*[20.0] * 1000, identity=silent)))
     shows("p99-over", judged("FAIL", measured(*[200.0] * 1000)))
     others = OtherProcesses(cores=1.9, of=2, processes=(("make", 1.9),))
     shows("machine-busy", judged("FAIL", measured(*[200.0] * 1000, others=others)))

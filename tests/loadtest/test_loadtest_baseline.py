@@ -78,6 +78,7 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
     machine = MACHINE.model_copy(update={"cores": 4, "memory_bytes": 2**33})
     code, output = compared(verdict(always(0.005), "ab" * 32, 1, machine, rate=70, processes=2), always(0.005))
     assert code == 3
+    assert "compare: INVALID nothing was compared\n" in output
     named = [line.strip() for line in output.splitlines() if "not-alike" in line]
     assert named == [
         "not-alike: `machine.cores` was 4 and is 2",

@@ -15,7 +15,7 @@ from test_loadtest_slo import OBJECTIVE, measured
 
 import marina
 from loadtest.judging import Reason, Verdict, judge
-from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch
+from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch, PackageIdentity, ServerReadings
 from loadtest.reporting.junit import verdict_xml
 from loadtest.running import measuring_into, next_step
 
@@ -88,6 +88,7 @@ def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Other
 
 RECORDS, URL = Path("build/digits"), ["--url", "http://x:8080"]
 LATE, DEAD = made(20, lag=histogram([30] * 2000)), made(20, server_end="its process ended with code 137")
+UNKNOWN = made(20, identity=PackageIdentity(wanted="ab", found=None), response=histogram([20] * 500))
 CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", "front", "--context", "my cluster"]
 
 
@@ -101,12 +102,14 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
             "marina calibrate spec.yaml --url http://x:8080 says which rate it holds",
         ),
         (made(200), SERVICE, "marina calibrate spec.yaml --in-cluster --context 'my cluster' says which rate one pod"),
-        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 when nothing else runs here"),
+        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 --warmup 2 when nothing else runs here"),
         (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod when nothing else runs on the nodes of its pods"),
+        (UNKNOWN, URL, "--url http://x:8080 --any-package skips this check; `--pages-url URL` says"),
+        (UNKNOWN, CLUSTER, "--in-cluster --one-pod --any-package skips this check"),
         (DEAD, [], "less build/digits/server.log"),
         (DEAD, CLUSTER, "marina status spec.yaml"),
-        (LATE, [], "--rate 200 --url URL from another machine than the server's"),
-        (LATE, URL, "--rate 200 --url http://x:8080 from another machine than the server's"),
+        (LATE, [], "--rate 200 --warmup 2 --url URL from another machine than the server's"),
+        (LATE, URL, "--rate 200 --warmup 2 --url http://x:8080 from another machine than the server's"),
         (LATE, SERVICE, "--in-cluster --service front --context 'my cluster' --processes 2"),
     ],
 )
@@ -120,14 +123,55 @@ def test_without_a_pass_the_next_command_for_the_same_server_is_shown(
 def test_growth_that_a_longer_soak_would_explain_names_that_soak(reason: str) -> None:
     verdict = Verdict(status="FAIL", reasons=(Reason(id=reason, text=""),), checks=())
     grown = outcome(made(20)).model_copy(update={"verdict": verdict})
-    assert next_step(grown, RECORDS, URL) == "marina loadtest spec.yaml --rate 200 --url http://x:8080 --soak 20s"
+    assert (
+        next_step(grown, RECORDS, URL)
+        == "marina loadtest spec.yaml --rate 200 --warmup 2 --url http://x:8080 --soak 20s"
+    )
 
 
 def test_after_too_low_a_rate_the_one_that_is_promised_is_named() -> None:
     verdict = Verdict(status="INVALID", reasons=(Reason(id="rate-below-objective", text=""),), checks=())
     promised = OBJECTIVE.model_copy(update={"throughput_rps": 500})
     low = outcome(made(20)).model_copy(update={"verdict": verdict, "objective": promised})
-    assert next_step(low, RECORDS, URL) == "marina loadtest spec.yaml --rate 500 --url http://x:8080"
+    assert next_step(low, RECORDS, URL) == "marina loadtest spec.yaml --rate 500 --warmup 2 --url http://x:8080"
+
+
+def test_the_next_command_sends_the_same_load_as_typed() -> None:
+    late = outcome(LATE, arrivals="constant")
+    load = late.load.model_copy(update={"seed": 1_234_567, "warmup_s": 0.5, "timeout_s": 3.0})
+    step = next_step(late.model_copy(update={"load": load}), RECORDS, URL) or ""
+    assert "--rate 200 --arrivals constant --seed 1234567 --warmup 0.5 --timeout 3 --url http://x:8080 from" in step
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("undecided", "--url http://x:8080 --soak 40"),
+        ("too-few-samples", "--url http://x:8080 --soak 6"),
+        ("rate-below-objective", "--url http://x:8080 --soak 10s"),
+        ("arrivals-late", "--url http://x:8080 --soak 10s from another machine than the server's"),
+        ("memory-grows", "--url http://x:8080 --soak 20s"),
+    ],
+)
+def test_after_a_soak_the_next_command_is_a_soak(reason: str, step: str) -> None:
+    verdict = Verdict(status="INVALID", reasons=(Reason(id=reason, text=""),), checks=())
+    soaked = outcome(made(20, vitals=ServerReadings())).model_copy(update={"verdict": verdict})
+    assert (next_step(soaked, RECORDS, URL) or "").endswith(step)
+
+
+def test_if_most_requests_fail_the_run_that_has_enough_answers_is_longer() -> None:
+    verdict = Verdict(status="FAIL", reasons=(Reason(id="too-few-samples", text=""),), checks=())
+    run = made(20, errors={"http 500": 1500}, response=histogram([20] * 500))
+    failed = outcome(run).model_copy(update={"verdict": verdict})
+    assert (next_step(failed, RECORDS, URL) or "").endswith("--url http://x:8080 --duration 22")
+
+
+@pytest.mark.parametrize("reason", ["shed", "ttft-over", "itl-over", "goodput-low"])
+def test_what_a_lower_rate_would_help_is_sent_to_a_search_for_the_knee(reason: str) -> None:
+    reasons = tuple(Reason(id=each, text="") for each in ("too-few-samples", "errors-over", reason))
+    failed = outcome(made(20)).model_copy(update={"verdict": Verdict(status="FAIL", reasons=reasons, checks=())})
+    elsewhere = failed.model_copy(update={"tested": failed.tested.model_copy(update={"started": False})})
+    assert (next_step(elsewhere, RECORDS, URL) or "").startswith("marina calibrate spec.yaml --url http://x:8080 says")
 
 
 def test_after_a_pass_there_is_nothing_to_type() -> None:

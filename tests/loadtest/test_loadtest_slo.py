@@ -201,6 +201,11 @@ def test_a_run_that_cannot_be_trusted_is_invalid_whatever_it_measured(
     assert reasons[0] == reason
 
 
+def test_the_rate_of_a_run_that_was_cut_short_is_that_of_the_time_it_ran() -> None:
+    run = measured(*[20.0] * 500, planned=2000, asked_s=20.0, interrupted=True)
+    assert judge(run, OBJECTIVE).checks[2].measured == 100
+
+
 def test_a_server_that_dies_during_the_run_fails_whatever_else_is_wrong() -> None:
     run = measured(*[20.0] * 500, errors={"refused": 500}, server_end="its process ended with code 137")
     assert ids(run)[0] == "FAIL"

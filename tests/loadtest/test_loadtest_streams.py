@@ -10,12 +10,22 @@ from loadtest_rig import behave, running_server
 from config.errors import SpecError
 from config.load import parse_spec
 from config.spec import Spec
-from loadtest.judging import Objective, VerdictStatus, decided_early, judge, pool, stream_figures
+from loadtest.judging import (
+    Objective,
+    VerdictStatus,
+    decided_early,
+    judge,
+    judge_ramp,
+    pool,
+    ramp_result,
+    ramp_text,
+    stream_figures,
+)
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import Measurement, merge_measurements
 from loadtest.reporting import verdict_lines
 from loadtest.running import RunOptions, TargetOptions, run_load_test
-from loadtest.scheduling import Schedule
+from loadtest.scheduling import Ramp, Schedule
 from loadtest.sending import Body, Expected, LoadPlan, LoadRequest, StreamCounts
 from loadtest.sending.recorder import Recorder
 from loadtest.sending.wire import AnswerReader, EventReader
@@ -148,16 +158,23 @@ def test_tokens_after_the_window_count_with_their_time() -> None:
         assert pieces.tokens_per_s == pytest.approx(11_000 / 20.19)
 
 
-def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int = 1, **objective: float) -> Measurement:
+def recorded(
+    answers: Sequence[tuple[float, float]],
+    part: int = 0,
+    parts: int = 1,
+    schedule: Schedule | None = None,
+    **objective: float,
+) -> Measurement:
     """A run with an answer every 10 ms; each has a time to the first of 11 pieces, and a gap between pieces, in ms."""
     limits = OBJECTIVE.model_copy(update=objective).limits
     body = Body(body=b"e30=", content_type="application/json", expected=Expected(form="events"))
     request = LoadRequest(url="http://x/", body=b"e30=", content_type="application/json", bodies=(body,))
-    schedule = Schedule(arrivals="constant", rate=100, warmup_s=0, duration_s=len(answers) / 100)
+    schedule = schedule or Schedule(arrivals="constant", rate=100, warmup_s=0, duration_s=len(answers) / 100)
+    moments = schedule.times()
     plan = LoadPlan(request=request, schedule=schedule, part=part, parts=parts, timeout_s=9, **limits)
     recorder = Recorder(plan)
     for number, (first, gap) in list(enumerate(answers))[part::parts]:
-        due = number / 100
+        due = moments[number]
         times = [due + first / 1000 + gap / 1000 * piece for piece in range(11)]
         recorder.count_due(due, dropped=False)
         recorder.count_ended(due, due, times[-1], None)
@@ -183,6 +200,39 @@ def test_the_figures_are_those_of_the_answers() -> None:
     assert verdict.status == "PASS"
     assert "ttft p99 100 ms" in verdict_lines(verdict, measured)
     assert "goodput 100 % of 90 %" in verdict_lines(verdict, measured)
+
+
+def test_the_figures_of_a_run_that_was_cut_short_are_those_of_the_time_it_ran() -> None:
+    measured = recorded([(100, 20)] * 1000)
+    cut = measured.model_copy(update={"planned": 5000, "asked_s": 50.0, "interrupted": True})
+    assert stream_figures(cut) == stream_figures(measured)
+    assert "goodput 100 % of 90 %" in verdict_lines(judge(cut, OBJECTIVE), cut)
+
+
+@pytest.mark.parametrize(
+    ("slow", "every", "goodput", "excess"),
+    [
+        pytest.param((400, 20), 1, 0.1, "ttft p99 4", id="late beginnings"),
+        pytest.param((100, 60), 1, 0.1, "itl p99 60", id="long gaps"),
+        pytest.param((400, 20), 150, 0.999, "goodput 99.", id="a few late beginnings"),
+        pytest.param((299, 20), 1, 0.999, None, id="in time"),
+    ],
+)
+def test_a_ramp_breaks_at_whatever_limit_of_the_streams_it_misses(
+    slow: tuple[float, float], every: int, goodput: float, excess: str | None
+) -> None:
+    objective = OBJECTIVE.model_copy(update={"goodput": goodput})
+    ramp = Ramp(begin=50, end=150)
+    schedule = Schedule(arrivals="constant", rate=100, warmup_s=0, duration_s=80, ramp=ramp)
+    rates = [ramp.rate(due / 80) for due in schedule.times()]
+    answers = [slow if rate > 100 and at % every == 0 else (100.0, 20.0) for at, rate in enumerate(rates)]
+    run = recorded(answers, schedule=schedule)
+    result = ramp_result(run, ramp, objective)
+    verdict = judge_ramp(run, result, objective)
+    assert verdict.status == ("PASS" if excess is None else "FAIL")
+    if excess is not None:
+        assert result.about_rps == pytest.approx(100, rel=0.1)
+        assert excess in ramp_text(result, objective)
 
 
 def test_several_processes_give_the_same_figures_as_one() -> None:

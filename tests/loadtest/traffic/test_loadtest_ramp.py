@@ -86,6 +86,15 @@ def test_a_ramp_that_ends_too_early_or_has_too_few_requests_says_nothing() -> No
         assert (verdict.status, [each.id for each in verdict.every_reason()]) == ("INVALID", [reason])
 
 
+def test_a_ramp_with_too_few_requests_counts_them_all_and_names_no_rate() -> None:
+    schedule = rising(10, 50, duration_s=20)
+    assert schedule.ramp
+    run = measured(always(0.001), schedule, 60, 1)
+    (check,) = judge_ramp(run, ramp_result(run, schedule.ramp, OBJECTIVE), OBJECTIVE).checks
+    assert [reason.text for reason in check.reasons] == ["600 requests are too few for a ramp, needed: 4,000"]
+    assert check.measured is None
+
+
 @pytest.mark.parametrize("promised", [None, 50])
 def test_an_objective_that_held_up_to_the_end_of_a_ramp_passes(promised: float | None) -> None:
     objective = OBJECTIVE.model_copy(update={"throughput_rps": promised})
@@ -153,6 +162,19 @@ def test_options_that_contradict_a_ramp_are_refused(options: RunOptions, message
     with pytest.raises(InputError) as raised:
         options.schedule(spec_in(Path()), OBJECTIVE)  # type: ignore[arg-type]
     assert message in raised.value.message
+
+
+@pytest.mark.slow
+def test_a_ramp_that_ends_below_the_promised_rate_is_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SPEC.replace("p99_ms: 2000", "p99_ms: 2000, throughput_rps: 30")
+    write_package(tmp_path / "build")
+    with running_server(tmp_path / "server") as url:
+        where = TargetOptions(out=tmp_path / "build", url=url)
+        run_load_test(spec_in(tmp_path, text), RunOptions(ramp=(10, 20), duration_s=1, warmup_s=0), where)  # type: ignore[arg-type]
+    note = "note: 20 requests/s are less than `slo.throughput_rps`, 30: no such ramp can PASS\n"
+    assert note in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -196,7 +196,9 @@ def test_a_trace_in_the_spec_is_replayed_by_several_processes_with_its_samples(f
     assert outcome.runs[0].measurement.sent == 200
     assert (outcome.load.arrivals, outcome.load.speed, outcome.load.rate) == ("replay", 2, 200)
     assert outcome.load.replay == str(folder / "trace.csv")
-    assert f"--replay {folder}/trace.csv --speed 2 --processes 2 --duration" in (next_step(outcome, folder) or "")
+    assert f"--replay {folder}/trace.csv --speed 2 --warmup 0 --processes 2 --duration" in (
+        next_step(outcome, folder) or ""
+    )
     spaced = outcome.load.model_copy(update={"replay": "my traces/day.csv"})
     assert "--replay 'my traces/day.csv' " in (next_step(outcome.model_copy(update={"load": spaced}), folder) or "")
     throughput = outcome.verdict.checks[2]

@@ -289,4 +289,4 @@ def test_pods_in_a_cluster_cannot_be_soaked(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="`--soak`: not together with `--in-cluster`: it reads the memory of one server"
     ):
-        run_load_test(spec, RunOptions(rate=5, soak_s=60), where)
+        run_load_test(spec, RunOptions(rate=5, soak_s=75), where)
