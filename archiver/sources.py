@@ -72,9 +72,16 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
         )
     notes: tuple[str, ...] = ()
     network = _call_factory(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
+    downloaded = next((one for one in choices if one.url.endswith(f"/{Path(weights).name}")), None)
+    entry = chosen or downloaded or choices["DEFAULT"]
     if chosen is None and weights != "random":
         notes = load_weights(f"{spec.file}: `model.weights`", spec.model.source, network, spec.path(weights))
-    entry = chosen or choices["DEFAULT"]
+        if hasattr(network, "transform_input"):
+            # As torchvision sets it for its own weights, which expect another normalisation.
+            network.transform_input = True  # type: ignore[assignment]
+        if downloaded is None and spec.model.image is None:
+            text = f"pictures are scaled and normalised as for torchvision's `{entry.name}`: set `model.image` if"
+            notes += (f"{text} `{weights}` was trained otherwise",)
     labels = entry.meta.get("categories") if spec.model.labels == "imagenet" else None
     return _make_source(spec, network, spec.model.image or _preset_image(entry.transforms()), labels, notes=notes)
 

@@ -242,7 +242,7 @@ def _of_torchvision(source: str, options: argparse.Namespace, name: str) -> Mode
     in_spec, here = paths_of(name, weights) if "." in weights else (weights, weights)
     facts = ModelFacts(source, "image", weights=here, picture=(3, 224, 224))
     loaded = _loaded(facts)
-    facts = replace(facts, weights=in_spec)
+    facts = replace(facts, weights=in_spec, notes=[*loaded.notes])
     if loaded.image is None:
         raise InputError(f"`--source`: `{source}` does not classify pictures", hint="--source ./file.py:build")
     if options.template or options.input:
