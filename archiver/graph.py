@@ -111,6 +111,8 @@ def output_ports(
             hint = "add `pad_token_id` to its `config.json`, the number of a token that no text holds"
         elif spec.model.task and isinstance(err, (AttributeError, TypeError)):
             hint = "use a model of another architecture, or `source: ./model.py:build` with a network of your own"
+        elif spec.model.source.endswith(".pt2") and ".size()[0]" in str(err):
+            hint = "use other `batch_sizes`, or export the program with a dynamic first dimension without limits"
         elif spec.model.task:
             hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(

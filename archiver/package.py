@@ -112,6 +112,7 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
         source = load_source(spec)
     for note in source.notes:
         progress.say(f"  {note}")
+    compiling.check_batch_sizes(spec, source)
     reference = build_graph(spec, source, "fp32")
     source = replace(source, inputs=limited_inputs(spec, source, reference))
     draft = start_draft(spec, source, folder)

@@ -119,8 +119,15 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
     loaded = load_source(read)
     rows = examples(read, loaded, loaded.only_batch or max(read.model.batch_sizes))
     graph = build_graph(read, loaded, "fp32")
-    output_ports(read, graph, rows)
-    facts = replace(facts, row_ms=_row_ms(graph, [value[: loaded.only_batch or 1] for value in rows]))
+    one = tuple(value[: loaded.only_batch or 1] for value in rows)
+    output_ports(read, graph, one)
+    try:
+        output_ports(read, graph, rows)
+    except SourceError as err:
+        if not facts.source.endswith(".pt2"):
+            raise
+        facts = replace(facts, only_batch=1, notes=[*facts.notes, f"`batch_sizes` is [1]: {_reason(err, spec)}"])
+    facts = replace(facts, row_ms=_row_ms(graph, one))
     if not read.model.source.partition(":")[0].endswith(".py"):
         return facts
     # By batch size: whether rows influence each other does not depend on how they are computed.
@@ -140,7 +147,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
         except SourceError as err:
             unexported = unexported or err
             continue
-        reasons = [err.message.removeprefix(f"{spec}: ") for err in (*mixing.values(), unexported) if err]
+        reasons = [_reason(err, spec) for err in (*mixing.values(), unexported) if err]
         if batch != facts.only_batch:
             tried.notes.append(f"`batch_sizes` is [1]: {reasons[0]}")
         if mode == "eager":
@@ -148,6 +155,10 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
             tried.notes.append(text)
         return tried
     raise next(filter(None, (*mixing.values(), unexported)), AssertionError)
+
+
+def _reason(err: SourceError, spec: Path) -> str:
+    return err.message.removeprefix(f"{spec}: ")
 
 
 def _mixing_error(spec: Any, graph: Any, rows: Any) -> SourceError | None:

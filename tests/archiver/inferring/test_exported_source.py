@@ -10,9 +10,11 @@ from torch import nn
 import marina
 from archiver.exported_source import input_values, program_network
 from archiver.inferring import find_program_inputs
+from archiver.package import package
 from archiver.sources import load_source
 from config.errors import InputError, SourceError
-from config.load import parse_spec
+from config.load import load_spec, parse_spec
+from config.progress import Progress
 
 ROWS, FACTORS = torch.rand(4, 3), torch.rand(4, 1)
 
@@ -56,6 +58,79 @@ def test_init_reads_a_program_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
     assert files == [tmp_path / "p.pt2"]
+
+
+def test_a_file_of_another_kind_says_why_it_is_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: `--source`: `p.pt2` is not an exported program: PytorchStreamReader failed")
+    assert "Traceback" not in said
+    assert "warnings above" not in said
+
+
+def test_init_names_outputs_that_yaml_would_read_as_truth_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.export.save(torch.export.export(Switches(), (ROWS,)), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
+    spec = load_spec(tmp_path / "mine/spec.yaml")
+    assert (list(spec.model.inputs or {}), spec.model.outputs) == (["on"], ("on", "off"))
+
+
+class Switches(nn.Module):
+    def forward(self, on: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"on": on + 1, "off": on - 1}
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes", "error", "hint"),
+    [
+        (3, "[1, 4]", "the model fails on inputs (4, 3) float32", "use other `batch_sizes`, or export the program"),
+        (None, "[1, 4]", "`model.batch_sizes`: got [1, 4], but `./p.pt2` was exported for 2 rows", "batch_sizes: [2]"),
+    ],
+    ids=["at most three rows", "two rows"],
+)
+def test_batch_sizes_that_a_program_does_not_take_are_named(
+    most: int | None, sizes: str, error: str, hint: str, tmp_path: Path
+) -> None:
+    shapes = ({0: torch.export.Dim("batch", max=most)},) if most else None
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (ROWS[:2],), dynamic_shapes=shapes), tmp_path / "p.pt2")
+    text = f"name: p\nmodel: {{source: ./p.pt2, handler: tensor, compile: export, batch_sizes: {sizes}}}\n"
+    with pytest.raises(SourceError) as raised:
+        package(parse_spec(text, tmp_path / "spec.yaml"), tmp_path / "out", progress=Progress(quiet=True))
+    assert error in raised.value.message
+    assert hint in str(raised.value.hint)
+
+
+def test_init_sends_single_rows_to_a_program_that_takes_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = ({0: torch.export.Dim("batch", max=3)},)
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (ROWS[:2],), dynamic_shapes=shapes), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
+    assert "note: `batch_sizes` is [1]: `model.source`: the model fails on inputs (4, 3)" in capsys.readouterr().out
+    assert load_spec(tmp_path / "mine/spec.yaml").model.batch_sizes == (1,)
+
+
+def test_init_refuses_a_program_that_takes_no_single_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = ({0: 2 * torch.export.Dim("half")},)
+    torch.export.save(torch.export.export(Pairs(), (torch.rand(4, 4),), dynamic_shapes=shapes), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 2
+    assert "the model fails on inputs (1, 4) float32" in capsys.readouterr().err
+
+
+class Pairs(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(-1, 2, 4).sum(1).repeat_interleave(2, 0)
 
 
 def test_inputs_that_no_request_can_hold_are_refused() -> None:
