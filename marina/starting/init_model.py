@@ -38,7 +38,7 @@ _EXAMPLE_MODELS = {
 # What a model must return for a picture, by kind.
 _OUTPUTS_OF = {
     "detection": "boxes [N, 4] and scores [N] or [N, classes] of a picture",
-    "image": "a number for each class of a picture",
+    "image": "a number for each of at least two classes of a picture",
     "mask": "a number for each class and pixel of a picture",
 }
 
@@ -225,7 +225,7 @@ def _kind_of_answer(facts: ModelFacts, picture: tuple[int, int, int] | None, wan
     boxes = [shape for shape in facts.shapes if len(shape) == 2 and shape[1] == 4]
     scores = [shape for shape in facts.shapes if boxes and shape is not boxes[0] and shape[:1] == boxes[0][:1]]
     fits = {
-        "image": len(facts.shapes) == 1 and len(facts.shapes[0]) == 1,
+        "image": len(facts.shapes) == 1 and len(facts.shapes[0]) == 1 and facts.shapes[0][0] > 1,
         "mask": len(facts.shapes[0]) == 3 and facts.shapes[0][1:] == picture[1:],
         "detection": bool(scores),
     }
