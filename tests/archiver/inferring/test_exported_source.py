@@ -9,6 +9,7 @@ from torch import nn
 
 import marina
 from archiver.exported_source import input_values, program_network
+from archiver.graph import build_graph, examples, output_ports
 from archiver.inferring import find_program_inputs
 from archiver.package import package
 from archiver.sources import load_source
@@ -143,3 +144,50 @@ def test_init_names_a_type_that_no_spec_can_say() -> None:
     program = torch.export.export(Product(), (ROWS, ROWS.bfloat16()))
     with pytest.raises(InputError, match="the program takes `y` as bfloat16, allowed: `bool`, `float32`"):
         find_program_inputs(program, program_network(program), [], 4)
+
+
+class Differences(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return {"scores": a - b, "boxes": a + b}
+
+
+def say_order(folder: Path, source: str, inputs: str, outputs: str) -> str:
+    """What `package` says to these names of inputs and outputs, up to the export."""
+    torch.export.save(torch.export.export(Differences(), (ROWS, ROWS)), folder / "p.pt2")
+    (folder / "model.py").write_text(
+        "from torch import nn\n\nclass Net(nn.Module):\n    def forward(self, a, b, c=None):\n"
+        "        return {'scores': a - b, 'boxes': a + b}\n",
+        encoding="utf-8",
+    )
+    named = "".join(f"    {name}: {{shape: [3]}}\n" for name in inputs.split())
+    weights = "  weights: random\n" if ".py" in source else ""
+    text = f"name: p\nmodel:\n  source: {source}\n{weights}  handler: tensor\n  batch_sizes: [4]\n"
+    spec = parse_spec(f"{text}  inputs:\n{named}  outputs: [{outputs}]\n", folder / "spec.yaml")
+    try:
+        loaded = load_source(spec)
+        output_ports(spec, build_graph(spec, loaded, "fp32"), examples(spec, loaded, 4))
+    except SourceError as err:
+        return err.message.partition("spec.yaml:")[2].partition(": ")[2]
+    return "fits"
+
+
+@pytest.mark.parametrize("source", ["./p.pt2", "./model.py:Net"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "expected"),
+    [
+        ("a b", "scores, boxes", "fits"),
+        ("left right", "differences, sums", "fits"),
+        ("b a", "scores, boxes", "`model.inputs.b`: it would be passed to the model as `a`, allowed: the order of"),
+        ("a b", "boxes, scores", "`model.outputs`: got `boxes` for the model's `scores`, allowed: its order, `scores`"),
+    ],
+    ids=["as the model", "other names", "inputs swapped", "outputs swapped"],
+)
+def test_names_of_the_model_in_another_order_are_refused(
+    source: str, inputs: str, outputs: str, expected: str, tmp_path: Path
+) -> None:
+    assert say_order(tmp_path, source, inputs, outputs).startswith(expected)
+
+
+def test_an_input_that_would_be_passed_as_an_argument_before_it_is_refused(tmp_path: Path) -> None:
+    said = say_order(tmp_path, "./model.py:Net", "a c", "scores, boxes")
+    assert said.startswith("`model.inputs.c`: it would be passed to the model as `b`, allowed: the order of")
