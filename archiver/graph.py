@@ -147,7 +147,7 @@ def _check_output_order(spec: Spec, names: tuple[str, ...], answer: object) -> N
     own = output_names(answer) or ()
     for name, key in zip(names, own, strict=False):
         if name != key and name in own:
-            text = f"got `{name}` for the model's `{key}`, allowed: its order, {', '.join(f'`{each}`' for each in own)}"
+            text = f"got `{name}` for the model's `{key}`, allowed: its order, {', '.join(f'`{key}`' for key in own)}"
             raise SourceError(f"{spec.place('model', 'outputs')}: {text}")
 
 

@@ -72,7 +72,7 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
         )
     notes: tuple[str, ...] = ()
     network = _call_factory(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
-    downloaded = next((one for one in choices if one.url.endswith(f"/{Path(weights).name}")), None)
+    downloaded = next((entry for entry in choices if entry.url.endswith(f"/{Path(weights).name}")), None)
     entry = chosen or downloaded or choices["DEFAULT"]
     if chosen is None and weights != "random":
         notes = load_weights(f"{spec.file}: `model.weights`", spec.model.source, network, spec.path(weights))
@@ -287,7 +287,7 @@ def _check_order(spec: Spec, ordered: list[str], named: tuple[str, ...]) -> None
         if name != argument and name in (*ordered, *named):
             raise SourceError(
                 f"{spec.place('model', 'inputs', name)}: it would be passed to the model as `{argument}`, allowed: "
-                f"the order of the model's arguments, {', '.join(f'`{each}`' for each in passed)}"
+                f"the order of the model's arguments, {', '.join(f'`{argument}`' for argument in passed)}"
             )
 
 

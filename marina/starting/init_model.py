@@ -67,7 +67,8 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
 
     given = [parse_input_option(text) for text in options.input or ()]
     weights, weights_here = paths_of(name, options.weights) if options.weights else (None, None)
-    probe = ModelFacts(here, "tensor", weights=weights_here, inputs=_X)
+    # A name that no argument has, because a spec may not give one to another argument.
+    probe = ModelFacts(here, "tensor", weights=weights_here, inputs={"unknown": _X["x"]})
     loaded = _loaded(probe)
     if source.endswith(".pt2"):
         from archiver.exported_source import read_program
@@ -119,15 +120,15 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
     loaded = load_source(read)
     rows = examples(read, loaded, loaded.only_batch or max(read.model.batch_sizes))
     graph = build_graph(read, loaded, "fp32")
-    one = tuple(value[: loaded.only_batch or 1] for value in rows)
-    output_ports(read, graph, one)
+    alone = tuple(value[: loaded.only_batch or 1] for value in rows)
+    output_ports(read, graph, alone)
     try:
         output_ports(read, graph, rows)
     except SourceError as err:
         if not facts.source.endswith(".pt2"):
             raise
         facts = replace(facts, only_batch=1, notes=[*facts.notes, f"`batch_sizes` is [1]: {_reason(err, spec)}"])
-    facts = replace(facts, row_ms=_row_ms(graph, one))
+    facts = replace(facts, row_ms=_row_ms(graph, alone))
     if not read.model.source.partition(":")[0].endswith(".py"):
         return facts
     # By batch size: whether rows influence each other does not depend on how they are computed.
