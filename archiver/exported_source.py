@@ -1,6 +1,7 @@
 """Reads a program that torch exported, and makes it a network of its tensors, however its arguments were nested."""
 
 import functools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,32 @@ def read_program(where: str, file: Path) -> ExportedProgram:
     """Loads a `.pt2` file."""
     if not file.is_file():
         raise SourceError(f"{where}: no such file: `{file}`")
+    hidden = _Hidden()
+    log = logging.getLogger("torch.export")
+    log.addFilter(hidden)
     try:
         return _load(file.resolve(), file.stat().st_mtime_ns)
     except Exception as err:
-        reason = next(iter(str(err).splitlines()), type(err).__name__)
+        # Of files of another kind, torch says why in its log, and then that one should read the log.
+        text = hidden.reason or ("it holds none" if "warnings above" in str(err) else str(err))
+        reason = next(iter(text.splitlines()), type(err).__name__).partition(". ")[0]
         raise SourceError(
             f"{where}: `{file}` is not an exported program: {reason}",
             hint="torch.export.save(torch.export.export(model, example), 'program.pt2')",
         ) from err
+    finally:
+        log.removeFilter(hidden)
+
+
+class _Hidden(logging.Filter):
+    """Keeps what torch logs from the terminal, and the error in it."""
+
+    reason = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            self.reason = str(record.exc_info[1])
+        return False
 
 
 @functools.lru_cache(maxsize=1)

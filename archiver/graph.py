@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from archiver.encoders import OUTPUTS, EncoderGraph
-from archiver.inferring import PickedRows, RowLimits, find_picked_rows
+from archiver.inferring import PickedRows, RowLimits, find_picked_rows, output_names
 from archiver.rows import TRIED_ROWS, eager_runner
 from archiver.sources import Source
 from config.errors import SourceError
@@ -101,7 +101,8 @@ def output_ports(
 ) -> tuple[Port, ...]:
     """The names, shapes and types of the graph's outputs. Raises SourceError if the graph fails, with the hint, or if
     an output does not have one row per input row."""
-    rows = inputs[0].shape[0]
+    rows, answers = inputs[0].shape[0], list[object]()
+    hook = graph.get_submodule("network").register_forward_hook(lambda *call: answers.append(call[-1]))
     try:
         with torch.no_grad():
             outputs = graph(*(value.clone() for value in inputs))
@@ -111,12 +112,16 @@ def output_ports(
             hint = "add `pad_token_id` to its `config.json`, the number of a token that no text holds"
         elif spec.model.task and isinstance(err, (AttributeError, TypeError)):
             hint = "use a model of another architecture, or `source: ./model.py:build` with a network of your own"
+        elif spec.model.source.endswith(".pt2") and ".size()[0]" in str(err):
+            hint = "use other `batch_sizes`, or export the program with a dynamic first dimension without limits"
         elif spec.model.task:
             hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(
             f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",
             hint=hint or "compare `model.image` or `model.inputs` with what the model takes",
         ) from err
+    finally:
+        hook.remove()
     where = f"{spec.file}: `model.source`"
     if not outputs:
         raise SourceError(f"{where}: its `forward` returned nothing, allowed: tensors with one row per input row")
@@ -129,10 +134,21 @@ def output_ports(
             text = f"{where}: got an output of complex numbers, which `tensor` cannot answer"
             raise SourceError(text, hint="return `torch.view_as_real(…)`, or write a handler of your own")
     names = _output_names(spec, graph, len(outputs))
+    if names == spec.model.outputs:
+        _check_output_order(spec, names, *answers)
     return tuple(
         Port(name=name, shape=tuple(value.shape[1:]), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in zip(names, outputs, strict=True)
     )
+
+
+def _check_output_order(spec: Spec, names: tuple[str, ...], answer: object) -> None:
+    """Raises SourceError if an output has the name that the model gives to another one."""
+    own = output_names(answer) or ()
+    for name, key in zip(names, own, strict=False):
+        if name != key and name in own:
+            text = f"got `{name}` for the model's `{key}`, allowed: its order, {', '.join(f'`{key}`' for key in own)}"
+            raise SourceError(f"{spec.place('model', 'outputs')}: {text}")
 
 
 def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -116,6 +116,7 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
         source = load_source(spec)
     for note in source.notes:
         progress.say(f"  {note}")
+    compiling.check_batch_sizes(spec, source)
     reference = build_graph(spec, source, "fp32")
     source = replace(source, inputs=limited_inputs(spec, source, reference))
     draft = start_draft(spec, source, folder)
@@ -201,10 +202,17 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
 
 
 def _check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:
-    """Raises SourceError if the network ends in a softmax: the graph has one, and two would make all classes alike."""
+    """Raises SourceError if the network does not score two classes or more, because the probability of one is always 1,
+    or if it ends in a softmax: the graph has one, and two would make all classes alike."""
     with torch.no_grad():
         scores = graph.outputs(pixels)[0]
-    if scores.shape[-1] > 1 and bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-3).all()):
+    if scores.ndim != 2 or scores.shape[1] < 2:
+        raise SourceError(
+            f"{where}: the model's output for a picture is {list(scores.shape[1:])}, allowed: [N], a number for each "
+            "of two classes or more",
+            hint="write a handler of your own, with `top_k: 0` in `model.image`; or use `handler: tensor`",
+        )
+    if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-3).all()):
         raise SourceError(
             f"{where}: the model already answers pictures with probabilities, and the handler turns a number for each "
             "class into probabilities itself",

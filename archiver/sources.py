@@ -26,7 +26,7 @@ from config.record import Lengths, Port
 from config.sections import Image, Tensor, Varying
 from config.spec import Spec
 from config.torchvision_models import model_error
-from handlers.networks import import_folders, import_source
+from handlers.networks import import_folders, import_source, keyword_only
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,16 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
         )
     notes: tuple[str, ...] = ()
     network = _call_factory(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
+    downloaded = next((entry for entry in choices if entry.url.endswith(f"/{Path(weights).name}")), None)
+    entry = chosen or downloaded or choices["DEFAULT"]
     if chosen is None and weights != "random":
         notes = load_weights(f"{spec.file}: `model.weights`", spec.model.source, network, spec.path(weights))
-    entry = chosen or choices["DEFAULT"]
+        if hasattr(network, "transform_input"):
+            # As torchvision sets it for its own weights, which expect another normalisation.
+            network.transform_input = True  # type: ignore[assignment]
+        if downloaded is None and spec.model.image is None:
+            text = f"pictures are scaled and normalised as for torchvision's `{entry.name}`: set `model.image` if"
+            notes += (f"{text} `{weights}` was trained otherwise",)
     labels = entry.meta.get("categories") if spec.model.labels == "imagenet" else None
     return _make_source(spec, network, spec.model.image or _preset_image(entry.transforms()), labels, notes=notes)
 
@@ -259,6 +266,10 @@ def _make_source(
     if image is not None and model.handler != "tensor":
         ports = (Port(name="image", shape=(image.height, image.width, image.channels), dtype="uint8"),)
     elif model.inputs is not None:
+        if ports:
+            _check_order(spec, [port.name for port in ports], ())
+        elif ordered := _ordered_arguments(network):
+            _check_order(spec, ordered, keyword_only(network))
         ports = tuple(_port(name, tensor) for name, tensor in model.inputs.items() if not tensor.mask_of)
     if model.handler == "image" and image is None:
         raise SourceError(
@@ -266,6 +277,26 @@ def _make_source(
             hint="add `image: {height: 224, width: 224}` under `model`",
         )
     return Source(network, image, ports, _labels(spec, labels), only_batch, _lengths(spec), notes)
+
+
+def _check_order(spec: Spec, ordered: list[str], named: tuple[str, ...]) -> None:
+    """Raises SourceError if an input has the name of one argument, but is passed as another, by its position."""
+    inputs = list(spec.model.inputs or {})
+    passed = [*ordered[: len(inputs) - len(named)], *named]
+    for name, argument in zip(inputs, passed, strict=False):
+        if name != argument and name in (*ordered, *named):
+            raise SourceError(
+                f"{spec.place('model', 'inputs', name)}: it would be passed to the model as `{argument}`, allowed: "
+                f"the order of the model's arguments, {', '.join(f'`{argument}`' for argument in passed)}"
+            )
+
+
+def _ordered_arguments(network: nn.Module) -> list[str]:
+    """The names of a network's arguments that are passed by position; none if it takes any number of them."""
+    parameters = inspect.signature(network.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
 
 
 def _port(name: str, tensor: Tensor) -> Port:

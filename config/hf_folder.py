@@ -165,10 +165,14 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     for name, data in ((CONFIG, config), ("tokenizer_config.json", tokenizer)):
         if "auto_map" in data:
             raise FolderRefused(f"`{path / name}`: `auto_map`: the model comes with its own code, which is not run")
-    if (path / _PROCESSOR).is_file() and not (path / TOKENIZER).is_file():
+    is_processed = (path / _PROCESSOR).is_file()
+    # A field of models that take pictures.
+    if (is_processed or "num_channels" in config) and not (path / TOKENIZER).is_file():
         hint = (
             f"in model.py: `def build(): return AutoModel….from_pretrained('{path}')`, then `source: ./model.py:build`"
         )
+        if is_processed:
+            hint += f", and in `model.image` the `image_mean` and `image_std` of `{_PROCESSOR}`"
         raise FolderRefused(f"`{path}` holds a model of pictures or sound, allowed as a folder: a model of texts", hint)
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"

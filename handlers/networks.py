@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import sys
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -145,7 +146,9 @@ def _build_network(code: PackedCode, directory: Path) -> nn.Module:
     torch.manual_seed(code.seed)
     factory = getattr(module, code.factory)
     network: nn.Module = factory if isinstance(factory, nn.Module) else factory()
-    weights = load_file(directory / code.weights)
+    weights = OrderedDict(load_file(directory / code.weights))
+    # Some layers refuse weights without the version of the layer that saved them.
+    weights._metadata = network.state_dict()._metadata  # type: ignore[attr-defined]
     missing, unexpected = network.load_state_dict(weights, strict=False)
     # Tensors that several names share are saved under only one of them.
     if unexpected or set(missing) - set(code.shared):

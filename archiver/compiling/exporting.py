@@ -26,8 +26,8 @@ _TYPE_CHECK = torch.ops.aten._assert_tensor_metadata.default
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def export_graph(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
-    """Exports the graph for every batch up to the largest and for every length, or for the only batch it supports."""
+def check_batch_sizes(spec: Spec, source: Source) -> None:
+    """Raises SourceError if an exported program does not take the batch sizes of the spec."""
     sizes, only_batch = spec.model.batch_sizes, source.only_batch
     if only_batch is not None and sizes != (only_batch,):
         raise SourceError(
@@ -35,6 +35,10 @@ def export_graph(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...],
             f"but `{spec.model.source}` was exported for {only_batch} rows",
             hint=f"batch_sizes: [{only_batch}], or export it with a dynamic first dimension",
         )
+
+
+def export_graph(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
+    """Exports the graph for every batch up to the largest and for every length, or for the only batch it supports."""
     shapes = _dynamic_batch_and_length(spec, inputs, source)
     if shapes is not None and isinstance(graph, (TensorGraph, EncoderGraph)):
         shapes = (shapes,)  # its `forward` takes `*inputs`, which count as one tuple

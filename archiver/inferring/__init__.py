@@ -4,6 +4,7 @@ from archiver.inferring.arguments import parse_input_option
 from archiver.inferring.exported_program import find_program_inputs
 from archiver.inferring.picked_rows import PickedRows, RowLimits, find_picked_rows
 from archiver.inferring.search import find_inputs
+from archiver.inferring.trial import output_names
 
 __all__ = [
     "PickedRows",
@@ -11,5 +12,6 @@ __all__ = [
     "find_inputs",
     "find_picked_rows",
     "find_program_inputs",
+    "output_names",
     "parse_input_option",
 ]

@@ -25,11 +25,12 @@ def describe_guesses(
             notes.append(
                 f"`{name}`: {tensor} works but is a guess, as no layer shows it; to change: `--input {name}:…`"
             )
-        elif len(tensor.shape) == 3 and tensor.sequence is None:
-            channels, rows, columns = tensor.shape
-            larger = replace(tensor, shape=(channels, rows + _OTHER_SIDE, columns + _OTHER_SIDE))
+        elif len(tensor.shape) > 2 and tensor.sequence is None:
+            channels, *sides = tensor.shape
+            larger = replace(tensor, shape=(channels, *(side + _OTHER_SIDE for side in sides)))
             if _works(network, inputs | {name: larger}):
-                notes.append(f"`{name}`: {rows} x {columns} is a guess, the model takes other sizes as well")
+                size = " x ".join(map(str, sides))
+                notes.append(f"`{name}`: {size} is a guess, the model takes other sizes as well")
     return notes + _length_note(network, inputs, inferred - unreached)
 
 

@@ -68,8 +68,7 @@ def try_inputs(
             named = keyword_only(network)
             ordered = len(values) - len(named)
             answer = network(*values[:ordered], **dict(zip(named, values[ordered:], strict=True)))
-            all_paths, _ = pytree.tree_flatten_with_path(without_dataclasses(answer))
-            paths = [(path, leaf) for path, leaf in all_paths if leaf is not None]
+            paths = _paths(answer)
     except Exception as err:
         first = next((line.strip() for line in str(err).splitlines() if line.strip()), "")
         result.error = f"{type(err).__name__}: {first[:200]}"
@@ -83,13 +82,19 @@ def try_inputs(
         elif leaf.is_floating_point() and not leaf.isfinite().all():
             result.error = "an output is not a finite number"
     if not result.error:
-        result.outputs, result.names = tuple(leaves), _names([path for path, _ in paths])
+        result.outputs, result.names = tuple(leaves), output_names(answer)
     return result
 
 
-def _names(paths: list[tuple[Any, ...]]) -> tuple[str, ...] | None:
+def _paths(answer: object) -> list[tuple[Any, Any]]:
+    """The outputs, each with the path to it."""
+    paths, _ = pytree.tree_flatten_with_path(without_dataclasses(answer))
+    return [(path, leaf) for path, leaf in paths if leaf is not None]
+
+
+def output_names(answer: object) -> tuple[str, ...] | None:
     """The keys if the outputs are a dictionary, the fields if they are a named tuple; None otherwise."""
-    keys = [path[0] if len(path) == 1 else None for path in paths]
+    keys = [path[0] if len(path) == 1 else None for path, _ in _paths(answer)]
     names = tuple(str(getattr(key, "key", getattr(key, "name", ""))) for key in keys)
     return names if all(name.isidentifier() for name in names) else None
 

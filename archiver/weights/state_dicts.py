@@ -2,6 +2,7 @@
 it in training."""
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
     if not isinstance(content, dict):
         raise SourceError(f"{where}: `{file}` is not a state dict, allowed: names to tensors")
     key, state, notes = _chosen(where, file, network, content)
+    versions = getattr(state, "_metadata", None)
     prefix = _prefix(network, state)
     if prefix:
         if others := [other for other in _prefixes(network, state) if other != prefix]:
@@ -43,14 +45,28 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
             kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (state[name], value)]
             raise SourceError(f"{where}: `{name}` of `{file}` is {kinds[0]}, but {kinds[1]} in `{source}`")
     try:
-        network.load_state_dict(state)
-    except RuntimeError as err:
+        network.load_state_dict(_with_versions(network, state, versions, prefix or ""))
+    except (RuntimeError, ValueError) as err:
         # torch's message has a line per key; the first few are enough.
-        lines = [line.strip() for line in str(err).splitlines()[1:]]
+        lines = [line.strip() for line in str(err).splitlines()[1:]] or [str(err)]
         shown = "; ".join(line[:200] for line in lines[:3])
         under = f"`{key}` of `{file}`" if key else f"`{file}`"
         raise SourceError(f"{where}: {under} does not fit `{source}`: {shown}") from err
     return notes
+
+
+def _with_versions(network: nn.Module, state: State, saved: object, prefix: str) -> State:
+    """The state with the versions of the layers that saved it, by which some read older files. A file without them,
+    such as of safetensors, counts as saved by the network of now."""
+    own = network.state_dict()
+    counters = {name: value for name, value in own.items() if name.endswith(_COUNTER)}
+    versioned = OrderedDict({**counters, **state})
+    versions = {"": own._metadata[""]}  # type: ignore[attr-defined]
+    if isinstance(saved, dict):
+        of_layers = {name: version for name, version in saved.items() if isinstance(version, dict)}
+        versions = {f"{name}.".removeprefix(prefix)[:-1]: version for name, version in of_layers.items()}
+    versioned._metadata = versions  # type: ignore[attr-defined]
+    return versioned
 
 
 def _read(where: str, file: Path) -> Any:
@@ -109,7 +125,10 @@ def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any])
 def _states(path: str, content: dict[Any, Any]) -> Iterator[tuple[str, State]]:
     """Every dictionary of tensors in the content, with its dotted key. Files may hold other values too, such as the
     number of the last epoch."""
-    tensors = {key: value for key, value in content.items() if isinstance(value, torch.Tensor) and isinstance(key, str)}
+    tensors = OrderedDict(
+        (key, value) for key, value in content.items() if isinstance(value, torch.Tensor) and isinstance(key, str)
+    )
+    tensors._metadata = getattr(content, "_metadata", None)  # type: ignore[attr-defined]
     nested = {key: value for key, value in content.items() if isinstance(value, dict) and value}
     if tensors:
         yield path, tensors

@@ -38,7 +38,7 @@ _EXAMPLE_MODELS = {
 # What a model must return for a picture, by kind.
 _OUTPUTS_OF = {
     "detection": "boxes [N, 4] and scores [N] or [N, classes] of a picture",
-    "image": "a number for each class of a picture",
+    "image": "a number for each of at least two classes of a picture",
     "mask": "a number for each class and pixel of a picture",
 }
 
@@ -67,7 +67,8 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
 
     given = [parse_input_option(text) for text in options.input or ()]
     weights, weights_here = paths_of(name, options.weights) if options.weights else (None, None)
-    probe = ModelFacts(here, "tensor", weights=weights_here, inputs=_X)
+    # A name that no argument has, because a spec may not give one to another argument.
+    probe = ModelFacts(here, "tensor", weights=weights_here, inputs={"unknown": _X["x"]})
     loaded = _loaded(probe)
     if source.endswith(".pt2"):
         from archiver.exported_source import read_program
@@ -119,8 +120,15 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
     loaded = load_source(read)
     rows = examples(read, loaded, loaded.only_batch or max(read.model.batch_sizes))
     graph = build_graph(read, loaded, "fp32")
-    output_ports(read, graph, rows)
-    facts = replace(facts, row_ms=_row_ms(graph, [value[: loaded.only_batch or 1] for value in rows]))
+    alone = tuple(value[: loaded.only_batch or 1] for value in rows)
+    output_ports(read, graph, alone)
+    try:
+        output_ports(read, graph, rows)
+    except SourceError as err:
+        if not facts.source.endswith(".pt2"):
+            raise
+        facts = replace(facts, only_batch=1, notes=[*facts.notes, f"`batch_sizes` is [1]: {_reason(err, spec)}"])
+    facts = replace(facts, row_ms=_row_ms(graph, alone))
     if not read.model.source.partition(":")[0].endswith(".py"):
         return facts
     # By batch size: whether rows influence each other does not depend on how they are computed.
@@ -140,7 +148,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
         except SourceError as err:
             unexported = unexported or err
             continue
-        reasons = [err.message.removeprefix(f"{spec}: ") for err in (*mixing.values(), unexported) if err]
+        reasons = [_reason(err, spec) for err in (*mixing.values(), unexported) if err]
         if batch != facts.only_batch:
             tried.notes.append(f"`batch_sizes` is [1]: {reasons[0]}")
         if mode == "eager":
@@ -148,6 +156,10 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
             tried.notes.append(text)
         return tried
     raise next(filter(None, (*mixing.values(), unexported)), AssertionError)
+
+
+def _reason(err: SourceError, spec: Path) -> str:
+    return err.message.removeprefix(f"{spec}: ")
 
 
 def _mixing_error(spec: Any, graph: Any, rows: Any) -> SourceError | None:
@@ -214,7 +226,7 @@ def _kind_of_answer(facts: ModelFacts, picture: tuple[int, int, int] | None, wan
     boxes = [shape for shape in facts.shapes if len(shape) == 2 and shape[1] == 4]
     scores = [shape for shape in facts.shapes if boxes and shape is not boxes[0] and shape[:1] == boxes[0][:1]]
     fits = {
-        "image": len(facts.shapes) == 1 and len(facts.shapes[0]) == 1,
+        "image": len(facts.shapes) == 1 and len(facts.shapes[0]) == 1 and facts.shapes[0][0] > 1,
         "mask": len(facts.shapes[0]) == 3 and facts.shapes[0][1:] == picture[1:],
         "detection": bool(scores),
     }
@@ -242,7 +254,7 @@ def _of_torchvision(source: str, options: argparse.Namespace, name: str) -> Mode
     in_spec, here = paths_of(name, weights) if "." in weights else (weights, weights)
     facts = ModelFacts(source, "image", weights=here, picture=(3, 224, 224))
     loaded = _loaded(facts)
-    facts = replace(facts, weights=in_spec)
+    facts = replace(facts, weights=in_spec, notes=[*loaded.notes])
     if loaded.image is None:
         raise InputError(f"`--source`: `{source}` does not classify pictures", hint="--source ./file.py:build")
     if options.template or options.input:

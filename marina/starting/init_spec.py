@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
 _COMMENTS_FROM = 40
 _CORES = 2
@@ -208,13 +210,13 @@ def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
                 "`truncate: right` cuts off the end of longer texts",
             ),
         ]
-    named = [(f"  outputs: [{', '.join(facts.outputs)}]", "")] if facts.outputs else []
+    named = [(f"  outputs: {flow_yaml(facts.outputs)}", "")] if facts.outputs else []
     if facts.picture is not None:
         return [*_image(facts, facts.picture), *named]
     if facts.inputs is None:
         return named
     given = [
-        (f"    {name}: {flow_yaml(tensor)}", "without the batch; `min` and `max` limit it")
+        (f"    {flow_yaml(name)}: {flow_yaml(tensor)}", "without the batch; `min` and `max` limit it")
         for name, tensor in facts.inputs.items()
     ]
     return [("  inputs:", "by name, in the order of the model's arguments"), *given, *named]
@@ -240,4 +242,5 @@ def flow_yaml(value: object) -> str:
         return f"{{{', '.join(f'{key}: {flow_yaml(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(flow_yaml, value))}]"
-    return value if isinstance(value, str) else json.dumps(value)
+    # A name such as `on` without quotes is a truth value.
+    return value if isinstance(value, str) and yaml.safe_load(value) == value else json.dumps(value)

@@ -1,5 +1,6 @@
 """Models whose answers depend on chance, on earlier requests or on the rest of the batch are refused with the line."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,15 +117,31 @@ def test_a_model_that_answers_a_single_row_differently_is_refused_for_batches(tm
     assert hint == "use `batch_sizes: [1]`, or a model that decides for each row separately"
 
 
+def check_of_pictures(folder: Path, layers: str, top_k: int = 5) -> Callable[[], None]:
+    """The check of a model that takes pictures of 8 x 8 pixels."""
+    (folder / "model.py").write_text(f"from torch import nn\nnet = nn.Sequential({layers})\n", encoding="utf-8")
+    image = {"height": 8, "width": 8, "channels": 1, "top_k": top_k}
+    changes = {"model.source": "./model.py:net", "model.handler": "image", "model.image": image}
+    spec = make_spec(changes, folder / "spec.yaml")
+    loaded = load_source(spec)
+    return partial(check_row_answers, spec, build_graph(spec, loaded, "fp32"), examples(spec, loaded, 4))
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [("nn.Flatten(), nn.Linear(64, 1)", "[1]"), ("nn.Conv2d(1, 6, 3, padding=1)", "[6, 8, 8]")],
+    ids=["one number", "a mask"],
+)
+def test_a_picture_model_that_scores_no_classes_is_refused(layers: str, shape: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as raised:
+        check_of_pictures(tmp_path, layers, top_k=1)()
+    expected = f"the model's output for a picture is {shape}, allowed: [N], a number for each of two classes or more"
+    assert raised.value.message.endswith(expected)
+
+
 @pytest.mark.parametrize(("end", "fits"), [("nn.Softmax(-1)", False), ("nn.LogSoftmax(-1)", True)])
 def test_a_picture_model_whose_answers_are_probabilities_is_refused(end: str, fits: bool, tmp_path: Path) -> None:
-    code = f"from torch import nn\nnet = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), {end})\n"
-    (tmp_path / "model.py").write_text(code, encoding="utf-8")
-    image = {"height": 8, "width": 8, "channels": 1}
-    changes = {"model.source": "./model.py:net", "model.handler": "image", "model.image": image}
-    spec = make_spec(changes, tmp_path / "spec.yaml")
-    loaded = load_source(spec)
-    checked = partial(check_row_answers, spec, build_graph(spec, loaded, "fp32"), examples(spec, loaded, 4))
+    checked = check_of_pictures(tmp_path, f"nn.Flatten(), nn.Linear(64, 6), {end}")
     if fits:
         checked()
         return

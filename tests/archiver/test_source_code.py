@@ -36,6 +36,11 @@ class Shrink(nn.Module):
             x = halved(x)
         return x
 
+    def _load_from_state_dict(self, state, prefix, versions, *rest):
+        if "version" not in versions:
+            raise ValueError("as torchvision's MNASNet does")
+        super()._load_from_state_dict(state, prefix, versions, *rest)
+
 def build():
     return Shrink()
 """

@@ -37,6 +37,9 @@ def named():
 def grey():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
 
+def age():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1))
+
 def table():
     return nn.Sequential(nn.Linear(7, 3))
 
@@ -64,6 +67,7 @@ CHECKED = [
     pytest.param(["--source", SMALL, "--handler", "tensor"], "tensor", id="torchvision tensor"),
     pytest.param(["--source", "./nets.py:table"], "tensor", id="table"),
     pytest.param(["--source", "nets.py:named"], "image", id="named scores of pictures"),
+    pytest.param(["--source", "nets.py:age"], "tensor", id="one number for a picture"),
     pytest.param(["--source", "nets.py:silent", "--input", "x:float32:2,5"], "tensor", id="shape given"),
     pytest.param(["--source", "free.pt2"], "tensor", id="program"),
 ]

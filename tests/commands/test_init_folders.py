@@ -159,12 +159,28 @@ def test_a_broken_language_model_is_named_as_the_user_wrote_it(here: Path, capsy
     assert capsys.readouterr().err.startswith("error: `--source`: `model`: `num_hidden_layers`: missing")
 
 
-def test_a_folder_with_a_model_of_pictures_says_how_to_serve_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("config", "files", "more"),
+    [
+        (
+            "{}",
+            ("preprocessor_config.json",),
+            ", and in `model.image` the `image_mean` and `image_std` of `preprocessor_config.json`",
+        ),
+        ('{"num_channels": 3}', (), ""),
+    ],
+    ids=["with its preprocessor", "without"],
+)
+def test_a_folder_with_a_model_of_pictures_says_how_to_serve_it(
+    config: str, files: tuple[str, ...], more: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "vit").mkdir()
-    for name in ("config.json", "preprocessor_config.json"):
+    (here / "vit/config.json").write_text(config)
+    for name in files:
         (here / "vit" / name).write_text("{}")
     assert init("--source", "hf:vit") == 2
     assert capsys.readouterr().err == (
         "error: `--source`: `vit` holds a model of pictures or sound, allowed as a folder: a model of texts\n\n"
-        "hint: in model.py: `def build(): return AutoModel….from_pretrained('vit')`, then `--source ./model.py:build`\n"
+        "hint: in model.py: `def build(): return AutoModel….from_pretrained('vit')`, then `--source ./model.py:build`"
+        f"{more}\n"
     )

@@ -9,10 +9,13 @@ from torch import nn
 
 import marina
 from archiver.exported_source import input_values, program_network
+from archiver.graph import build_graph, examples, output_ports
 from archiver.inferring import find_program_inputs
+from archiver.package import package
 from archiver.sources import load_source
 from config.errors import InputError, SourceError
-from config.load import parse_spec
+from config.load import load_spec, parse_spec
+from config.progress import Progress
 
 ROWS, FACTORS = torch.rand(4, 3), torch.rand(4, 1)
 
@@ -58,6 +61,79 @@ def test_init_reads_a_program_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert files == [tmp_path / "p.pt2"]
 
 
+def test_a_file_of_another_kind_says_why_it_is_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: `--source`: `p.pt2` is not an exported program: PytorchStreamReader failed")
+    assert "Traceback" not in said
+    assert "warnings above" not in said
+
+
+def test_init_names_outputs_that_yaml_would_read_as_truth_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.export.save(torch.export.export(Switches(), (ROWS,)), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
+    spec = load_spec(tmp_path / "mine/spec.yaml")
+    assert (list(spec.model.inputs or {}), spec.model.outputs) == (["on"], ("on", "off"))
+
+
+class Switches(nn.Module):
+    def forward(self, on: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"on": on + 1, "off": on - 1}
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes", "error", "hint"),
+    [
+        (3, "[1, 4]", "the model fails on inputs (4, 3) float32", "use other `batch_sizes`, or export the program"),
+        (None, "[1, 4]", "`model.batch_sizes`: got [1, 4], but `./p.pt2` was exported for 2 rows", "batch_sizes: [2]"),
+    ],
+    ids=["at most three rows", "two rows"],
+)
+def test_batch_sizes_that_a_program_does_not_take_are_named(
+    most: int | None, sizes: str, error: str, hint: str, tmp_path: Path
+) -> None:
+    shapes = ({0: torch.export.Dim("batch", max=most)},) if most else None
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (ROWS[:2],), dynamic_shapes=shapes), tmp_path / "p.pt2")
+    text = f"name: p\nmodel: {{source: ./p.pt2, handler: tensor, compile: export, batch_sizes: {sizes}}}\n"
+    with pytest.raises(SourceError) as raised:
+        package(parse_spec(text, tmp_path / "spec.yaml"), tmp_path / "out", progress=Progress(quiet=True))
+    assert error in raised.value.message
+    assert hint in str(raised.value.hint)
+
+
+def test_init_sends_single_rows_to_a_program_that_takes_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = ({0: torch.export.Dim("batch", max=3)},)
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (ROWS[:2],), dynamic_shapes=shapes), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
+    assert "note: `batch_sizes` is [1]: `model.source`: the model fails on inputs (4, 3)" in capsys.readouterr().out
+    assert load_spec(tmp_path / "mine/spec.yaml").model.batch_sizes == (1,)
+
+
+def test_init_refuses_a_program_that_takes_no_single_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = ({0: 2 * torch.export.Dim("half")},)
+    torch.export.save(torch.export.export(Pairs(), (torch.rand(4, 4),), dynamic_shapes=shapes), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 2
+    assert "the model fails on inputs (1, 4) float32" in capsys.readouterr().err
+
+
+class Pairs(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(-1, 2, 4).sum(1).repeat_interleave(2, 0)
+
+
 def test_inputs_that_no_request_can_hold_are_refused() -> None:
     program = torch.export.export(Product(), (ROWS, torch.zeros(4, 3, dtype=torch.complex64)))
     with pytest.raises(SourceError, match="the program takes `y` of complex numbers, allowed: real ones"):
@@ -68,3 +144,50 @@ def test_init_names_a_type_that_no_spec_can_say() -> None:
     program = torch.export.export(Product(), (ROWS, ROWS.bfloat16()))
     with pytest.raises(InputError, match="the program takes `y` as bfloat16, allowed: `bool`, `float32`"):
         find_program_inputs(program, program_network(program), [], 4)
+
+
+class Differences(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return {"scores": a - b, "boxes": a + b}
+
+
+def say_order(folder: Path, source: str, inputs: str, outputs: str) -> str:
+    """What `package` says to these names of inputs and outputs, up to the export."""
+    torch.export.save(torch.export.export(Differences(), (ROWS, ROWS)), folder / "p.pt2")
+    (folder / "model.py").write_text(
+        "from torch import nn\n\nclass Net(nn.Module):\n    def forward(self, a, b, c=None):\n"
+        "        return {'scores': a - b, 'boxes': a + b}\n",
+        encoding="utf-8",
+    )
+    named = "".join(f"    {name}: {{shape: [3]}}\n" for name in inputs.split())
+    weights = "  weights: random\n" if ".py" in source else ""
+    text = f"name: p\nmodel:\n  source: {source}\n{weights}  handler: tensor\n  batch_sizes: [4]\n"
+    spec = parse_spec(f"{text}  inputs:\n{named}  outputs: [{outputs}]\n", folder / "spec.yaml")
+    try:
+        loaded = load_source(spec)
+        output_ports(spec, build_graph(spec, loaded, "fp32"), examples(spec, loaded, 4))
+    except SourceError as err:
+        return err.message.partition("spec.yaml:")[2].partition(": ")[2]
+    return "fits"
+
+
+@pytest.mark.parametrize("source", ["./p.pt2", "./model.py:Net"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "expected"),
+    [
+        ("a b", "scores, boxes", "fits"),
+        ("left right", "differences, sums", "fits"),
+        ("b a", "scores, boxes", "`model.inputs.b`: it would be passed to the model as `a`, allowed: the order of"),
+        ("a b", "boxes, scores", "`model.outputs`: got `boxes` for the model's `scores`, allowed: its order, `scores`"),
+    ],
+    ids=["as the model", "other names", "inputs swapped", "outputs swapped"],
+)
+def test_names_of_the_model_in_another_order_are_refused(
+    source: str, inputs: str, outputs: str, expected: str, tmp_path: Path
+) -> None:
+    assert say_order(tmp_path, source, inputs, outputs).startswith(expected)
+
+
+def test_an_input_that_would_be_passed_as_an_argument_before_it_is_refused(tmp_path: Path) -> None:
+    said = say_order(tmp_path, "./model.py:Net", "a c", "scores, boxes")
+    assert said.startswith("`model.inputs.c`: it would be passed to the model as `b`, allowed: the order of")

@@ -146,6 +146,11 @@ GUESSES: list[Any] = [
         id="sides",
     ),
     pytest.param(
+        Net(lambda self, x: self.c(x).mean((2, 3, 4)), c=nn.Conv3d(1, 1, 1)),
+        ("`x`: 16 x 224 x 224 is a guess, the model takes other sizes as well",),
+        id="sides of a film",
+    ),
+    pytest.param(
         Net(lambda self, x: self.f(self.c(x).flatten(1)), c=nn.Conv2d(1, 4, 3), f=nn.Linear(4 * 18 * 18, 2)),
         (),
         id="sides that a layer asks for",

@@ -2,12 +2,15 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save_file, save_model
+from specs import make_spec
 from torch import nn
 
+from archiver.sources import import_torchvision, load_source
 from archiver.weights import load_weights
 from config.errors import SourceError
 from config.hf_folder import FolderRefused, read_model_folder
@@ -58,3 +61,77 @@ def test_a_checkpoint_with_other_objects_is_saved_again_by_its_key(tmp_path: Pat
     torch.save({"model": Tied().state_dict(), "args": Namespace(epochs=3)}, tmp_path / "last.pt")
     with pytest.raises(SourceError, match=r"or torch\.save\(saved\['KEY'\], 'weights\.pt'\) for a checkpoint"):
         load_weights("spec", "./model.py:Tied", Tied(), tmp_path / "last.pt")
+
+
+class Versioned(nn.Module):
+    """Refuses weights without the version of the layer that saved them, as torchvision's MNASNet does."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(4, 9)
+        self.norm = nn.BatchNorm1d(9)
+        self.loaded_version: int | None = None
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, int], *rest: Any) -> None:
+        self.loaded_version = local_metadata.get("version")
+        if self.loaded_version not in (1, 2):
+            raise ValueError(f"version should be set to 1 or 2 instead of {self.loaded_version}")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_layers_learn_which_version_of_them_saved_the_file(prefix: str, tmp_path: Path) -> None:
+    trained, network = Versioned(), Versioned()
+    trained._version = 1
+    torch.save((nn.ModuleDict({"module": trained}) if prefix else trained).state_dict(), tmp_path / "net.pt")
+    load_weights("spec", "./model.py:Versioned", network, tmp_path / "net.pt")
+    assert (network.loaded_version, bool(torch.equal(network.scores.weight, trained.scores.weight))) == (1, True)
+
+
+def test_a_file_without_versions_counts_as_saved_by_the_network_of_now(tmp_path: Path) -> None:
+    trained, network = Versioned(), Versioned()
+    state = {name: value for name, value in trained.state_dict().items() if not name.endswith("num_batches_tracked")}
+    save_file(state, str(tmp_path / "net.safetensors"))
+    load_weights("spec", "./model.py:Versioned", network, tmp_path / "net.safetensors")
+    assert network.loaded_version == 2
+
+
+def test_a_layer_that_refuses_its_weights_is_no_defect(tmp_path: Path) -> None:
+    save_file(nn.ModuleDict({"body": Versioned()}).state_dict(), str(tmp_path / "net.safetensors"))
+    with pytest.raises(SourceError, match=r"does not fit `\./model\.py:Net`: version should be set to 1 or 2"):
+        load_weights("spec", "./model.py:Net", nn.ModuleDict({"body": Versioned()}), tmp_path / "net.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "resize"), [("resnet50-0676ba61.pth", 256), ("resnet50-11ad3fa6.pth", 232), ("mine.pth", 232)]
+)
+def test_a_downloaded_file_of_torchvision_gets_the_pictures_that_it_was_trained_with(
+    name: str, resize: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_torchvision()
+    monkeypatch.setattr("archiver.sources.load_weights", lambda *_: ())
+    spec = make_spec({"model.source": "torchvision:resnet50", "model.weights": f"./{name}"}, tmp_path / "spec.yaml")
+    source = load_source(spec)
+    assert source.image is not None
+    assert source.image.resize == resize
+    note = "as for torchvision's `IMAGENET1K_V2`: set `model.image` if `./mine.pth` was trained otherwise"
+    assert [note in text for text in source.notes] == ([True] if name == "mine.pth" else [])
+
+
+@pytest.mark.parametrize(("weights", "expected"), [("random", False), ("./googlenet.pth", True)])
+def test_weights_of_torchvision_get_the_normalisation_that_they_expect(
+    weights: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_torchvision()
+    monkeypatch.setattr("archiver.sources.load_weights", lambda *_: ())
+    monkeypatch.setattr("torchvision.models.get_model", lambda *_, **__: Small())
+    spec = make_spec({"model.source": "torchvision:googlenet", "model.weights": weights}, tmp_path / "spec.yaml")
+    assert load_source(spec).network.transform_input is expected
+
+
+class Small(nn.Module):
+    """Stands in for a network whose own weights take seconds to draw."""
+
+    transform_input = False
