@@ -3,17 +3,14 @@
 The MAR is written only if every step succeeds."""
 
 import json
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from signal import SIGKILL, SIGSEGV, Signals
 
 import torch
 from torch import nn
@@ -31,9 +28,8 @@ from archiver.language_model import (
     stage_language_model,
     why_not_runnable,
 )
-from archiver.own_handler import check_answer
 from archiver.quantize import quantize
-from archiver.rehearse import ANSWER
+from archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
 from archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
 from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
@@ -49,8 +45,6 @@ from handlers.record import ImageSpec, parse_record
 
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"
-# What a worker printed that could not start with the package.
-WORKER_LOG = "worker.log"
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         tempfile.TemporaryDirectory(prefix="marina-package-") as scratch,
         # The user's code may print, but standard output is for the result.
         redirect_stdout(sys.stderr),
-        _keeping_worker_log(Path(scratch) / WORKER_LOG, out / WORKER_LOG, progress),
+        keeping_worker_log(Path(scratch), out, progress),
     ):
         folder = Path(scratch) / "staged"
         folder.mkdir()
@@ -86,8 +80,8 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
             # A cache of kernels was filled by a worker that answered the sample.
             if staged.draft.cache is None:
                 with progress.step("answer the sample as a worker"):
-                    _rehearse(spec, folder)
-            _check_sample_answer(spec, staged.draft, folder)
+                    rehearse(spec, folder)
+            check_sample_answer(spec, staged.draft, folder)
         # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
         with progress.step(staged.compare_title), compiling.quiet(), compiling.torch_threads(spec.threads):
             agreed = staged.compare()
@@ -258,56 +252,11 @@ def _fill_cache(spec: Spec, draft: Draft, folder: Path, progress: Progress) -> N
         progress.step("answer as a worker, keeping its kernels"),
         compiling.reproducible_compiler() as environment,
     ):
-        _rehearse(spec, folder, environment)
+        rehearse(spec, folder, environment)
 
 
 def _write_draft(folder: Path, draft: Draft) -> None:
     (folder / RECORD).write_text(draft.json_text(), encoding="utf-8")
-
-
-@contextmanager
-def _keeping_worker_log(log: Path, kept: Path, progress: Progress) -> Iterator[None]:
-    """Keeps the log of a worker that could not start, and removes that of an earlier one."""
-    kept.unlink(missing_ok=True)
-    try:
-        yield
-    finally:
-        if log.is_file():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(log, kept)
-            progress.say(f"  what the worker printed: {kept}")
-
-
-def _rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = None) -> None:
-    """Loads the staged package in a process of its own, as a worker would, warms it up and answers the sample."""
-    done = _run_rehearsal(folder, environment)
-    if done.returncode != 0:
-        (folder.parent / WORKER_LOG).write_text(done.stderr, encoding="utf-8")
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        if done.returncode < 0:
-            last = [f"its process was ended by {Signals(-done.returncode).name}"]
-        hint = "it may need more memory than is free" if done.returncode == -SIGKILL else None
-        if done.returncode == -SIGSEGV and spec.model.compile == "aot" and spec.serving.device == "cuda":
-            hint = "`compile: export` or `compile: eager`, with which torch loads no compiled library"
-        if spec.model.compile == "eager" and last[0].startswith(("FileNotFoundError", "ModuleNotFoundError")):
-            what = "put its code beside the model's file" if "Module" in last[0] else "keep what it reads in a buffer"
-            hint = f"{what}, or use another `compile`, which needs no source in a pod"
-        text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
-        raise SourceError(text, hint=hint)
-
-
-def _run_rehearsal(folder: Path, environment: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
-    script = Path(__file__).with_name("rehearse.py")
-    # -P keeps this folder and the current one off the path, as in a worker.
-    command = [sys.executable, "-P", str(script), str(folder)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
-
-
-def _check_sample_answer(spec: Spec, draft: Draft, folder: Path) -> None:
-    """Checks that an own handler's answer to the sample, as the rehearsal left it, is what the handler declares."""
-    if draft.gives is not None:
-        content_type, _, body = (folder.parent / ANSWER).read_bytes().partition(b"\n")
-        check_answer(spec, draft.gives, content_type.decode(), body)
 
 
 def _compare_with_eager(

@@ -58,7 +58,7 @@ def warm_rehearsals() -> Iterator[None]:
     """Where tests run side by side, the rehearsals of models that they package start from a Python that has torch."""
     with pytest.MonkeyPatch.context() as patch:
         if warm_python.VARIABLE in os.environ:
-            patch.setattr("archiver.package._run_rehearsal", warm_python.run_rehearsal)
+            patch.setattr("archiver.rehearsal._run_rehearsal", warm_python.run_rehearsal)
         yield
 
 

@@ -239,7 +239,7 @@ def comparison_text(comparison: Comparison) -> str:
     """The comparison as a few lines for the terminal."""
     counted, load = len(comparison.counted), comparison.load
     sent = f"{counted} rounds, {figure(load.rate)} requests/s for {load.turn_s:g} s each"
-    found = f"new / old: {ratios_text(comparison.figures)}; {sent}" if comparison.figures else "nothing was compared"
-    lines = [f"compare: {comparison.status} {found}"]
+    ratios = f"new / old: {ratios_text(comparison.figures)}; {sent}" if comparison.figures else "nothing was compared"
+    lines = [f"compare: {comparison.status} {ratios}"]
     lines += [costs_text(comparison.costs)] if comparison.costs else []
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in comparison.every_reason())])

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,10 +20,11 @@ from specs import digits_spec
 from tools import needs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from archiver import rehearsal
 from archiver.compiling import Task, compile_all, parallel, task_for, time_estimate
 from archiver.compiling.artifacts import inductor_settings, normalise_package
 from archiver.compiling.environment import cached_instruction_checks
-from config.errors import InputError
+from config.errors import InputError, SourceError
 from config.progress import Progress
 
 
@@ -97,6 +99,18 @@ def test_a_program_for_a_gpu_is_not_frozen_and_has_its_kernels_in_the_library() 
     here = inductor_settings(torch.export.export(torch.nn.ReLU(), (torch.zeros(1, 4),)), "native")
     assert here["freezing"]
     assert "aot_inductor.embed_kernel_binary" not in here
+
+
+def test_a_library_for_a_gpu_that_cannot_be_loaded_has_a_way_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = subprocess.CompletedProcess([], -signal.SIGSEGV, "", "Fatal Python error: Segmentation fault")
+    monkeypatch.setattr(rehearsal, "_run_rehearsal", lambda *_: crashed)
+    (tmp_path / "staged").mkdir()
+    spec = digits_spec({"serving.device": "cuda", "kubernetes.resources.gpu": 1})
+    with pytest.raises(SourceError, match="ended by SIGSEGV") as raised:
+        rehearsal.rehearse(spec, tmp_path / "staged")
+    assert "compile: export" in str(raised.value)
 
 
 def test_no_file_of_a_compiled_package_replaces_another(tmp_path: Path) -> None:
