@@ -76,7 +76,7 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
     entry = chosen or downloaded or choices["DEFAULT"]
     if chosen is None and weights != "random":
         notes = load_weights(f"{spec.file}: `model.weights`", spec.model.source, network, spec.path(weights))
-        if hasattr(network, "transform_input"):
+        if downloaded is not None and hasattr(network, "transform_input"):
             # As torchvision sets it for its own weights, which expect another normalisation.
             network.transform_input = True  # type: ignore[assignment]
         if downloaded is None and spec.model.image is None:

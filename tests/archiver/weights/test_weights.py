@@ -120,7 +120,9 @@ def test_a_downloaded_file_of_torchvision_gets_the_pictures_that_it_was_trained_
     assert [note in text for text in source.notes] == ([True] if name == "mine.pth" else [])
 
 
-@pytest.mark.parametrize(("weights", "expected"), [("random", False), ("./googlenet.pth", True)])
+@pytest.mark.parametrize(
+    ("weights", "expected"), [("random", False), ("./mine.pth", False), ("./googlenet-1378be20.pth", True)]
+)
 def test_weights_of_torchvision_get_the_normalisation_that_they_expect(
     weights: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
