@@ -82,8 +82,8 @@ def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
 def infer(
     cluster: Cluster, namespace: str, service: str, pods: list[str], sample: CanaryRequest, *, timeout_s: float
 ) -> Canary:
-    """Sends the sample once, and reads which package serves. `service` is `NAME:PORT`, `pods` are those of the new
-    revision."""
+    """Sends the sample until it reaches a pod, and reads which package serves. `service` is `NAME:PORT`, `pods` are
+    those of the new revision."""
     ports = Ports()
     path = f"/predictions/{sample.model}"
     base = f"/api/v1/namespaces/{namespace}"
