@@ -5,12 +5,11 @@ from typing import Annotated
 from pydantic import Field
 
 from loadtest.calibrating import knee
-from loadtest.judging import Objective, samples_needed
+from loadtest.judging import SPARE_SAMPLES, Objective, samples_needed
 from loadtest.running import SendingOptions
 from loadtest.scheduling import Arrivals
 
 _SHORTEST_TRIAL_S, _LONGEST_GROWTH_S = 8.0, 60.0
-_SPARE_SAMPLES = 1.1
 # Neighbouring latencies of random arrivals rise and fall together; with fewer samples, simulated knees differ by 15 %.
 _STEADY_SAMPLES: dict[Arrivals, float] = {"constant": 1.1, "poisson": 2.5}
 # Enough to see when a rate is clearly held or clearly not held.
@@ -37,7 +36,7 @@ class CalibrateOptions(SendingOptions):
     def length_s(self, rate: float, objective: Objective) -> float:
         """How long a run at `rate` must be to be judged."""
         if self.trial_s is not None:
-            return max(self.trial_s, _SPARE_SAMPLES * samples_needed() / rate)
+            return max(self.trial_s, SPARE_SAMPLES * samples_needed() / rate)
         return max(self._shortest_s(objective), _STEADY_SAMPLES[self.arrivals] * samples_needed() / rate)
 
     def first_look_s(self, rate: float, objective: Objective) -> float:

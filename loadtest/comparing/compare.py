@@ -19,6 +19,7 @@ from loadtest.comparing.pausing import paused
 from loadtest.comparing.rounds import first_side, look_schedule, look_share
 from loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side
 from loadtest.judging import (
+    SPARE_SAMPLES,
     Objective,
     Reason,
     VerdictStatus,
@@ -36,7 +37,7 @@ from loadtest.sending import running_generator
 
 # Short enough that most rounds have no disturbance of the machine in them, and long enough that each has a tail.
 _SHORTEST_S, _FEWEST_REQUESTS = 1.0, 50
-_LONGEST_S, _FEWEST_ROUNDS_ALLOWED, _SPARE_REQUESTS = 720.0, 40, 1.1
+_LONGEST_S, _FEWEST_ROUNDS_ALLOWED = 720.0, 40
 _READY_AGAIN_S = 30.0
 # As long as the first run of a load test: what comes every few seconds must be able to show.
 _SHORTEST_PASS_S = 30.0
@@ -78,7 +79,7 @@ class CompareOptions(Options):
         if self.max_duration_s:
             return int(self.max_duration_s / round_s)
         # Enough to show that errors are as rare as they must be.
-        needed = math.ceil(_SPARE_REQUESTS * arrivals_needed(objective.error_rate) / (load.rate * load.turn_s))
+        needed = math.ceil(SPARE_SAMPLES * arrivals_needed(objective.error_rate) / (load.rate * load.turn_s))
         return max(int(_LONGEST_S / round_s), _FEWEST_ROUNDS_ALLOWED, needed)
 
     def note(self, load: ComparisonLoad, objective: Objective) -> str | None:

@@ -2,6 +2,7 @@
 
 from loadtest.judging.certainty import (
     P99_SHARE,
+    SPARE_SAMPLES,
     arrivals_needed,
     failed_clumps,
     missed_clumps,
@@ -53,6 +54,7 @@ __all__ = [
     "HELD_SHARE",
     "MOST_STEPS",
     "P99_SHARE",
+    "SPARE_SAMPLES",
     "STEP_REQUESTS",
     "TOO_FEW",
     "UNDECIDED",

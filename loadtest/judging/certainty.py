@@ -15,6 +15,8 @@ from loadtest.measuring import Histogram, Measurement, Slice
 P99_SHARE = 0.99
 # A percentile needs ten samples above it to be more than an anecdote.
 _SAMPLES_ABOVE = 10
+# So that a few dropped samples, or a schedule with few arrivals, do not make a run too small to judge.
+SPARE_SAMPLES = 1.1
 # A lower percentile: more latencies cross it, so it shows better for how long they stay high.
 _WIDE_SHARE = 0.95
 # The tail of a queue falls at least exponentially: if no latency is over half a limit, fewer than 1 % exceed it.

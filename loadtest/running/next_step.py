@@ -7,6 +7,7 @@ from pathlib import Path
 
 from loadtest.judging import (
     MOST_STEPS,
+    SPARE_SAMPLES,
     STEP_REQUESTS,
     TOO_FEW,
     UNDECIDED,
@@ -17,8 +18,6 @@ from loadtest.judging import (
 from loadtest.running.options import RunOptions
 
 _CLUSTER = "--in-cluster"
-# So that a few requests that fail do not make a run too short.
-_SPARE = 1.1
 
 
 def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ()) -> str | None:
@@ -87,10 +86,10 @@ def _same_load(outcome: LoadTestOutcome, where: Sequence[str], processes: int, r
 def _enough_s(outcome: LoadTestOutcome) -> int:
     """The seconds after which the same load has enough requests, or enough answers if only a part of them gets one."""
     if outcome.ramp:
-        return math.ceil(_SPARE * MOST_STEPS * STEP_REQUESTS / outcome.load.rate)
+        return math.ceil(SPARE_SAMPLES * MOST_STEPS * STEP_REQUESTS / outcome.load.rate)
     run = outcome.pooled
     answered = run.response.count / run.finished if run.finished else 1.0
-    return math.ceil(_SPARE * samples_needed() / (outcome.load.rate * (answered or 1.0)))
+    return math.ceil(SPARE_SAMPLES * samples_needed() / (outcome.load.rate * (answered or 1.0)))
 
 
 def _calibrate(spec: str, where: Sequence[str]) -> str:

@@ -11,13 +11,20 @@ from config.errors import InputError
 from config.record import Options
 from config.request_headers import CONTENT_TYPES
 from config.spec import Spec
-from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, is_undecided, judge, samples_needed
+from loadtest.judging import (
+    MOST_STEPS,
+    SPARE_SAMPLES,
+    STEP_REQUESTS,
+    Objective,
+    arrivals_needed,
+    is_undecided,
+    judge,
+    samples_needed,
+)
 from loadtest.measuring import Measurement
 from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace_file
 
 _SHORTEST_S = 30
-# So that a few dropped samples, or a schedule with few arrivals, do not make a run too small to judge.
-_SPARE_SAMPLES = 1.1
 # While the verdict is undecided, more runs follow, until all together are this many times as long as the first.
 _LONGER = 10
 # A run shorter than this share of the first one would not tell anything more.
@@ -120,7 +127,7 @@ class RunOptions(SendingOptions):
         if ramp.end <= ramp.begin:
             raise InputError(f"`--ramp`: got `{ramp.begin:g}:{ramp.end:g}`, allowed: a rate that rises, `10:200`")
         self._refuse_beside("ramp", "rate", "replay", "speed", "max_duration_s", "repeat")
-        needed = _SPARE_SAMPLES * MOST_STEPS * STEP_REQUESTS
+        needed = SPARE_SAMPLES * MOST_STEPS * STEP_REQUESTS
         duration_s = self.duration_s or max(_SHORTEST_S, math.ceil(needed / ramp.mean))
         return self._schedule(ramp.mean, duration_s, ramp=ramp)
 
@@ -160,4 +167,4 @@ class RunOptions(SendingOptions):
 
 def _needed(objective: Objective) -> float:
     """The number of requests that a first run needs."""
-    return _SPARE_SAMPLES * max(samples_needed(), arrivals_needed(objective.error_rate))
+    return SPARE_SAMPLES * max(samples_needed(), arrivals_needed(objective.error_rate))
