@@ -5,7 +5,8 @@ registers them. A rule names the fields that it reads, and is skipped if one of 
 
 from dataclasses import dataclass
 
-from config.combinations import (  # noqa: F401  (importing them registers their rules)
+# Importing them registers their rules.
+from config.combinations import (
     cluster,
     encoding,
     model,
