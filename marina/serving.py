@@ -39,7 +39,7 @@ def add_verbs(verbs: Any) -> None:
 
 def serve(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from server import serve as run
+    from server.serving import serve as run
 
     # The server needs only the spec and the MAR, not the files that the model was packaged from.
     spec = load_spec(options.spec, files=False)

@@ -38,27 +38,28 @@ def add_verbs(verbs: Any) -> None:
 
 
 def simulate(options: argparse.Namespace) -> int:
-    import k8s
     from config.load import load_spec
     from config.progress import Progress
     from config.record import write_text
+    from k8s import simulating
+    from k8s.manifests import make_plan
 
     _check_ranges(options)
     if options.recorded:
         _refuse_beside_recorded(options)
-        comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
+        comparison = simulating.compare_recorded(simulating.read_recording(options.recorded))
         print_result(options, comparison.to_data(), comparison.to_text())
         return 1 if comparison.differs else 0
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
-    traffic: Any = k8s.read_traffic(options.trace) if options.trace else options.step or "day"
+    traffic: Any = simulating.read_traffic(options.trace) if options.trace else options.step or "day"
     others = (options.scale_up_window, options.forecast)
-    how = k8s.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
+    how = simulating.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
     progress = Progress(quiet=options.quiet)
     with progress.step("replay the traffic"):
-        simulation = k8s.simulate(k8s.make_plan(spec, out), how)
+        simulation = simulating.simulate(make_plan(spec, out), how)
     page = out / "simulation.html"
-    write_text(page, k8s.simulation_html(simulation))
+    write_text(page, simulating.simulation_html(simulation))
     if options.json:
         print_json(simulation.to_data())
         return 0
