@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -71,11 +72,8 @@ def cached_instruction_checks() -> Iterator[None]:
                 write_atomically(mark, b"")
         return works
 
-    VecISA.check_build = cached_check  # type: ignore[method-assign, assignment]
-    try:
+    with patch.object(VecISA, "check_build", cached_check):
         yield
-    finally:
-        VecISA.check_build = check_build  # type: ignore[method-assign]
 
 
 @contextmanager
