@@ -6,7 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result
+from config.errors import InputError
+from config.progress import Progress
+from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
 from marina.terminal import commands_text, is_name, localised, place_options
 
 
@@ -76,13 +78,10 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
 
 
 def manifests(options: argparse.Namespace) -> int:
-    from config.load import load_spec
-    from config.progress import Progress
     from k8s.manifests import check_evidence, make_plan, next_steps, summary_text
     from k8s.platforms import diff_folder, write_format
 
-    # Manifests are made from the spec and the build folder; the model's sources need not be on this machine.
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     out = options.out / spec.name
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_evidence(spec, plan.evidence, options.accept)
@@ -110,9 +109,6 @@ def manifests(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from config.errors import InputError
-    from config.load import load_spec
-    from config.progress import Progress
     from k8s.verify import explain_rule, verify_folder, verify_spec
 
     if options.explain:
@@ -127,7 +123,7 @@ def verify(options: argparse.Namespace) -> int:
     if options.dir:
         verified = verify_folder(options.dir, options.kubernetes, progress)
     else:
-        spec = load_spec(options.spec, files=False)
+        spec = read_spec(options)
         folder, accepted = options.out / spec.name, options.accept
         verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
     for note in verified.notes:
@@ -137,12 +133,10 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def deploy(options: argparse.Namespace) -> int:
-    from config.load import load_spec
-    from config.progress import Progress
     from k8s import rollout
     from k8s.cluster import connect
 
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     out = options.out / spec.name
     cluster = connect(options.context, options.kubeconfig)
     typed = " ".join([quote(str(options.spec)), *place_options("deploy", options)])
@@ -159,7 +153,6 @@ def deploy(options: argparse.Namespace) -> int:
 
 
 def rollback(options: argparse.Namespace) -> int:
-    from config.progress import Progress
     from k8s import rollout
 
     placement = _placement(options)
@@ -170,7 +163,6 @@ def rollback(options: argparse.Namespace) -> int:
 
 
 def delete(options: argparse.Namespace) -> int:
-    from config.progress import Progress
     from k8s import rollout
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
