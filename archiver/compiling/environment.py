@@ -16,8 +16,9 @@ from unittest.mock import patch
 
 import torch
 
-from archiver.compiling.cache import cache_folder, cpu_model, write_atomically
+from archiver.compiling.cache import cache_folder, cpu_model
 from archiver.toolchain import compiler_version, find_compiler
+from config.record import write_text
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def cached_instruction_checks() -> Iterator[None]:
             return True
         if works := check_build(instructions, code):
             with suppress(OSError):
-                write_atomically(mark, b"")
+                write_text(mark, "")
         return works
 
     with patch.object(VecISA, "check_build", cached_check):
