@@ -88,9 +88,9 @@ def manifests(options: argparse.Namespace) -> int:
     if options.check:
         differing = diff_folder(plan, out, options.format, options.check, progress)
         if options.json:
-            print_json([difference.to_data() for difference in differing])
+            print_json([{"file": file, "diff": diff} for file, diff in differing.items()])
         elif differing:
-            print("\n".join(difference.diff for difference in differing))
+            print("\n".join(differing.values()))
             command = localised(f"marina manifests {options.spec} --format {options.format}", options)
             count = "1 file differs" if len(differing) == 1 else f"{len(differing)} files differ"
             print(f"{count}: {command}")
