@@ -1,14 +1,15 @@
 """Adds the fields of `kubernetes.pod` in the spec to the pods."""
 
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any
 
 from config.errors import InputError, listed
 from config.sections import Pod
 from config.spec import Spec
-from k8s.extending.affinity import AffinityError, merge_affinity
 
 _FIELD = ("kubernetes", "pod")
+_REQUIRED, _TERMS = "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"
 
 
 def add_pod_fields(document: dict[str, Any], spec: Spec, containers: Iterable[str]) -> None:
@@ -42,10 +43,7 @@ def _add_to_pod(inside: dict[str, Any], pod: Pod, spec: Spec) -> None:
         _refuse(spec, "volumes", set(pod.volumes) & {volume["name"] for volume in inside["volumes"]})
         inside["volumes"] += [{"name": name} | source | {"name": name} for name, source in pod.volumes.items()]
     if pod.affinity:
-        try:
-            inside["affinity"] = merge_affinity(inside.get("affinity", {}), pod.affinity)
-        except AffinityError as err:
-            raise InputError(f"{spec.place(*_FIELD, 'affinity', *err.path.split('.'))}: {err}") from err
+        inside["affinity"] = _merge_affinity(spec, inside.get("affinity", {}), pod.affinity)
     if pod.host_aliases:
         inside["hostAliases"] = [{"ip": ip, "hostnames": list(names)} for ip, names in pod.host_aliases.items()]
     if pod.dns:
@@ -89,3 +87,44 @@ def _refuse(spec: Spec, field: str, both: set[str]) -> None:
     if both:
         text = f"{spec.place(*_FIELD, field)}: {listed(both)} is already rendered by Marina, allowed: other names"
         raise InputError(text, hint="another name, or `kubernetes.patches` to change what is rendered")
+
+
+def _merge_affinity(spec: Spec, rendered: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """An affinity that requires both. A node qualifies if it matches any one of the required terms, so the rendered
+    requirements are added to each term of the spec; everything else is taken from the spec unchanged."""
+    wanted = _part(spec, given, "nodeAffinity", dict)
+    ours = rendered.get("nodeAffinity", {}).get(_REQUIRED)
+    if ours is None:
+        return {**rendered, **given}
+    required = _part(spec, wanted, _REQUIRED, dict, "nodeAffinity")
+    if not required:
+        return {**rendered, **given, "nodeAffinity": {**wanted, _REQUIRED: deepcopy(ours)}}
+    terms = _part(spec, required, _TERMS, list, "nodeAffinity", _REQUIRED)
+    path = ("nodeAffinity", _REQUIRED, _TERMS)
+    if not terms or not all(isinstance(term, dict) for term in terms):
+        raise _wrong_affinity(spec, path, terms, "a list of at least one term")
+    (needed,) = ours[_TERMS]
+    both = {_TERMS: [_with(spec, term, needed["matchExpressions"], *path) for term in terms]}
+    return {**rendered, **given, "nodeAffinity": {**wanted, _REQUIRED: both}}
+
+
+def _with(spec: Spec, term: dict[str, Any], needed: list[dict[str, Any]], *path: str) -> dict[str, Any]:
+    expressions = _part(spec, term, "matchExpressions", list, *path)
+    # An empty term matches no node, and must not start to match some.
+    if not expressions and not term.get("matchFields"):
+        return term
+    return {**term, "matchExpressions": [*expressions, *(deepcopy(item) for item in needed if item not in expressions)]}
+
+
+def _part(spec: Spec, parent: dict[str, Any], key: str, kind: type, *path: str) -> Any:
+    """The value of a key, which must be of this kind; an empty one if it is missing or null."""
+    value = parent.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise _wrong_affinity(spec, (*path, key), value, "a list" if kind is list else "a mapping")
+    return value
+
+
+def _wrong_affinity(spec: Spec, path: tuple[str, ...], value: Any, allowed: str) -> InputError:
+    return InputError(f"{spec.place(*_FIELD, 'affinity', *path)}: got `{value}`, allowed: {allowed}")
