@@ -2,13 +2,13 @@
 
 from k8s.manifests.config_map import config_sha256
 from k8s.manifests.evidence import check_evidence, override_evidence
-from k8s.manifests.image_record import read_load_image
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
 from k8s.manifests.notes import patch_notes
 from k8s.manifests.objects import ADDONS, Files, render_objects
 from k8s.manifests.plan import Plan, make_plan
 from k8s.manifests.pod import container_security, exactly, mount, pod_security, pull_secrets
+from k8s.manifests.records import read_load_image
 from k8s.manifests.summary import next_steps, summary_text
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import (

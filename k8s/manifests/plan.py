@@ -15,7 +15,7 @@ from config.record import Package, read_package
 from config.render import Ports
 from config.spec import Spec
 from k8s.manifests.evidence import EvidenceRecord, read_evidence
-from k8s.manifests.image_record import ImageRecord, read_image
+from k8s.manifests.records import ImageRecord, read_image
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 
 MIB = 2**20
