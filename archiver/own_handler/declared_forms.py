@@ -6,10 +6,12 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from archiver.own_handler.loading import load_own_handler
-from config.errors import SourceError
+from archiver.archive import RESERVED_MODULES
+from archiver.sources import import_file
+from config.errors import SourceError, listed, nearest
 from config.record import BodyFormat
 from config.spec import Spec
+from handlers.base import Handler
 from handlers.request import JSON
 from handlers.request import Form as Declared
 
@@ -20,7 +22,7 @@ def declared_forms(spec: Spec) -> tuple[BodyFormat | None, BodyFormat | None]:
     """The `takes` and `gives` of the spec's own handler, each None if not declared; SourceError if one is wrong."""
     if not spec.model.handler.partition(":")[0].endswith(".py"):
         return None, None
-    handler = load_own_handler(spec)
+    handler = _load_own_handler(spec)
     return _checked(f"{_where(spec)}.takes`", handler.takes), _checked(f"{_where(spec)}.gives`", handler.gives)
 
 
@@ -36,6 +38,33 @@ def check_answer(spec: Spec, gives: BodyFormat, content_type: str, body: bytes) 
         raise SourceError(f"{where}: the sample was answered with `{content_type}`, declared: `{gives.content_type}`")
     if gives.content_type == JSON:
         _check_fits(f"{where}: the answer to the sample", json.loads(body), gives.json_schema)
+
+
+def _load_own_handler(spec: Spec) -> type[Handler]:
+    """The class that the spec names as its handler; SourceError if it is missing or not a handler."""
+    where = f"{spec.file}: `model.handler`"
+    text, _, name = spec.model.handler.partition(":")
+    file = spec.path(text)
+    module = file.stem
+    if module in RESERVED_MODULES:
+        raise SourceError(
+            f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
+        )
+    loaded = import_file(spec, file, "model.handler")
+    handler = getattr(loaded, name, None)
+    if handler is None:
+        classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
+        close = nearest(name, classes)
+        raise SourceError(
+            f"{where}: `{file}` has no class `{name}`, found: {listed(classes) or 'none'}",
+            hint=f"handler: {file.name}:{close}" if close else None,
+        )
+    if not (isinstance(handler, type) and issubclass(handler, Handler)):
+        raise SourceError(
+            f"{where}: `{name}` is not a handler",
+            hint=f"class {name}(TensorHandler): …, with `from handlers import TensorHandler`",
+        )
+    return handler
 
 
 def _where(spec: Spec) -> str:
