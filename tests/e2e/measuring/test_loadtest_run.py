@@ -274,7 +274,7 @@ def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(
 
 LOCUST_STATISTICS = """
 import sys
-from loadtest.sending.single_process import SingleProcessLoad
+from loadtest.sending.sender import SingleProcessLoad
 from loadtest.sending import LoadPlan
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
 load = SingleProcessLoad(plan, lambda *_: None)
