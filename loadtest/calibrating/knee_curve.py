@@ -35,11 +35,6 @@ class FittedKnee:
     low: float
     high: float
 
-    @property
-    def width(self) -> float:
-        """Half the width of the interval, as a share of the knee."""
-        return (self.high - self.low) / 2 / self.rps
-
 
 def fit_knee(points: Sequence[Point], share: float, about: float, clumps: float) -> FittedKnee | None:
     """The rate near `about` at which `share` of the requests are over the limit; None if the runs do not show one.

@@ -6,14 +6,15 @@ from loadtest.measuring.measurement import (
     GeneratorHealth,
     Measurement,
     PackageIdentity,
+    PodShare,
     Second,
     Slice,
     merge_measurements,
+    merge_pod_shares,
     merge_seconds,
     merge_slices,
 )
 from loadtest.measuring.other_processes import OtherProcesses, OtherProcessesWatch
-from loadtest.measuring.pod_shares import PodShare, merge_pod_shares
 from loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
 from loadtest.measuring.streams import Latencies, Streams, add_up, merge_histograms, merge_streams
 from loadtest.measuring.units import figure, percent, utc_now

@@ -2,7 +2,7 @@
 
 Nothing is judged here. Latencies are in ms; all other times are in seconds from the start of the run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from pydantic import Field
@@ -10,7 +10,6 @@ from pydantic import Field
 from config.record import Part
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.other_processes import OtherProcesses
-from loadtest.measuring.pod_shares import PodShare, merge_pod_shares
 from loadtest.measuring.server_readings import ServerReadings
 from loadtest.measuring.streams import Latencies, Streams, add_up, merge_streams
 
@@ -50,6 +49,16 @@ class Slice(Part):
     """As `response` of the whole run, exact at the same limits."""
     streams: Streams | None = None
     """None if answers are not streamed."""
+
+
+class PodShare(Part):
+    """What one pod answered in the measured window."""
+
+    name: str
+    good: int = 0
+    failed: int = 0
+    response: Latencies = Histogram()
+    """The latencies of its requests."""
 
 
 class PackageIdentity(Part):
@@ -178,3 +187,12 @@ def merge_slices(parts: Sequence[Slice]) -> Slice:
     """One slice from the same slices of several processes, or from neighbouring slices of a run."""
     streams = merge_streams(part.streams for part in parts)
     return Slice(**add_up(parts, "due", "in_time", "failed", "response"), streams=streams)
+
+
+def merge_pod_shares(runs: Iterable[tuple[PodShare, ...]]) -> tuple[PodShare, ...]:
+    """The shares of each pod, added up over several processes or runs."""
+    by_name: dict[str, list[PodShare]] = {}
+    for shares in runs:
+        for share in shares:
+            by_name.setdefault(share.name, []).append(share)
+    return tuple(PodShare(name=name, **add_up(parts, "good", "failed", "response")) for name, parts in by_name.items())
