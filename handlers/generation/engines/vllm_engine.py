@@ -11,7 +11,7 @@ from typing import Any
 
 from handlers.generation.engine import NoToken, Sampling, Token, Usage
 from handlers.generation.engines.vllm_process import EngineGone, VllmProcess
-from handlers.generation.engines.vllm_weights import WeightsDiffer, check_files
+from handlers.generation.engines.vllm_weights import check_files
 from handlers.record import RecordError, TextSpec
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -117,7 +117,7 @@ def make_vllm(text: TextSpec, folder: Path, precision: str) -> VllmEngine:
             check_files(folder, text.vllm.files, whole=text.vllm.check == "whole")
         process = VllmProcess(text.vllm.python, engine_arguments(text, folder, precision))
         return VllmEngine(process, slots=text.slots, ends=text.ends, step_timeout_s=text.vllm.step_timeout_s)
-    except (WeightsDiffer, EngineGone) as err:
+    except EngineGone as err:
         raise RecordError(str(err)) from err
 
 

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from handlers.record import RecordError
+
 # How much of a file `head` covers: the names, types and places of a file's tensors are at its beginning.
 _HEAD = 1 << 20
 _PIECE = 1 << 24
-
-
-class WeightsDiffer(Exception):
-    """The folder is not as it was packaged; the message names the file."""
 
 
 def fingerprint_files(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -24,20 +22,20 @@ def fingerprint_files(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, whole: bool) -> None:
-    """Raises WeightsDiffer if a file is missing, new or different; without `whole`, only beginnings are read."""
+    """Raises RecordError if a file is missing, new or different; without `whole`, only beginnings are read."""
     if not folder.is_dir():
-        raise WeightsDiffer(f"`text.vllm.weights`: `{folder}` is not a folder here; is its volume mounted?")
+        raise RecordError(f"`text.vllm.weights`: `{folder}` is not a folder here; is its volume mounted?")
     if extra := sorted({file.name for file in folder.glob("*.safetensors")} - files.keys()):
-        raise WeightsDiffer(f"`{folder / extra[0]}` is not in the package")
+        raise RecordError(f"`{folder / extra[0]}` is not in the package")
     for name, expected in sorted(files.items()):
         file = folder / name
         if not file.is_file():
-            raise WeightsDiffer(f"`{file}` is missing")
+            raise RecordError(f"`{file}` is missing")
         if (size := file.stat().st_size) != expected["bytes"]:
-            raise WeightsDiffer(f"`{file}` has {size} bytes, but the packaged file has {expected['bytes']}")
+            raise RecordError(f"`{file}` has {size} bytes, but the packaged file has {expected['bytes']}")
         key, limit = ("sha256", None) if whole else ("head", _HEAD)
         if (sha256 := _sha256(file, limit)) != expected[key]:
-            raise WeightsDiffer(f"`{file}` differs from the packaged file: {key} {sha256}, not {expected[key]}")
+            raise RecordError(f"`{file}` differs from the packaged file: {key} {sha256}, not {expected[key]}")
 
 
 def _sha256(file: Path, limit: int | None = None) -> str:
