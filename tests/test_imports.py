@@ -78,6 +78,7 @@ def test_every_folder_with_modules_is_a_package_that_is_installed() -> None:
             assert (file.parent / "__init__.py").is_file(), f"{file.parent.relative_to(ROOT)} has no __init__.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["check"], ["verify", "--kubernetes", "1.34", "--out", "none"]])
 def test_the_command_line_starts_without_heavy_imports(arguments: list[str]) -> None:
     code = "import sys, marina\ntry:\n marina.main(sys.argv[1:])\nexcept SystemExit: pass\n" + (

@@ -214,6 +214,7 @@ def test_a_build_folder_that_cannot_be_used_is_no_defect(
         assert "Not a directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / f"digits/.simulation.html.{os.getpid()}.partial").symlink_to("/dev/full")

@@ -24,6 +24,7 @@ QUIET = OtherProcesses(cores=0.1, of=2)
 SPIN = "import time\nuntil = time.monotonic() + 100\nwhile time.monotonic() < until: pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours", [False, True])
 def test_other_processes_are_named_but_not_those_of_the_server(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

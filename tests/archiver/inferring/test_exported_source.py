@@ -28,6 +28,7 @@ class Scaled(nn.Module):
         return rows * factors[0] * kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [{"rows": ROWS}, ROWS], ids=["a dictionary", "a tensor"])
 def test_the_tensors_of_a_program_are_its_inputs(nested: Any) -> None:
     program = torch.export.export(Scaled(), (nested, 3), {"factors": [FACTORS]})
@@ -119,6 +120,7 @@ def test_init_sends_single_rows_to_a_program_that_takes_few(
     assert load_spec(tmp_path / "mine/spec.yaml").model.batch_sizes == (1,)
 
 
+@pytest.mark.slow
 def test_init_refuses_a_program_that_takes_no_single_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

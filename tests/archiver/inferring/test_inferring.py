@@ -290,6 +290,7 @@ def test_states_with_the_batch_second_are_refused_with_a_wrapper() -> None:
         find_inputs(network, [parse_input_option("x:float32:4,7")])
 
 
+@pytest.mark.slow
 def test_states_among_the_outputs_are_not_taken_for_rows() -> None:
     network = Net(lambda self, x: self.r(x), r=nn.GRU(5, 8, 2, batch_first=True))
     with pytest.raises(SourceError, match=re.escape("an output is (2, 5, 8) for 5 rows")):

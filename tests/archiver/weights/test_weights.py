@@ -104,6 +104,7 @@ def test_a_layer_that_refuses_its_weights_is_no_defect(tmp_path: Path) -> None:
         load_weights("spec", "./model.py:Net", nn.ModuleDict({"body": Versioned()}), tmp_path / "net.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "resize"), [("resnet50-0676ba61.pth", 256), ("resnet50-11ad3fa6.pth", 232), ("mine.pth", 232)]
 )
