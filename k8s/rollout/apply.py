@@ -8,6 +8,7 @@ from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
 from k8s.rollout.diff import FieldChange, field_changes, owned_fields
+from k8s.rollout.wait import describe_empty
 
 # Objects come after those they need: pods after their account, configuration and policies, autoscalers after their
 # target.
@@ -94,14 +95,14 @@ def dry_run_all(
             changes.append(ObjectChange(ref, "create"))
             continue
         try:
-            changes.append(_dry_run(cluster, document, force=force))
+            changes.append(_dry_run(cluster, document, documents, force=force))
         except Refused as err:
             refused.append(err.message)
         except ApiError as err:
             if not force and err.conflicts and not (taken_over and _left_by_autoscaler(err.conflicts)):
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
             elif err.conflicts:
-                changes.append(_dry_run(cluster, document, force=True))
+                changes.append(_dry_run(cluster, document, documents, force=True))
             elif "dry run" in err.message or "dry-run" in err.message:
                 changes.append(ObjectChange(ref, "unknown", warnings=(err.message,)))
             else:
@@ -162,13 +163,16 @@ def _ending(document: Document | None) -> str:
     return f"is being deleted, and waits for {', '.join(metadata.get('finalizers') or ['its end'])}"
 
 
-def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChange:
+def _dry_run(cluster: Cluster, document: Document, documents: Iterable[Document], *, force: bool) -> ObjectChange:
     ref = Ref.of(document)
     for _ in range(_DRY_RUN_TRIES):
         if (before := cluster.get(ref)) is None:
             return ObjectChange(ref, "create", warnings=cluster.apply(document, force=force, dry_run=True).warnings)
         if ending := _ending(before):
             raise Refused(f"{ref}: {ending}; what is applied now would go with it")
+        if ref.kind == "Deployment" and "replicas" not in document["spec"] and before["spec"].get("replicas") == 0:
+            # No autoscaler starts the first pod, so what is applied now could not be seen to serve.
+            raise Refused(f"{ref} {describe_empty(ref, map(Ref.of, documents))}")
         applied = cluster.apply(document, force=force, dry_run=True)
         # If a controller, for one, wrote the object between the two reads, its changes would count as ours; if somebody
         # deleted it, there is no version.
