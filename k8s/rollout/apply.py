@@ -79,9 +79,9 @@ def in_apply_order(documents: Iterable[Document]) -> list[Document]:
 def dry_run_all(
     cluster: Cluster, documents: Iterable[Document], surplus: Iterable[Ref], *, force: bool = False
 ) -> DryRun:
-    """Asks the server what applying all documents would do; changes nothing. `surplus` is what applying would delete:
-    only with an autoscaler in it, the number of pods that somebody scaled to is Marina's to change."""
-    documents = in_apply_order(documents)
+    """Asks the server what applying all documents would do; changes nothing. `surplus` is what would be deleted: only
+    with an autoscaler in it, the number of pods that somebody scaled to is Marina's to change."""
+    documents, surplus = in_apply_order(documents), list(surplus)
     spaces = (Ref.of(document) for document in documents if document["kind"] == "Namespace")
     missing = {space.name for space in spaces if cluster.get(space) is None}
     changes: list[ObjectChange] = []
@@ -103,10 +103,11 @@ def dry_run_all(
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
             elif err.conflicts:
                 changes.append(_dry_run(cluster, document, documents, force=True))
-            elif "dry run" in err.message or "dry-run" in err.message:
+            elif _knows_no_dry_run(err):
                 changes.append(ObjectChange(ref, "unknown", warnings=(err.message,)))
             else:
                 refused.append(err.message)
+    refused += filter(None, (_refused_deletion(cluster, ref) for ref in surplus))
     return DryRun(tuple(changes), tuple(conflicts), tuple(refused))
 
 
@@ -183,6 +184,22 @@ def _dry_run(cluster: Cluster, document: Document, documents: Iterable[Document]
     if _drops_replicas(document, before):
         fields = tuple(difference for difference in fields if difference.field != "spec.replicas")
     return ObjectChange(ref, "change" if fields else "none", fields, applied.warnings)
+
+
+def _refused_deletion(cluster: Cluster, ref: Ref) -> str:
+    """Why the server would not delete an object that Marina manages; empty if it would."""
+    try:
+        document = cluster.get(ref)
+        if document and owned_fields(document) is not None:
+            cluster.delete(ref, uid=document["metadata"]["uid"], dry_run=True)
+    except ApiError as err:
+        return "" if _knows_no_dry_run(err) else err.message
+    return ""
+
+
+def _knows_no_dry_run(err: ApiError) -> bool:
+    """Whether a webhook refused because it cannot tell what it would do."""
+    return "dry run" in err.message or "dry-run" in err.message
 
 
 def _left_by_autoscaler(conflicts: list[FieldConflict]) -> bool:
