@@ -106,6 +106,18 @@ def test_an_interrupted_rollback_names_the_revision_to_which_it_continues(cluste
     assert cluster.rollback(to=1).revision == 1
 
 
+def test_a_rollback_that_was_killed_is_continued_by_the_same_command(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        cluster.deploy(*documents(f"good:{number}"))
+    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    Hold(cluster.placement.store, load_state(cluster.placement)).save(phase="deploying", trying=2, holder="killed")
+    assert cluster.rollback().revision == 2
+    assert (cluster.image, cluster.state.current, cluster.state.undone) == ("good:2", 2, (3,))
+
+
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
 def test_the_hold_of_a_killed_deploy_ends_once_it_is_seen_unrenewed_whatever_the_clock_of_its_machine(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch, ahead_s: int
