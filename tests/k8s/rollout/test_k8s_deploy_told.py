@@ -214,6 +214,17 @@ def test_a_sample_that_reaches_no_pod_is_told_with_the_words_of_the_api_server(
                           'the namespace "sea"')  # fmt: skip
 
 
+def test_a_sample_that_may_not_reach_a_pod_by_any_way_is_sent_once(cluster: Rig) -> None:
+    # An authorizer that looks at names may allow what it is asked before, and forbid the request.
+    asked = Fault("POST", "/services/.*/proxy/", 403, times=2, reason="Forbidden", message="no proxies here")
+    forward = Fault("GET", "/portforward", 403, times=99, reason="Forbidden", message="no port-forwards here")
+    cluster.fake.faults += [asked, forward]
+    error = cluster.deploy(*documents()).error
+    assert error.partition("failed: ")[2].startswith("no proxies here; port-forward to shells-")
+    assert error.endswith(": no port-forwards here")
+    assert asked.times == 1
+
+
 def test_a_dry_run_does_not_call_deployed_what_is_not(cluster: Rig) -> None:
     cluster.deploy(*documents("crashing:1"))
     where = "shells revision {} in sea (context fake)"
