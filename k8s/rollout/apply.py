@@ -7,7 +7,7 @@ from typing import Any, Literal
 from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
-from k8s.rollout.diff import FieldChange, field_changes, owned_fields
+from k8s.rollout.diff import FieldChange, field_changes, is_of_others, owned_fields
 from k8s.rollout.wait import describe_empty
 
 # Objects come after those they need: pods after their account, configuration and policies, autoscalers after their
@@ -181,6 +181,8 @@ def _dry_run(cluster: Cluster, document: Document, documents: Iterable[Document]
             break
     assert before is not None
     fields = tuple(field_changes(before, applied.document))
+    if is_of_others(before, applied.document, document):
+        fields = ()
     if _drops_replicas(document, before):
         fields = tuple(difference for difference in fields if difference.field != "spec.replicas")
     return ObjectChange(ref, "change" if fields else "none", fields, applied.warnings)

@@ -78,6 +78,7 @@ class Objects:
         except fields.Conflicts as err:
             status = fields.conflict_status(err.found)
             raise Refusal(409, "Conflict", status["message"], status["details"]) from err
+        self._world.admit(done)
         if query.get("dryRun") == "All":
             return 200 if before else 201, done
         return 200 if before else 201, self.store.put(kind, done)
