@@ -38,8 +38,8 @@ def field_changes(before: Document, after: Document) -> list[FieldChange]:
 
 
 def is_of_others(before: Document, after: Document, document: Document) -> bool:
-    """Whether applying the document changes no field of the document, nor which fields it owns: for one, a webhook wrote
-    the time of the request."""
+    """Whether applying the document changes no field of the document, nor which fields it owns: a webhook may have
+    written something else, such as the time."""
     same = _named(before, document) == _named(after, document)
     return same and owned_fields(before) == owned_fields(after)
 
