@@ -137,10 +137,14 @@ def test_after_too_low_a_rate_the_one_that_is_promised_is_named() -> None:
 
 
 def test_the_next_command_sends_the_same_load_as_typed() -> None:
-    late = outcome(LATE, arrivals="constant")
+    late, slow = outcome(LATE, arrivals="constant"), outcome(made(200), arrivals="constant")
     load = late.load.model_copy(update={"seed": 1_234_567, "warmup_s": 0.5, "timeout_s": 3.0})
     step = next_step(late.model_copy(update={"load": load}), RECORDS, URL) or ""
-    assert "--rate 200 --arrivals constant --seed 1234567 --warmup 0.5 --timeout 3 --url http://x:8080 from" in step
+    assert "--rate 200 --warmup 0.5 --arrivals constant --seed 1234567 --timeout 3 --url http://x:8080 from" in step
+    load = load.model_copy(update={"processes": 4})
+    step = next_step(slow.model_copy(update={"load": load}), RECORDS, URL) or ""
+    sending = "--arrivals constant --seed 1234567 --timeout 3 --url http://x:8080 --processes 4"
+    assert step.startswith(f"marina calibrate spec.yaml {sending} says which rate it holds")
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,10 @@ def made_of(count: int, value_ms: float) -> dict[str, object]:
     [
         (RunOptions(rate=5, replay=Path("trace.csv")), "a trace has its own rate"),
         (RunOptions(rate=5, speed=2), "`--speed`: needs a trace"),
+        (
+            RunOptions(arrivals="constant"),
+            "`--arrivals`: not together with a trace, whose own times are replayed: day.csv",
+        ),
         (RunOptions(replay=Path("nowhere.csv")), "the trace cannot be read: No such file"),
     ],
 )
