@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os.path import normpath
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from config.errors import InputError, Problem, SpecError
 from config.yaml_lines import Location, read_documents
-from k8s.verify.kustomize import KUSTOMIZATIONS, kustomize_parts
+from k8s.verify.kustomize import KUSTOMIZATIONS, kustomize_parts, overlays_below
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
 # Files for kustomize and Helm, which hold no objects.
@@ -100,6 +100,9 @@ class LocatedDocument:
     data: dict[str, Any]
     file: str
     lines: Mapping[Location, int] = field(default_factory=dict)
+    overlay: str = ""
+    """The folder of its kustomization, if no other one names that. Objects of two such folders are not applied
+    together, unless one folder is below the other."""
 
     @property
     def root(self) -> Place:
@@ -145,7 +148,7 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     if not folder.is_dir():
         fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
         raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
-    parts = kustomize_parts(folder)
+    parts, overlays = kustomize_parts(folder), overlays_below(folder)
     files = sorted(
         file
         for file in folder.rglob("*")
@@ -159,7 +162,8 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     problems: list[Problem] = []
     for file in files:
         try:
-            documents += read_object_file(file)
+            overlay = next((overlays[path] for path in map(str, file.parents) if path in overlays), "")
+            documents += [replace(document, overlay=overlay) for document in read_object_file(file)]
         except SpecError as err:
             problems += err.problems
     if problems:

@@ -1,6 +1,7 @@
 """Rules about autoscalers: what they scale, within which bounds, and by which metrics."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from config.errors import listed
@@ -67,14 +68,12 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
     fix="keep one of them, with the metrics of both",
 )
 def _twice(application: Application, _: Scope) -> Iterator[Remark]:
-    first: dict[tuple[str, str], LocatedDocument] = {}
+    known: dict[tuple[str, str], list[LocatedDocument]] = defaultdict(list)
     for scaler in application.scalers:
-        earlier = first.setdefault(application.scale_target(scaler), scaler)
-        if (
-            earlier is not scaler
-            and application.same_namespace(earlier, scaler)
-            and earlier.reference != scaler.reference
-        ):
+        same = known[application.scale_target(scaler)]
+        earlier = next((other for other in same if application.may_meet(other, scaler)), None)
+        same.append(scaler)
+        if earlier and earlier.reference != scaler.reference:
             yield Remark(scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} already scales it")
 
 
