@@ -63,16 +63,16 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         **dict.fromkeys(
             ("settles", "memory-grows", "files-grows", "drift-grows"), f"{same} --soak {2 * measured_s:g}s"
         ),
-        # More of such a load would not reach a verdict.
+        # More of such a load would not reach a verdict, unless the run was only too short for a request more.
         "rate-below-objective": None
-        if outcome.ramp or load.replay or in_cluster
+        if outcome.ramp or load.replay or in_cluster or load.rate == outcome.objective.throughput_rps
         else " ".join([_same_load(outcome, where, load.processes, outcome.objective.throughput_rps), *kept]),
         TOO_FEW: f"{same} --{'soak' if soaked else 'duration'} {_enough_s(outcome)}",
         UNDECIDED: f"{same} --{longer} {math.ceil(4 * measured_s)}",
         "over-budget": f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
     }
-    if "errors-only" in ids:
-        # A lower rate would not help.
+    if ids & {"errors-only", "server-died"}:
+        # A lower rate would not help, or nothing is left to send it to.
         steps = {name: step for name, step in steps.items() if step != find_knee}
     return next((step for name, step in steps.items() if name in ids and step), None)
 

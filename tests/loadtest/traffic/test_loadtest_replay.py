@@ -62,6 +62,7 @@ def test_a_trace_is_read_in_every_form(folder: Path, name: str, text: str) -> No
     [
         ("trace.csv", "0\nsoon\n", "trace.csv:2: time: got `soon`, allowed: seconds, or"),
         ("trace.csv", "time,sample\n0,a.png\nnan,a.png\n", "trace.csv:3: time: got `nan`"),
+        ("trace.csv", "0\n1700000000000\n", "trace.csv:2: time: got `1700000000000`, allowed: seconds, not a part of"),
         ("trace.csv", "sample,time\na.png,0\na.png\n", "trace.csv:3: time: got nothing"),
         ("trace.csv", "0,a.png\n1\n", "trace.csv:2: sample: got nothing, allowed: a file, as on other lines"),
         ("trace.csv", "0,a.png\n\n1,gone.png\n", "trace.csv:3: sample: got `gone.png`, but there is no file "),
