@@ -184,11 +184,17 @@ class Cluster:
         """The last lines of a container's output; empty if it cannot be read."""
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/log"
         query = f"container={quote(container)}&tailLines={lines}" + ("&previous=true" if previous else "")
-        try:
+
+        def send() -> Any:
             response = self.raw("GET", f"{path}?{query}")
+            if response.status != 200:
+                raise api_error(response.status, response.reason or "", response.data, response.headers)
+            return response
+
+        try:
+            return str(self._transport.with_retries(send).data.decode(errors="replace"))
         except ClusterError:
             return ""
-        return response.data.decode(errors="replace") if response.status == 200 else ""
 
     def raw(
         self, method: str, path: str, body: bytes | None = None, *, content_type: str = "", timeout_s: float = READ_S
