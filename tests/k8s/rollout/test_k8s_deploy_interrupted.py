@@ -84,14 +84,15 @@ def ctrl_c_after_write(number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("write", "phase", "current", "before"),
-    [(1, "interrupted", 1, 1), (2, "interrupted", 1, 1), (3, "interrupted", 1, 1), (4, "deployed", 2, 1)],
+    [(1, "deployed", 2, 1), (2, "interrupted", 2, 2), (3, "interrupted", 2, 2), (4, "deployed", 3, 2)],
 )
 def test_ctrl_c_ends_the_hold_at_once_also_while_the_state_is_written(
     cluster: Rig, write: int, phase: str, current: int, before: int
 ) -> None:
     cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
     with ctrl_c_after_write(write):
-        cluster.deploy(*documents("good:2"))
+        cluster.deploy(*documents("good:3"))
     assert (cluster.state.phase, cluster.state.current, cluster.state.holder) == (phase, current, "")
     assert cluster.rollback().revision == before
 

@@ -1,4 +1,4 @@
-"""Webhooks that change what is applied."""
+"""Webhooks that change what is applied, or refuse to store what Marina keeps."""
 
 import itertools
 from collections.abc import Iterator
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_apiserver_world import Fault
 from k8s_rig import Rig, autoscaler, documents, rig
 
+from config.errors import ClusterError
 from k8s.cluster import Document
 from k8s.rollout.diff import is_of_others
 
@@ -43,6 +45,17 @@ def test_a_webhook_that_writes_something_new_at_each_request_makes_no_new_revisi
     assert cluster.fake.versions() == before
     changed = cluster.deploy(*documents("good:2", autoscaler("rate")))
     assert (changed.result, changed.revision, cluster.image) == ("deployed", 2, "good:2")
+
+
+def test_a_revision_that_a_quota_or_a_webhook_refuses_to_store_changes_nothing(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    quota = "exceeded quota: team, requested: count/configmaps=1, used: 4, limited: 4"
+    cluster.fake.faults.append(Fault("POST", "/configmaps", 403, reason="Forbidden", message=quota))
+    with pytest.raises(ClusterError, match=f"^ConfigMap marina.shells.r2: {quota}$"):
+        cluster.deploy(*documents("good:2"))
+    assert (cluster.status().exit_code, cluster.state.current, cluster.image) == (0, 1, "good:1")
+    assert (cluster.record["running"], cluster.record["next"]) == (1, "")
+    assert cluster.deploy(*documents("good:2")).revision == 2
 
 
 def test_a_field_that_marina_applies_no_longer_is_a_change(cluster: Rig) -> None:
