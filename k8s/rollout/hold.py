@@ -40,8 +40,8 @@ class Hold:
             return self.state
 
     def end(self, holder: str, **changes: Any) -> bool:
-        """Writes why the hold ends; False if it never began, or was lost, or if a revision runs and nothing was changed.
-        The newest state is read first, because a write that was interrupted may have reached the cluster."""
+        """Writes why the hold ends; False if it never began, or was lost, or if a revision runs and nothing was
+        changed. The newest state is read first, because a write that was interrupted may have reached the cluster."""
         began = self.state.holder == holder
         with suppress(MarinaError):
             stored = self._store.load()
