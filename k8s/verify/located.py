@@ -18,6 +18,8 @@ _SUFFIXES = {".json", ".yaml", ".yml"}
 _NOT_APPLIED = KUSTOMIZATIONS | {"Chart.yaml", "values.yaml"}
 # Between two objects of one JSON file. Inside of an object, a comma would be there.
 _NEXT_OBJECT = re.compile(r"(?<=\})(\s*\n)[ ]*(?=\{)")
+# YAML allows tabs at the end of a line, but the parser does not.
+_TABS = re.compile(r"\t+(?=\r?$)", re.MULTILINE)
 _HINT = "`kubectl kustomize DIR > all.yaml` or `helm template CHART > all.yaml` writes a file of objects"
 
 
@@ -108,6 +110,12 @@ class LocatedDocument:
     def root(self) -> Place:
         return Place(self, (), self.data)
 
+    def is_beside(self, other: "LocatedDocument") -> bool:
+        """Whether the files are in two folders of which none is in the other, nor an overlay: these may be for two
+        clusters."""
+        first, second = sorted(Path(document.file).parent for document in (self, other))
+        return not (second.is_relative_to(first) or self.overlay or other.overlay)
+
     @cached_property
     def kind(self) -> str:
         return self.root.at("kind").text
@@ -186,7 +194,7 @@ def read_object_file(file: Path) -> list[LocatedDocument]:
     # JSON is read as YAML to get line numbers. YAML forbids its tabs, and JSON has none inside its strings.
     if file.suffix.lower() == ".json":
         text = _NEXT_OBJECT.sub(r"\1--- ", text.expandtabs(2))
-    for data, lines, wrong in read_documents(text, str(file)):
+    for data, lines, wrong in read_documents(_TABS.sub("", text), str(file)):
         problems += wrong
         for document in _flattened(LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)):
             if (document.kind and document.api_version) or is_adapter_settings(document):

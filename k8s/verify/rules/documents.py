@@ -90,7 +90,8 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
             line = earlier.root.at("metadata", "name").line
             place = f"{earlier.file}:{line}" if line else earlier.file
             # A second one that is the same, such as a Namespace that each part of a folder brings, does no harm.
-            level: Level | None = "warning" if document.data == earlier.data else None
+            harmless = document.data == earlier.data or document.is_beside(earlier)
+            level: Level | None = "warning" if harmless else None
             yield Remark(document.root.at("metadata", "name"), f"defined twice, first in {place}", level=level)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from config.errors import listed
 from k8s.verify.application import SCALABLE, Application, least_pods
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Scaling")
 
@@ -74,7 +74,10 @@ def _twice(application: Application, _: Scope) -> Iterator[Remark]:
         earlier = next((other for other in same if application.may_meet(other, scaler)), None)
         same.append(scaler)
         if earlier and earlier.reference != scaler.reference:
-            yield Remark(scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} already scales it")
+            level: Level | None = "warning" if scaler.is_beside(earlier) else None
+            yield Remark(
+                scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} already scales it", level=level
+            )
 
 
 @TOPIC.rule(

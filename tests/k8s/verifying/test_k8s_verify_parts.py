@@ -98,6 +98,18 @@ def test_an_overlay_is_checked_together_with_its_base(tmp_path: Path) -> None:
     ]
 
 
+def test_objects_of_two_folders_side_by_side_may_be_for_two_clusters(tmp_path: Path) -> None:
+    for cluster in ("production", "staging"):
+        (tmp_path / cluster).mkdir()
+        text = f"{OBJECT}data: {{cluster: {cluster}}}\n---\n{SCALER.replace('NAME', cluster)}"
+        written(tmp_path / cluster, all_yaml=text)
+    levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings}
+    assert (levels["duplicate-object"], levels["scaler-twice"]) == ("warning", "warning")
+    written(tmp_path, all_yaml=f"{OBJECT}data: {{cluster: both}}\n---\n{SCALER.replace('NAME', 'both')}")
+    levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings if finding.level == "error"}
+    assert levels.keys() == {"duplicate-object", "scaler-twice"}
+
+
 def test_a_policy_of_another_namespace_than_an_object_that_names_none_may_not_be_about_it(tmp_path: Path) -> None:
     pod = (
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {app: a}}\n"
@@ -112,3 +124,8 @@ def test_a_policy_of_another_namespace_than_an_object_that_names_none_may_not_be
         text = policy.replace(", namespace: far", namespace)
         findings = verify_folder(written(tmp_path, a_yaml=pod, b_yaml=service, c_yaml=text)).findings
         assert [finding.level for finding in findings if finding.rule == "policy-blocks-port"] == [level]
+
+
+def test_tabs_at_the_ends_of_lines_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
+    tabs = OBJECT.replace("\n", "\t\t\n").replace("\t\n", "\t\r\n", 1)
+    assert verify_folder(written(tmp_path, a_yaml=tabs)).objects == 1
