@@ -273,9 +273,9 @@ class Application:
     @cached_property
     def is_whole(self) -> bool:
         """Whether no custom resource here may stand for further objects, as a database's stands for its pods and
-        Services."""
+        Services, and no kustomization adds labels."""
         return not any(
-            not is_built_in(document) and not makes_pods(document) and not is_shipped(document)
+            document.gets_labels or not (is_built_in(document) or makes_pods(document) or is_shipped(document))
             for document in self.documents
         )
 

@@ -36,6 +36,11 @@ def overlays_below(folder: Path) -> dict[str, str]:
     return {str(parent): "" if normpath(parent) in bases else f"{parent}/" for parent in folders}
 
 
+def adds_labels(folder: Path) -> bool:
+    """Whether a kustomization below a folder adds labels, often also to selectors."""
+    return any(not table.keys().isdisjoint(("commonLabels", "labels")) for _, table in _kustomizations(folder))
+
+
 def describe_unapplied(folder: Path) -> str:
     """What kustomizations below a folder would change or add; empty if that is nothing."""
     described: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from config.errors import InputError, Problem, SpecError
 from config.yaml_lines import Location, read_documents
-from k8s.verify.kustomize import KUSTOMIZATIONS, kustomize_parts, overlays_below
+from k8s.verify.kustomize import KUSTOMIZATIONS, adds_labels, kustomize_parts, overlays_below
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
 # Files for kustomize and Helm, which hold no objects.
@@ -105,6 +105,8 @@ class LocatedDocument:
     overlay: str = ""
     """The folder of its kustomization, if no other one names that. Objects of two such folders are not applied
     together, unless one folder is below the other."""
+    gets_labels: bool = False
+    """Whether a kustomization may add labels, also to selectors."""
 
     @property
     def root(self) -> Place:
@@ -156,7 +158,7 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     if not folder.is_dir():
         fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
         raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
-    parts, overlays = kustomize_parts(folder), overlays_below(folder)
+    parts, overlays, labelled = kustomize_parts(folder), overlays_below(folder), adds_labels(folder)
     files = sorted(
         file
         for file in folder.rglob("*")
@@ -171,7 +173,9 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     for file in files:
         try:
             overlay = next((overlays[path] for path in map(str, file.parents) if path in overlays), "")
-            documents += [replace(document, overlay=overlay) for document in read_object_file(file)]
+            documents += [
+                replace(document, overlay=overlay, gets_labels=labelled) for document in read_object_file(file)
+            ]
         except SpecError as err:
             problems += err.problems
     if problems:

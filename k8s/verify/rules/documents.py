@@ -35,7 +35,9 @@ def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
                 seen.setdefault(mistake, []).append(version)
         for mistake, versions in seen.items():
             where = "" if versions == known else f" in Kubernetes {_span(versions)}"
-            yield Remark(document.root.at(*mistake.path), mistake.text + where, mistake.hint)
+            # A Deployment without a selector, for one, gets it from the labels of a kustomization.
+            level: Level | None = "warning" if document.gets_labels and mistake.text.startswith("missing") else None
+            yield Remark(document.root.at(*mistake.path), mistake.text + where, mistake.hint, level)
 
 
 @TOPIC.rule(

@@ -110,6 +110,22 @@ def test_objects_of_two_folders_side_by_side_may_be_for_two_clusters(tmp_path: P
     assert levels.keys() == {"duplicate-object", "scaler-twice"}
 
 
+def test_selectors_that_a_kustomization_adds_are_not_called_missing(tmp_path: Path) -> None:
+    budget = (
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: a}\n"
+        "spec: {maxUnavailable: 1, selector: {matchLabels: {app: a}}}\n"
+    )
+    deployment = (
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n"
+        "spec: {template: {spec: {containers: [{name: a, image: a}]}}}\n"
+    )
+    for labels, level in (("", "error"), ("commonLabels: {app: a}\n", "warning")):
+        resources = f"resources: [a.yaml, b.yaml]\n{labels}"
+        written(tmp_path, a_yaml=budget, b_yaml=deployment, kustomization_yaml=resources)
+        levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings}
+        assert (levels["schema"], levels["pdb-selects-nothing"]) == (level, level)
+
+
 def test_a_policy_of_another_namespace_than_an_object_that_names_none_may_not_be_about_it(tmp_path: Path) -> None:
     pod = (
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {app: a}}\n"
