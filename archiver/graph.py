@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from archiver.encoders import OUTPUTS, EncoderGraph
-from archiver.inferring import PickedRows, RowLimits, find_picked_rows, output_names
-from archiver.rows import TRIED_ROWS, eager_runner
+from archiver.inferring import output_names
+from archiver.rows import TRIED_ROWS
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
@@ -61,39 +61,6 @@ def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
     least, most = torch.iinfo(dtype).min, min(torch.iinfo(dtype).max, 2**63 - 2)
     bounds = max(int(low), least), min(int(high), most) + 1
     return torch.randint(*bounds, shape, generator=generator, dtype=dtype)
-
-
-def limited_inputs(spec: Spec, source: Source, graph: nn.Module) -> tuple[Port, ...]:
-    """The inputs, limited to the rows of the tables from which the model picks by them. Another number, from a hostile
-    client, may end the worker. Raises SourceError if the spec allows one."""
-    if spec.model.handler != "tensor":
-        return source.inputs
-    picked = find_picked_rows(eager_runner("", graph), examples(spec, source, max(spec.model.batch_sizes)))
-    if source.lengths is not None and source.lengths.mask is not None:
-        del picked[source.lengths.mask]
-    return tuple(_limited(spec, port, limits) for port, limits in zip(source.inputs, picked, strict=True))
-
-
-def _limited(spec: Spec, port: Port, picked: PickedRows) -> Port:
-    columns = picked.columns(port.varies)
-    if len(columns) > 1:
-        return port.model_copy(update={"columns": tuple(_limits(port, rows) for rows in columns)})
-    if (rows := columns[0]) is None:
-        return port
-    for name, value in (("min", port.min), ("max", port.max)):
-        if value is not None and not rows.least <= value <= rows.high:
-            text = f"got {value:g}, but the model picks rows of a table by it, allowed: {rows.least} to {rows.high}"
-            raise SourceError(f"{spec.place('model', 'inputs', port.name, name)}: {text}")
-    low, high = _limits(port, rows)
-    return port.model_copy(update={"min": low, "max": high})
-
-
-def _limits(port: Port, rows: RowLimits | None) -> tuple[float | None, float | None]:
-    """The limits of a column: those of its input in the spec, but no wider than those of its tables."""
-    if rows is None:
-        return port.min, port.max
-    low = rows.low if port.min is None else max(port.min, rows.least)
-    return low, rows.high if port.max is None else min(port.max, rows.high)
 
 
 def output_ports(

@@ -20,7 +20,7 @@ from archiver.archive import file_hashes, lay_out, write_archive
 from archiver.calibration import Rows, batches, calibration_inputs
 from archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
 from archiver.encoders import EncoderGraph
-from archiver.graph import build_graph, check_output_sizes, examples, limited_inputs, output_ports
+from archiver.graph import build_graph, check_output_sizes, examples, output_ports
 from archiver.language_model import (
     calibration_texts,
     compare_text,
@@ -28,6 +28,7 @@ from archiver.language_model import (
     stage_language_model,
     why_not_runnable,
 )
+from archiver.limits import check_limits, limited_inputs
 from archiver.quantize import quantize
 from archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
 from archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
@@ -125,6 +126,7 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
         if source.lengths:
             run = eager_runner(f"{spec.file}: `model.source`", reference)
             lengths.check_padding(spec, source, run, inputs, outputs)
+        check_limits(spec, source, reference, tuple(value[: min(spec.model.batch_sizes)] for value in inputs))
     if spec.model.compile == "eager":
         draft = extend_draft(draft, code=stage_source(spec, source, folder))
     else:

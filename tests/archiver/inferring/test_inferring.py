@@ -84,6 +84,11 @@ FOUND: list[Any] = [
         id="numbers of things",
     ),
     pytest.param(
+        Net(lambda self, row, column: self.cells(row * 4 + column), cells=nn.Embedding(10, 4)),
+        {"row": ids(None, 2), "column": ids(None, 1)},
+        id="a row that is computed",
+    ),
+    pytest.param(
         Net(attends, words=nn.Embedding(50, 8), places=position(64), layer=LAYER),
         {"input_ids": ids({"max": 64}, 49), "attention_mask": {"mask_of": "input_ids", "dtype": "bool"}},
         id="a transformer of 64 places",
