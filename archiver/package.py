@@ -20,7 +20,7 @@ from archiver.archive import file_hashes, lay_out, write_archive
 from archiver.calibration import Rows, batches, calibration_inputs
 from archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
 from archiver.encoders import EncoderGraph
-from archiver.graph import build_graph, check_output_sizes, examples, output_ports
+from archiver.graph import build_graph, check_output_sizes, check_scores, examples, output_ports
 from archiver.language_model import (
     calibration_texts,
     compare_text,
@@ -186,7 +186,7 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
             hint="give the `min` and `max` of `model.inputs`, or a `calibration` with real inputs" if made_up else None,
         )
     if isinstance(reference, ImageGraph) and reference.top_k:
-        _check_scores(where, reference, sample[0])
+        check_scores(where, reference, sample[0])
         # Only probabilities are compared: classes that are equally likely may come in either order.
         together, others = together[:1], [answered[:1] for answered in others]
     if any(agreement.compare_tensors(answered, together, spec.model.tolerance).agreement < 1 for answered in others):
@@ -194,25 +194,6 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
             f"{spec.file}: `model.batch_sizes`: got {list(spec.model.batch_sizes)}, but the model answers an input "
             "differently in a batch than alone",
             hint="use `batch_sizes: [1]`, or a model that decides for each row separately",
-        )
-
-
-def _check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:
-    """Raises SourceError if the network does not score two classes or more, because the probability of one is always 1,
-    or if it ends in a softmax: the graph has one, and two would make all classes alike."""
-    with torch.no_grad():
-        scores = graph.outputs(pixels)[0]
-    if scores.ndim != 2 or scores.shape[1] < 2:
-        raise SourceError(
-            f"{where}: the model's output for a picture is {list(scores.shape[1:])}, allowed: [N], a number for each "
-            "of two classes or more",
-            hint="write a handler of your own, with `top_k: 0` in `model.image`; or use `handler: tensor`",
-        )
-    if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-3).all()):
-        raise SourceError(
-            f"{where}: the model already answers pictures with probabilities, and the handler turns a number for each "
-            "class into probabilities itself",
-            hint="leave out the model's softmax, or return the logarithm of its answer",
         )
 
 
