@@ -124,6 +124,16 @@ FOUND: list[Any] = [
         {"x": floats(5), "hidden": floats(12)},
         id="a step of a cell",
     ),
+    pytest.param(
+        Net(lambda self, x: self.c(x.permute(0, 3, 1, 2)).mean((2, 3)), c=nn.Conv2d(3, 8, 3)),
+        {"x": floats(224, 224, 3)},
+        id="channels last",
+    ),
+    pytest.param(
+        Net(lambda self, x: self.h(self.f(x).mean((1, 2))), f=nn.Linear(3, 8), h=nn.Linear(8, 2)),
+        {"x": floats(224, 224, 3)},
+        id="channels of pixels",
+    ),
     pytest.param(nn.Linear(3, 2).double(), {"input": {"shape": [3], "dtype": "float64"}}, id="doubles"),
     pytest.param(Net(halves, a=nn.Linear(3, 2), b=nn.Linear(5, 2)), {"x": floats(8)}, id="halves"),
 ]
