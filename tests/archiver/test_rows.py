@@ -105,6 +105,11 @@ def test_a_model_that_keeps_state_between_requests_is_refused_with_its_name(tmp_
     assert message.endswith("the same input differently the second time: `calls` changes with every request")
 
 
+def test_a_model_that_remembers_only_the_last_request_is_refused(tmp_path: Path) -> None:
+    message, _ = refused(tmp_path, "last, self.calls = self.calls, x.sum(); x = x + last", {"model.batch_sizes": [1]})
+    assert message.endswith("the model answers the same input differently the second time: it keeps some state")
+
+
 def test_a_single_batch_size_does_not_help_because_batches_are_filled_up(tmp_path: Path) -> None:
     assert IN_BATCH in refused(tmp_path, "x = x.softmax(0)", {"model.batch_sizes": [4]})[0]
 
