@@ -181,9 +181,12 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
     together, *others = (agreement.run_in_batches(run, sample, size) for size in reversed(spec.model.batch_sizes))
     if spec.model.min_agreement > 0 and any(bool(value.isnan().any()) for value in together):
         made_up = spec.model.calibration is None
+        hint = "give the `min` and `max` of `model.inputs`, or a `calibration` with real inputs" if made_up else None
+        weights = (name for name, value in reference.named_parameters() if value.isnan().any())
+        if name := next(weights, None):
+            hint = f"compare its weights with those of the training: `{name.removeprefix('network.')}` holds NaN"
         raise SourceError(
-            f"{where}: the model answers some {'generated' if made_up else 'calibration'} inputs with NaN",
-            hint="give the `min` and `max` of `model.inputs`, or a `calibration` with real inputs" if made_up else None,
+            f"{where}: the model answers some {'generated' if made_up else 'calibration'} inputs with NaN", hint=hint
         )
     if isinstance(reference, ImageGraph) and reference.top_k:
         check_scores(where, reference, sample[0])

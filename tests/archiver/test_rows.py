@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from specs import make_spec
 from torch import nn
 
@@ -103,6 +104,15 @@ def test_a_model_that_draws_random_numbers_is_refused_with_its_line(
 def test_a_model_that_keeps_state_between_requests_is_refused_with_its_name(tmp_path: Path) -> None:
     message, _ = refused(tmp_path, "self.calls += 1; x = x * self.calls", {"model.batch_sizes": [1]})
     assert message.endswith("the same input differently the second time: `calls` changes with every request")
+
+
+def test_weights_that_are_not_numbers_are_named(tmp_path: Path) -> None:
+    save_file({"weight": torch.full((3, 4), float("nan")), "bias": torch.ones(3)}, tmp_path / "w.safetensors")
+    (tmp_path / "model.py").write_text("from torch import nn\n\ndef build():\n    return nn.Linear(4, 3)\n")
+    changes = TABLE | {"model.source": "./model.py:build", "model.weights": "./w.safetensors"}
+    with pytest.raises(SourceError, match="the model answers some generated inputs with NaN") as raised:
+        package(make_spec(changes, tmp_path / "spec.yaml"), tmp_path / "build", progress=Progress(quiet=True))
+    assert raised.value.hint == "compare its weights with those of the training: `weight` holds NaN"
 
 
 def test_a_model_that_remembers_only_the_last_request_is_refused(tmp_path: Path) -> None:
