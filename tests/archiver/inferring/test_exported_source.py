@@ -136,6 +136,15 @@ class Pairs(nn.Module):
         return x.view(-1, 2, 4).sum(1).repeat_interleave(2, 0)
 
 
+def test_a_program_that_was_exported_with_one_tensor_for_two_inputs_gets_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.export.save(torch.export.export(Product(), (ROWS, ROWS)), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
+    assert "note: the program ignores `x`: if its model does not, it was exported with one" in capsys.readouterr().out
+
+
 def test_inputs_that_no_request_can_hold_are_refused() -> None:
     program = torch.export.export(Product(), (ROWS, torch.zeros(4, 3, dtype=torch.complex64)))
     with pytest.raises(SourceError, match="the program takes `y` of complex numbers, allowed: real ones"):
