@@ -105,10 +105,10 @@ def _reason(root: Path, rooms: Rooms, annexes: Rooms, importer: tuple[str, ...],
         return _past_the_face(root, imported) if room in annexes[package] and room != within else ""
     if package not in rooms:
         return ""
+    if importer[0] != package and below:
+        return f"imports `{imported.module}`, and only the face of `{package}` may be entered from outside"
     own = within if within in rooms[package] else ""
     target = below[0] if below and below[0] in rooms[package] else ""
-    if importer[0] != package:
-        return _past_the_face(root, imported) if target else ""
     if importer[0] == package and not target:
         # Modules beside the rooms are of no room; a room that imports one, or the package's face, goes round its order.
         return f"`{own}` imports `{imported.module}`, which stands above the rooms" if own else ""

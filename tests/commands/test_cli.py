@@ -12,9 +12,8 @@ from test_docs import every_verb
 
 import marina
 from config.errors import reason_of
-from loadtest.calibrating import CalibrateOptions
-from loadtest.running import RunOptions
-from server.system import Exit
+from loadtest import CalibrateOptions, RunOptions
+from server import Exit
 
 VERBS = tuple(every_verb())
 
