@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from k8s.cluster import (
         Cluster,
+        Endpoint,
         PodFacts,
         connect,
         describe_capacity,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from k8s.rollout import (
         Placement,
         RolloutOptions,
+        RolloutRecord,
+        ServiceStatus,
         delete,
         deploy,
         make_release,
@@ -47,7 +50,10 @@ if TYPE_CHECKING:
         served_packages,
     )
     from k8s.simulating import (
+        RecordedComparison,
+        Simulation,
         SimulationOptions,
+        TrafficTrace,
         compare_recorded,
         read_recording,
         read_traffic,
@@ -56,12 +62,60 @@ if TYPE_CHECKING:
     )
     from k8s.verify import all_rules, explain_rule, verify_folder, verify_spec
 
+__all__ = [
+    "Cluster",
+    "Endpoint",
+    "LoadJob",
+    "Placement",
+    "Plan",
+    "PodFacts",
+    "RecordedComparison",
+    "RolloutOptions",
+    "RolloutRecord",
+    "ServiceStatus",
+    "Simulation",
+    "SimulationOptions",
+    "TrafficTrace",
+    "all_rules",
+    "check_evidence",
+    "compare_recorded",
+    "connect",
+    "delete",
+    "deploy",
+    "describe_capacity",
+    "diff_folder",
+    "explain_rule",
+    "load_objects",
+    "make_plan",
+    "make_release",
+    "next_steps",
+    "pod_metrics",
+    "prometheus_selectors",
+    "read_endpoints",
+    "read_load_image",
+    "read_pod_facts",
+    "read_recording",
+    "read_status",
+    "read_traffic",
+    "rollback",
+    "run_load",
+    "served_packages",
+    "simulate",
+    "simulation_html",
+    "summary_text",
+    "to_yaml",
+    "verify_folder",
+    "verify_spec",
+    "write_format",
+    "write_manifests",
+]
 _ROOMS = ("manifests", "platforms", "simulating", "verify", "cluster", "rollout")
 
 
 def __getattr__(name: str) -> Any:
-    # Python asks for names such as `__path__`, and these must not load all rooms.
-    for room in () if name.startswith("_") else _ROOMS:
-        if hasattr(face := import_module(f"k8s.{room}"), name):
-            return getattr(face, name)
+    if name in __all__:
+        for room in _ROOMS:
+            face = import_module(f"k8s.{room}")
+            if name in face.__all__:
+                return getattr(face, name)
     raise AttributeError(f"module `k8s` has no attribute `{name}`")

@@ -3,9 +3,8 @@
 Its rooms are measuring, scheduling, sending, judging, reporting, running, calibrating and comparing; each imports only
 the rooms before it. Beside them, `locustfile` and `closed_loop` add a verdict to plain Locust.
 
-Importing Locust patches the whole process, so load is always sent by separate processes, and no name that is imported
-here imports Locust. Names are imported when they are first used, because those processes need only one of the eight
-rooms.
+Importing Locust patches the whole process, so load is always sent by separate processes, and no name in `__all__`
+imports Locust. Names are imported when they are first used, because those processes need only one of the eight rooms.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ if TYPE_CHECKING:
         tuning_record,
         tuning_text,
     )
-    from loadtest.comparing import CompareOptions, compare, compare_with_baseline, comparison_text
+    from loadtest.comparing import CompareOptions, Comparison, compare, compare_with_baseline, comparison_text
     from loadtest.judging import client_timeout_s, objective_of
     from loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
     from loadtest.reporting import check_text, ms
     from loadtest.running import (
+        RemoteServer,
         RunOptions,
         ServerLimits,
         TargetOptions,
@@ -49,12 +49,54 @@ if TYPE_CHECKING:
         with_samples,
     )
 
+__all__ = [
+    "CalibrateOptions",
+    "CompareOptions",
+    "Comparison",
+    "LoadPlan",
+    "Machine",
+    "Measurement",
+    "OnSecond",
+    "PeakMemory",
+    "RemoteServer",
+    "RunOptions",
+    "Server",
+    "ServerLimits",
+    "TargetOptions",
+    "calibrate",
+    "check_text",
+    "client_timeout_s",
+    "compare",
+    "compare_with_baseline",
+    "comparison_text",
+    "evidence_text",
+    "find_package",
+    "measuring_into",
+    "ms",
+    "next_step",
+    "objective_of",
+    "packaged_request",
+    "parse_header",
+    "parse_reading",
+    "read_record_lines",
+    "read_second_line",
+    "run_load_test",
+    "settings_space",
+    "started_server",
+    "this_machine",
+    "tune_settings",
+    "tuning_record",
+    "tuning_text",
+    "verdict_text",
+    "with_samples",
+]
 _ROOMS = ("measuring", "scheduling", "sending", "judging", "reporting", "running", "calibrating", "comparing")
 
 
 def __getattr__(name: str) -> Any:
-    # Python asks for names such as `__path__`, and these must not load all rooms.
-    for room in () if name.startswith("_") else _ROOMS:
-        if hasattr(face := import_module(f"loadtest.{room}"), name):
-            return getattr(face, name)
+    if name in __all__:
+        for room in _ROOMS:
+            face = import_module(f"loadtest.{room}")
+            if name in face.__all__:
+                return getattr(face, name)
     raise AttributeError(f"module `loadtest` has no attribute `{name}`")

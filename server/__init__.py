@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from server.serving import serve
     from server.system import Exit, adopt_orphans, children
 
-_HOMES = ("system", "java", "serving")
+__all__ = ["Exit", "adopt_orphans", "check_ports", "children", "find_java", "serve"]
+_HOMES = {"check_ports": "java", "find_java": "java", "serve": "serving"}
 
 
 def __getattr__(name: str) -> Any:
-    # Python asks for names such as `__path__`, and these must not load everything.
-    for home in () if name.startswith("_") else _HOMES:
-        if hasattr(module := import_module(f"server.{home}"), name):
-            return getattr(module, name)
-    raise AttributeError(f"module `server` has no attribute `{name}`")
+    if name not in __all__:
+        raise AttributeError(f"module `server` has no attribute `{name}`")
+    return getattr(import_module(f"server.{_HOMES.get(name, 'system')}"), name)

@@ -69,17 +69,11 @@ def _is_package(root: Path, module: str) -> bool:
 
 
 def face(folder: Path) -> set[str]:
-    """The names that a package offers: those in `__all__`, or else all that its `__init__.py` imports of its own."""
-    tree, package = parsed(folder / "__init__.py"), folder.name
-    for node in tree.body:
+    """The names in `__all__` of a package."""
+    for node in parsed(folder / "__init__.py").body:
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets):
             return set(ast.literal_eval(node.value))
-    own = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and package in (node.module or "").split(".")
-    ]
-    return {alias.asname or alias.name for node in own for alias in node.names}
+    return set()
 
 
 def trespasses(root: Path, rooms: Rooms, packages: list[str], annexes: Rooms | None = None) -> list[str]:

@@ -5,3 +5,13 @@ from archiver.inferring.exported_program import find_program_inputs
 from archiver.inferring.picked_rows import PickedRows, RowLimits, find_picked_rows
 from archiver.inferring.search import find_inputs
 from archiver.inferring.trial import output_names
+
+__all__ = [
+    "PickedRows",
+    "RowLimits",
+    "find_inputs",
+    "find_picked_rows",
+    "find_program_inputs",
+    "output_names",
+    "parse_input_option",
+]
