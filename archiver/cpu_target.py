@@ -1,16 +1,17 @@
 """Compiles for a CPU other than this machine's: settings of g++, Inductor and oneDNN that keep instructions out of an
 artifact that the target does not have."""
 
-import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from config.cpu_targets import FLAGS, CpuTarget
 from config.errors import SourceError, listed
+from config.machine import environment_with
 from config.spec import Spec
 from handlers.machine import cpu_flags
 
@@ -49,19 +50,12 @@ def targeting(target: CpuTarget) -> Iterator[None]:
     if target == "native":
         yield
         return
-    before = {name: os.environ.get(name) for name in _CEILINGS[target]}
     # Imported here because Inductor takes a second to import.
     cpu_vec_isa: Any = import_module("torch._inductor.cpu_vec_isa")
-    original = cpu_vec_isa.valid_vec_isa_list
-    os.environ.update(_CEILINGS[target])
-    isa = _instruction_set(cpu_vec_isa, target)
-    cpu_vec_isa.valid_vec_isa_list = lambda: [isa]
-    try:
-        yield
-    finally:
-        cpu_vec_isa.valid_vec_isa_list = original
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    with environment_with(_CEILINGS[target]):
+        isa = _instruction_set(cpu_vec_isa, target)
+        with patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: [isa]):
+            yield
 
 
 def _instruction_set(cpu_vec_isa: Any, target: CpuTarget) -> Any:

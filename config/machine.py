@@ -1,10 +1,12 @@
 """What several packages need to know about the machine: the cores and the memory that may be used, how little disk
-space is too little, and how a child process ends together with its parent."""
+space is too little, how a child process ends together with its parent, and with which environment it starts."""
 
 import ctypes
 import os
 import re
 import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 # With less space than this for temporary files, a new worker may be unable to unpack its model: the server warns, and
@@ -23,6 +25,20 @@ def end_with_parent(by: signal.Signals) -> None:
     A closed pipe also tells a child that its parent is gone, but not a child that only spins: at a real-time priority
     that would occupy a core for ever."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
+
+
+@contextmanager
+def environment_with(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets these variables of the environment within this context."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def usable_cores(groups: Path = _GROUPS) -> int:

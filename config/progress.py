@@ -12,13 +12,13 @@ class Progress:
     """Prints steps and messages; nothing if `quiet`, and no running seconds if the stream is not a terminal."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._quiet = quiet
+        self.quiet = quiet
         self._stream = stream or sys.stderr
         self._on_terminal = self._stream.isatty()
 
     def say(self, text: str) -> None:
         """Prints one line."""
-        if not self._quiet:
+        if not self.quiet:
             print(text, file=self._stream, flush=True)
 
     @contextmanager
@@ -27,7 +27,7 @@ class Progress:
         begin = time.monotonic()
         done = threading.Event()
         ticker = threading.Thread(target=self._tick, args=(text, begin, done), daemon=True)
-        if self._on_terminal and not self._quiet:
+        if self._on_terminal and not self.quiet:
             ticker.start()
         try:
             yield

@@ -5,9 +5,12 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from config.errors import InputError, listed, nearest
+
+if TYPE_CHECKING:
+    from config.spec import Spec
 
 DEFECT, INTERRUPTED = 70, 130
 EXIT_CODES = f"""\
@@ -104,6 +107,14 @@ def stage_options(kind: Any, options: argparse.Namespace) -> Any:
         first = err.errors()[0]
         name = str(first["loc"][0]).removesuffix("_s").replace("_", "-")
         raise InputError(f"`--{name}`: got `{first['input']:.12g}`, allowed: {allowed_values(first)}") from err
+
+
+def read_spec(options: argparse.Namespace) -> "Spec":
+    """The spec, for verbs that need only what was made from it: the files that it names need not be on this machine."""
+    from config.load import load_spec
+
+    spec: Path = options.spec
+    return load_spec(spec, files=False)
 
 
 def print_result(options: argparse.Namespace, record: Any, *lines: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from config.machine import environment_with
 from marina.guardian import JOB_VARIABLE
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -56,21 +57,18 @@ def _temporary_folder() -> Iterator[str]:
 
     So the files of a killed compiler, and torch's cache, do not stay. The folder is locked while it is in use; unlocked
     ones were left when a machine went down, and are removed here too."""
-    before, prefix = os.environ.get("TMPDIR"), f"marina-job-{os.getuid()}-"
+    prefix = f"marina-job-{os.getuid()}-"
     for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/.lock"):
         _remove_if_unlocked(lock)
     folder = tempfile.mkdtemp(prefix=prefix)
     with open(Path(folder, ".lock"), "w", encoding="ascii") as lock_file:
         fcntl.flock(lock_file, fcntl.LOCK_EX)
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        tempfile.tempdir = folder
         try:
-            yield folder
+            with environment_with({"TMPDIR": folder}):
+                yield folder
         finally:
             tempfile.tempdir = None
-            if before is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = before
             # torch stores the folder of its cache in the environment.
             for name in [
                 name for name, value in os.environ.items() if value.startswith(folder) and name != JOB_VARIABLE
@@ -90,21 +88,16 @@ def _remove_if_unlocked(lock: Path) -> None:
 @contextmanager
 def _guardian(folder: str) -> Iterator[None]:
     """Runs a guardian process, which does the same cleanup if this process is killed."""
-    before = os.environ.get(JOB_VARIABLE)
     script = Path(__file__).with_name("guardian.py")
     command = [sys.executable, "-I", "-S", str(script), folder]
     # Without our stdout and stderr, so that whoever reads these to the end does not wait for the guardian as well.
     guardian = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    os.environ[JOB_VARIABLE] = folder
     try:
-        yield
+        with environment_with({JOB_VARIABLE: folder}):
+            yield
     finally:
-        if before is None:
-            del os.environ[JOB_VARIABLE]
-        else:
-            os.environ[JOB_VARIABLE] = before
         guardian.communicate()
 
 

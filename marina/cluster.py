@@ -6,7 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result
+from config.errors import InputError
+from config.progress import Progress
+from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
 from marina.terminal import commands_text, is_name, localised, place_options
 
 
@@ -76,21 +78,18 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
 
 
 def manifests(options: argparse.Namespace) -> int:
-    from config.load import load_spec
-    from config.progress import Progress
     from k8s import check_evidence, diff_folder, make_plan, next_steps, summary_text, write_format
 
-    # Manifests are made from the spec and the build folder; the model's sources need not be on this machine.
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     out = options.out / spec.name
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_evidence(spec, plan.evidence, options.accept)
     if options.check:
         differing = diff_folder(plan, out, options.format, options.check, progress)
         if options.json:
-            print_json([difference.to_data() for difference in differing])
+            print_json([{"file": file, "diff": diff} for file, diff in differing.items()])
         elif differing:
-            print("\n".join(difference.diff for difference in differing))
+            print("\n".join(differing.values()))
             command = localised(f"marina manifests {options.spec} --format {options.format}", options)
             count = "1 file differs" if len(differing) == 1 else f"{len(differing)} files differ"
             print(f"{count}: {command}")
@@ -109,9 +108,6 @@ def manifests(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from config.errors import InputError
-    from config.load import load_spec
-    from config.progress import Progress
     from k8s import explain_rule, verify_folder, verify_spec
 
     if options.explain:
@@ -126,7 +122,7 @@ def verify(options: argparse.Namespace) -> int:
     if options.dir:
         verified = verify_folder(options.dir, options.kubernetes, progress)
     else:
-        spec = load_spec(options.spec, files=False)
+        spec = read_spec(options)
         folder, accepted = options.out / spec.name, options.accept
         verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
     for note in verified.notes:
@@ -137,10 +133,8 @@ def verify(options: argparse.Namespace) -> int:
 
 def deploy(options: argparse.Namespace) -> int:
     import k8s
-    from config.load import load_spec
-    from config.progress import Progress
 
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     out = options.out / spec.name
     cluster = k8s.connect(options.context, options.kubeconfig)
     typed = " ".join([quote(str(options.spec)), *place_options("deploy", options)])
@@ -158,7 +152,6 @@ def deploy(options: argparse.Namespace) -> int:
 
 def rollback(options: argparse.Namespace) -> int:
     import k8s
-    from config.progress import Progress
 
     placement = _placement(options)
     how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
@@ -169,7 +162,6 @@ def rollback(options: argparse.Namespace) -> int:
 
 def delete(options: argparse.Namespace) -> int:
     import k8s
-    from config.progress import Progress
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
     record_file = _record_file(options, placement)

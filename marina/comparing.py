@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_verb, print_result, stage_options
+from config.errors import InputError
+from marina.arguments import add_verb, print_result, read_spec, stage_options
 from marina.measuring import add_load_options
 
 
@@ -34,8 +35,6 @@ def add_verbs(verbs: Any) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from config.errors import InputError
-    from config.load import load_spec
     from loadtest import CompareOptions, TargetOptions, compare_with_baseline, comparison_text, measuring_into
     from loadtest import compare as run
 
@@ -44,7 +43,7 @@ def compare(options: argparse.Namespace) -> int:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
-    spec, how = load_spec(options.spec, files=False), stage_options(CompareOptions, options)
+    spec, how = read_spec(options), stage_options(CompareOptions, options)
     folder: Path = options.out / spec.name
     where = TargetOptions(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
     if options.baseline:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import INTERRUPTED, add_out_option, add_verb, print_json, print_result, stage_options
+from config.errors import InputError, as_input_error
+from marina.arguments import INTERRUPTED, add_out_option, add_verb, print_json, print_result, read_spec, stage_options
 from marina.terminal import localised
 
 # A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
@@ -37,11 +38,9 @@ def add_verbs(verbs: Any) -> None:
 
 
 def loadtest(options: argparse.Namespace) -> int:
-    from config.errors import InputError
-    from config.load import load_spec
     from loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
-    spec, how = load_spec(options.spec, files=False), stage_options(RunOptions, options)
+    spec, how = read_spec(options), stage_options(RunOptions, options)
     where = _server_options(options, spec.name)
     if (options.one_pod or options.service) and not options.in_cluster:
         raise InputError("`--one-pod` and `--service`: only with `--in-cluster`", hint="--in-cluster")
@@ -96,15 +95,13 @@ def _target_arguments(options: argparse.Namespace) -> list[str]:
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    from config.load import load_spec
     from loadtest import CalibrateOptions, evidence_text, measuring_into
     from loadtest import calibrate as run
 
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     out, where = options.out / spec.name, _server_options(options, spec.name)
     how = stage_options(CalibrateOptions, options)
     if options.in_cluster:
-        from config.errors import InputError
         from k8s import make_plan
         from marina import in_cluster
 
@@ -258,8 +255,6 @@ def _server_options(options: argparse.Namespace, name: str) -> Any:
 
 def _check_certificates(options: argparse.Namespace) -> None:
     import ssl
-
-    from config.errors import InputError, as_input_error
 
     with as_input_error(f"`--cacert`: {options.cacert} contains no certificates"):
         context = ssl.create_default_context(cafile=options.cacert)

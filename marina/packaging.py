@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_json, print_result
+from config.errors import InputError
+from config.progress import Progress
+from marina.arguments import add_out_option, add_verb, print_json, print_result, read_spec
 from marina.cleanup import cleanup_on_exit
 from marina.terminal import coloured, localised
 
@@ -64,7 +66,6 @@ def add_image_verb(verbs: Any) -> None:
 
 def check(options: argparse.Namespace) -> int:
     if options.fields:
-        from config.errors import InputError
         from config.reference import render_reference
 
         if options.json:
@@ -103,7 +104,6 @@ def _lint(options: argparse.Namespace) -> int:
 
 def package(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from config.progress import Progress
 
     spec = load_spec(options.spec)
     progress = Progress(quiet=options.quiet)
@@ -135,11 +135,8 @@ def inspect(options: argparse.Namespace) -> int:
 
 def image(options: argparse.Namespace) -> int:
     from archiver.containers import ImageOptions, build_image
-    from config.load import load_spec
-    from config.progress import Progress
 
-    # Only the package is put into the image; the files that it was made from need not be on this machine.
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     given = {name: value for name in vars(ImageOptions()) if (value := getattr(options, name)) is not None}
     given["build_arg"] = tuple(options.build_arg or ())
     built = build_image(spec, options.out / spec.name, ImageOptions(**given), progress=Progress(quiet=options.quiet))

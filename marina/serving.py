@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import DEFECT, add_out_option, add_verb
+from marina.arguments import DEFECT, add_out_option, add_verb, read_spec
 
 _EXIT_CODES = f"""\
 exit codes:
@@ -38,10 +38,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    from config.load import load_spec
     from server import serve as run
 
-    # The server needs only the spec and the MAR, not the files that the model was packaged from.
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     mar = options.mar or options.out / spec.name / "model.mar"
     return run(spec, mar=mar, port_base=options.port_base, host=options.host, docs=options.docs)

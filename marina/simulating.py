@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_json, print_result
+from config.errors import InputError
+from config.progress import Progress
+from marina.arguments import add_out_option, add_verb, print_json, print_result, read_spec
 
 
 def add_verbs(verbs: Any) -> None:
@@ -39,8 +41,6 @@ def add_verbs(verbs: Any) -> None:
 
 def simulate(options: argparse.Namespace) -> int:
     import k8s
-    from config.load import load_spec
-    from config.progress import Progress
     from config.record import write_text
 
     _check_ranges(options)
@@ -49,7 +49,7 @@ def simulate(options: argparse.Namespace) -> int:
         comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
         print_result(options, comparison.to_data(), comparison.to_text())
         return 1 if comparison.differs else 0
-    spec = load_spec(options.spec, files=False)
+    spec = read_spec(options)
     out = options.out / spec.name
     traffic: Any = k8s.read_traffic(options.trace) if options.trace else options.step or "day"
     others = (options.scale_up_window, options.forecast)
@@ -70,7 +70,6 @@ def simulate(options: argparse.Namespace) -> int:
 
 def _refuse_beside_recorded(options: argparse.Namespace) -> None:
     """A recording tells everything that these options would, and their values would be ignored."""
-    from config.errors import InputError
 
     for name in ("knee", "cold_start", "node_time", "forecast", "scale_up_window"):
         if getattr(options, name) not in (None, False, 0):
@@ -78,8 +77,6 @@ def _refuse_beside_recorded(options: argparse.Namespace) -> None:
 
 
 def _check_ranges(options: argparse.Namespace) -> None:
-    from config.errors import InputError
-
     most = {"step": 1000, "knee": 1_000_000, "cold_start": 3600, "node_time": 3600, "scale_up_window": 3600}
     for name, high in most.items():
         low = 0 if name in ("node_time", "scale_up_window") else 0.001

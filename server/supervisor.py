@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from config.sections import Serving
 from server.java import Child, NoDoorError, OpenCounts
@@ -19,25 +20,20 @@ _POLL_S, _CALM_POLL_S = 0.02, 0.25
 _WATCHING = ("loading", "warming", "ready", "recovering")
 
 
+@dataclass(kw_only=True, eq=False)
 class Supervisor:
     """Watches one TorchServe until it ends."""
 
-    def __init__(
-        self,
-        *,
-        child: Child,
-        signals: Signals,
-        health: Health,
-        prober: Prober,
-        port: int,
-        recycler: Recycler,
-        say: Callable[[str], None],
-    ) -> None:
-        self.child, self.signals, self.health, self.prober = child, signals, health, prober
-        self.port, self.recycler, self.say = port, recycler, say
-        self._handles = ProcessHandles()
-        self.state = "loading"
-        self._door_ready = False
+    child: Child
+    signals: Signals
+    health: Health
+    prober: Prober
+    port: int
+    recycler: Recycler
+    say: Callable[[str], None]
+    state: str = "loading"
+    _handles: ProcessHandles = field(default_factory=ProcessHandles)
+    _door_ready: bool = False
 
     def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
         """Blocks until a signal, or a failure that only a new server can cure. Calls `ready` once, when the server

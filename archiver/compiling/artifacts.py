@@ -1,7 +1,6 @@
 """Turns a program into the files that a worker runs. Each file is reproducible: it holds no path of this machine, no
 time and no random name."""
 
-import os
 import re
 import tempfile
 import zipfile
@@ -17,6 +16,7 @@ from archiver.compiling.descriptors import reproducible_descriptors
 from archiver.compiling.environment import cached_instruction_checks, quiet, reproducible_compiler_in, torch_threads
 from archiver.cpu_target import compiler_settings
 from config.cpu_targets import CpuTarget
+from config.machine import environment_with
 
 # Metadata on where a node came from: paths, object ids and source lines of this machine. Nothing reads it at run time.
 _NODE_ORIGINS = ("from_node", "nn_module_stack", "source_fn_stack", "stack_trace", "torch_fn")
@@ -112,13 +112,8 @@ def _stable_data(name: str, data: bytes) -> bytes:
 @contextmanager
 def _private_cache() -> Iterator[Path]:
     """Gives Inductor a temporary cache folder, so that it finds nothing of earlier compilations and leaves nothing."""
-    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    with tempfile.TemporaryDirectory(prefix="marina-compile-") as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            if before is None:
-                del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-            else:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+    with (
+        tempfile.TemporaryDirectory(prefix="marina-compile-") as folder,
+        environment_with({"TORCHINDUCTOR_CACHE_DIR": folder}),
+    ):
+        yield Path(folder)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from archiver.toolchain import compiler_version
-from config.record import file_sha256
+from config.record import file_sha256, partial_file, write_text
 from handlers.machine import machine_key
 
 VARIABLE = "MARINA_CACHE"
@@ -91,8 +90,10 @@ def store_in_cache(key: str, file: Path) -> None:
     if folder is None:
         return
     try:
-        write_atomically(folder / f"{key}.sha256", (file_sha256(file) + "\n").encode())
-        write_atomically(folder / f"{key}.pt2", file.read_bytes())
+        write_text(folder / f"{key}.sha256", file_sha256(file) + "\n")
+        partial = partial_file(folder / f"{key}.pt2")
+        shutil.copyfile(file, partial)
+        partial.replace(folder / f"{key}.pt2")
         _make_room(folder)
     except OSError:
         return  # the package itself is fine: a full cache disk must not fail it
@@ -106,13 +107,6 @@ def _make_room(folder: Path) -> None:
         if total > _MOST_BYTES:
             file.unlink(missing_ok=True)
             file.with_suffix(".sha256").unlink(missing_ok=True)
-
-
-def write_atomically(target: Path, content: bytes) -> None:
-    """Writes a temporary file beside the target and renames it, so that nobody reads a half-written file."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as fresh:
-        fresh.write(content)
-    os.replace(fresh.name, target)
 
 
 def _graph_code(program: ExportedProgram) -> list[str]:

@@ -6,6 +6,7 @@ holds whatever was on the stack: parts of addresses, which differ from process t
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 # `dnnl_memory_desc` of oneDNN 3 as torch serialises it: its size, and the padding after `data_type` and `format_kind`.
 _BYTES, _GAPS = 772, (range(0x6C, 0x70), range(0x13C, 0x140))
@@ -26,8 +27,5 @@ def reproducible_descriptors() -> Iterator[None]:
         text: str = original(wrapper, values)
         return text
 
-    generator.codegen_shape_tuple = reproducible
-    try:
+    with patch.object(generator, "codegen_shape_tuple", reproducible):
         yield
-    finally:
-        generator.codegen_shape_tuple = original

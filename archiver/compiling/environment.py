@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
-from archiver.compiling.cache import cache_folder, cpu_model, write_atomically
+from archiver.compiling.cache import cache_folder, cpu_model
 from archiver.toolchain import compiler_version, find_compiler
+from config.record import write_text
 
 
 @contextmanager
@@ -68,14 +70,11 @@ def cached_instruction_checks() -> Iterator[None]:
             return True
         if works := check_build(instructions, code):
             with suppress(OSError):
-                write_atomically(mark, b"")
+                write_text(mark, "")
         return works
 
-    VecISA.check_build = cached_check  # type: ignore[method-assign, assignment]
-    try:
+    with patch.object(VecISA, "check_build", cached_check):
         yield
-    finally:
-        VecISA.check_build = check_build  # type: ignore[method-assign]
 
 
 @contextmanager

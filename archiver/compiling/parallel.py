@@ -12,8 +12,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -118,14 +118,14 @@ def _parse_jobs(jobs: str) -> int:
 def _compile_in_children(tasks: Sequence[Task], folder: Path, at_once: int, finished: Finished) -> list[Task]:
     """Compiles in child processes; returns the tasks that they failed to do."""
     waiting, undone = deque(tasks), list(tasks)
-    with (
-        tempfile.TemporaryDirectory(prefix="marina-compile-") as scratch,
-        _compilers(at_once) as compilers,
-        selectors.DefaultSelector() as answers,
-    ):
-        for compiler in compilers:
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="marina-compile-")))
+        answers = stack.enter_context(selectors.DefaultSelector())
+        for _ in range(at_once):
+            compiler = _Compiler()
+            stack.callback(compiler.end)
             answers.register(compiler.answers, selectors.EVENT_READ, compiler)
-            compiler.start_next(waiting, Path(scratch), folder)
+            compiler.start_next(waiting, scratch, folder)
         while answers.get_map():
             for ready, _ in answers.select():
                 compiler = ready.data
@@ -135,7 +135,7 @@ def _compile_in_children(tasks: Sequence[Task], folder: Path, at_once: int, fini
                     continue
                 undone.remove(task)
                 finished(task, json.loads(answer)["seconds"])
-                if not compiler.start_next(waiting, Path(scratch), folder):
+                if not compiler.start_next(waiting, scratch, folder):
                     answers.unregister(compiler.answers)
     return undone
 
@@ -182,15 +182,3 @@ class _Compiler:
         with suppress(BrokenPipeError):
             self._orders.close()
         self._process.wait()
-
-
-@contextmanager
-def _compilers(count: int) -> Iterator[list[_Compiler]]:
-    compilers: list[_Compiler] = []
-    try:
-        for _ in range(count):
-            compilers.append(_Compiler())
-        yield compilers
-    finally:
-        for compiler in compilers:
-            compiler.end()

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from torch.export import ExportedProgram
 
-from archiver.compiling.cache import cache_folder, write_atomically
+from archiver.compiling.cache import cache_folder
+from config.record import write_text
 
 _FILE = "pace.json"
 # Before the first measurement, a graph node is assumed to take this long.
@@ -33,7 +34,7 @@ def record_time(sizes: Sequence[int], at_once: int, took_s: float) -> None:
     rates, latest = _measured_rates(), took_s / max(sum(sizes) / at_once, max(sizes))
     rates[str(at_once)] = (rates.get(str(at_once), latest) + latest) / 2
     try:
-        write_atomically(folder / _FILE, json.dumps(rates).encode())
+        write_text(folder / _FILE, json.dumps(rates))
     except OSError:
         return  # as with the cache: this must not fail a package that is fine
 

@@ -1,6 +1,5 @@
 """The formats that `marina manifests` writes, and the comparison of a committed folder with what the spec renders."""
 
-from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from pathlib import Path
 
@@ -21,17 +20,6 @@ from k8s.platforms.chart import chart_texts
 from k8s.platforms.kserve import kserve_files
 
 
-@dataclass(frozen=True)
-class FileDiff:
-    """One file that differs from what the spec renders, with a unified diff."""
-
-    file: str
-    diff: str
-
-    def to_data(self) -> dict[str, str]:
-        return asdict(self)
-
-
 def write_format(plan: Plan, out: Path, output_format: str, progress: Progress) -> WrittenFiles:
     """Writes one format into a build folder, as `manifests/`, `chart/` or `kserve/`. An existing folder of that name is
     replaced."""
@@ -42,9 +30,9 @@ def write_format(plan: Plan, out: Path, output_format: str, progress: Progress) 
     return describe_files(plan, folder, render_objects(plan) if output_format == "helm" else kserve_files(plan))
 
 
-def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progress: Progress) -> list[FileDiff]:
-    """How the files in a folder differ from what would be rendered now. Files in it that Marina did not write are
-    ignored."""
+def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progress: Progress) -> dict[str, str]:
+    """The files in a folder that differ from what would be rendered now, each with a unified diff. Files in it that
+    Marina did not write are ignored."""
     if not folder.is_dir():
         hint = f"marina manifests {plan.spec.file} --format {output_format}"
         raise InputError(f"`--check`: {folder}: no such folder", hint=hint)
@@ -52,7 +40,7 @@ def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progres
     committed = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
     contents = {name: file.read_text(encoding="utf-8", errors="replace") for name, file in committed.items()}
     ours = {name: text for name, text in contents.items() if name in texts or ORIGIN in text}
-    diffs = []
+    diffs = {}
     for name in sorted({*texts, *ours}):
         old, new = ours.get(name, ""), texts.get(name, "")
         if old != new:
@@ -60,7 +48,7 @@ def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progres
             lines = unified_diff(
                 old.split("\n"), new.split("\n"), str(folder / name), f"{name} as rendered", lineterm=""
             )
-            diffs.append(FileDiff(name, "\n".join(lines)))
+            diffs[name] = "\n".join(lines)
     return diffs
 
 

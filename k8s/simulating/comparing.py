@@ -103,15 +103,15 @@ def compare_recorded(recording: Recording) -> RecordedComparison:
     controller, looks, undecided, differences = Controller(recording.hpa), 0, 0, []
     for seen in _syncs(recording.seen):
         looks += 1
-        decision = controller.decide(seen.at_s, seen.replicas, *_inputs(recording.hpa, seen))
+        simulated = controller.decide(seen.at_s, seen.replicas, *_inputs(recording.hpa, seen))
         # Outside its bounds, the controller decides without metrics.
         bounded = recording.hpa.low <= seen.replicas <= recording.hpa.high
         if not seen.active and bounded:
             undecided += 1
             continue
-        if decision.replicas != seen.desired:
+        if simulated != seen.desired:
             from_before = seen.at_s < recording.hpa.history_s
-            differences.append(DifferentDecision(seen, decision.replicas, from_before))
+            differences.append(DifferentDecision(seen, simulated, from_before))
         controller.scale(seen.at_s, seen.replicas, seen.desired)
     return RecordedComparison(recording, looks, undecided, tuple(differences))
 

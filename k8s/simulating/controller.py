@@ -3,7 +3,6 @@ to a number of pods, through the stabilization windows and the policies."""
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from k8s.simulating.hpa import Hpa, Metric, Policy, ScalingRules
 from k8s.simulating.replica_calculator import PodMetrics, PodState, replicas_for_metric, replicas_for_total
@@ -12,16 +11,6 @@ from k8s.simulating.replica_calculator import PodMetrics, PodState, replicas_for
 SYNC_S = 15
 # How far one sync scales up an object without `behavior`: to twice the pods, or to four.
 _TIMES, _AT_LEAST = 2, 4
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The result of one sync."""
-
-    replicas: int
-    by_metrics: int | None
-    """The pods that the metrics propose. None if the controller did not use them, or if one had no value and the others
-    proposed no more pods; then nothing changes."""
 
 
 class Controller:
@@ -40,7 +29,7 @@ class Controller:
         pods: Iterable[PodState],
         readings: Mapping[str, PodMetrics],
         totals: Mapping[str, float | None],
-    ) -> Decision:
+    ) -> int:
         """One sync: decides from each pod metric's `readings` and each external metric's total. The caller then scales,
         and reports it with `scale`."""
         hpa, known = self._hpa, list(pods)
@@ -48,16 +37,16 @@ class Controller:
             self._recommended.append((now_s, replicas))
         # A user who scales to 0 switches the autoscaler off.
         if not replicas and hpa.low:
-            return Decision(0, None)
+            return 0
         if not hpa.low <= replicas <= hpa.high:
-            return Decision(min(max(replicas, hpa.low), hpa.high), None)
+            return min(max(replicas, hpa.low), hpa.high)
         proposals = [self._proposal(metric, now_s, replicas, known, readings, totals) for metric in hpa.metrics]
         given = [proposal for proposal in proposals if proposal is not None]
         most = max(given, default=None)
         # While one metric has no value, the others may add pods but not remove any.
         if most is None or (len(given) < len(proposals) and most < replicas):
-            return Decision(replicas, None)
-        return Decision(self._limited(now_s, replicas, self._stabilized(now_s, replicas, most)), most)
+            return replicas
+        return self._limited(now_s, replicas, self._stabilized(now_s, replicas, most))
 
     def scale(self, now_s: float, before: int, after: int) -> None:
         """Remembers that the pods were scaled; the policies count it."""

@@ -165,7 +165,7 @@ class _Simulator:
             for metric in self._hpa.metrics
             if metric.kind == "External"
         }
-        wanted = self._controller.decide(now_s, len(pods), pods, readings, totals).replicas
+        wanted = self._controller.decide(now_s, len(pods), pods, readings, totals)
         self._controller.scale(now_s, len(pods), wanted)
         while len(self._pods) < wanted:
             self._start(now_s)

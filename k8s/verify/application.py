@@ -168,11 +168,6 @@ class Workload:
         ]
 
     @property
-    def has_torchserve(self) -> bool:
-        """Whether the pods run TorchServe."""
-        return bool(self.torchserves)
-
-    @property
     def made_by_marina(self) -> bool:
         """Whether Marina rendered it. Its supervisor then drains the server before it stops."""
         return any(name.startswith("marina/") for name in self.template.at("metadata", "annotations").texts)
@@ -224,7 +219,7 @@ class Application:
 
     @cached_property
     def torchserves(self) -> list[Workload]:
-        return [workload for workload in self.workloads if workload.has_torchserve]
+        return [workload for workload in self.workloads if workload.torchserves]
 
     @cached_property
     def made_by_marina(self) -> list[Workload]:

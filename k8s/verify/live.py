@@ -5,7 +5,6 @@ import http.client
 import re
 import urllib.request
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,14 +35,8 @@ _HINTS = {
 }
 _TIMEOUT_S = 10.0
 
-
-@dataclass(frozen=True)
-class PageFault:
-    """A problem with one metric of a page, and the id of the check that found it."""
-
-    metric: str
-    rule: str
-    text: str
+Fault = tuple[str, str, str]
+"""A problem of a page: its metric, the id of the check that found it, and the sentence."""
 
 
 def check_live(spec: Spec, url: str) -> list[Violation]:
@@ -65,27 +58,25 @@ def check_page(spec: Spec, text: str, where: str) -> list[Violation]:
     if not faults:
         faults += _unmatched(spec, families)
     faults += _colliding(families)
-    return [
-        Violation(where, 0, fault.metric, "", fault.rule, "error", fault.text, _HINTS[fault.rule]) for fault in faults
-    ]
+    return [Violation(where, 0, metric, "", rule, "error", text, _HINTS[rule]) for metric, rule, text in faults]
 
 
-def _declared(need: UsedSeries, families: dict[str, Metric]) -> Iterator[PageFault]:
+def _declared(need: UsedSeries, families: dict[str, Metric]) -> Iterator[Fault]:
     """Checks that a metric is on the page, with its declared type and the labels that are used."""
     name = need.series.name
     family = families.get(name.removesuffix("_total"))
     if family is None or not family.samples:
         if not need.series.late:
-            yield PageFault(name, "metric-missing", f"not on the page, but used by {_some(need.places)}")
+            yield (name, "metric-missing", f"not on the page, but used by {_some(need.places)}")
         return
     if family.type != need.series.kind:
-        yield PageFault(name, "metric-type", f"got `{family.type}`, allowed: `{need.series.kind}`")
+        yield (name, "metric-type", f"got `{family.type}`, allowed: `{need.series.kind}`")
     for label in sorted(need.labels - TARGET_LABELS - {"le"}):
         if any(label not in sample.labels for sample in family.samples):
-            yield PageFault(name, "metric-label", f"has no label `{label}`, but it is used by {_some(need.places)}")
+            yield (name, "metric-label", f"has no label `{label}`, but it is used by {_some(need.places)}")
 
 
-def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[PageFault]:
+def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[Fault]:
     """Selectors that match no sample on the page: it is another model's, or the histogram lacks a bucket edge."""
     samples: dict[str, list[dict[str, str]]] = {}
     for family in families.values():
@@ -102,7 +93,7 @@ def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[PageFault]:
             shown = ", ".join(f"{matcher.label}{matcher.op}`{matcher.value}`" for matcher in wanted)
             own_model = _any_fits([matcher for matcher in wanted if matcher.label != "le"], exported)
             rule = "metric-edge" if own_model else "metric-model"
-            yield PageFault(selector.name, rule, f"no sample with {shown}, which `{expression.place}` uses")
+            yield (selector.name, rule, f"no sample with {shown}, which `{expression.place}` uses")
 
 
 def _any_fits(wanted: Iterable[Matcher], samples: list[dict[str, str]]) -> bool:
@@ -115,11 +106,11 @@ def _fits(matcher: Matcher, labels: dict[str, str]) -> bool:
     return bool(re.fullmatch(matcher.value, value)) if matcher.op == "=~" else value == matcher.value
 
 
-def _colliding(families: dict[str, Metric]) -> Iterator[PageFault]:
+def _colliding(families: dict[str, Metric]) -> Iterator[Fault]:
     for family in families.values():
         for label in sorted({label for sample in family.samples for label in sample.labels} & TARGET_LABELS):
             text = f"has the label `{label}`, which Prometheus adds itself; it would rename this one"
-            yield PageFault(family.name, "metric-collision", text)
+            yield (family.name, "metric-collision", text)
 
 
 def _some(places: tuple[str, ...]) -> str:

@@ -46,7 +46,6 @@ class Rule:
 
     id: str
     level: Level
-    topic: str
     what: str
     """The defect, as the code detects it."""
     why: str
@@ -87,7 +86,7 @@ class Topic:
         """A decorator that makes a function the check of a new rule."""
 
         def add(check: CheckFunction) -> CheckFunction:
-            self.rules.append(Rule(name, level, self.name, what, why, fix, check))
+            self.rules.append(Rule(name, level, what, why, fix, check))
             return check
 
         return add

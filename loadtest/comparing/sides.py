@@ -156,10 +156,9 @@ def open_side(
             1,
             timeout_s,
             # For a server that was not started here it is enough that its package stays the same.
-            where.any_package or side.package is None,
+            replace(where, any_package=where.any_package or side.package is None),
             progress,
-            quiet,
-            generator=generator,
+            generator,
         )
         yield OpenedSide(session, _side(side, session))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import psutil
 
 from config.record import Part
+from loadtest.measuring.machine import descendants
 
 _MOST_NAMED, _LEAST_NAMED_CORES = 3, 0.05
 # Other processes disturb from this share of the machine's cores on; below this many cores it is just a daemon.
@@ -62,14 +63,7 @@ class OtherProcessesWatch:
         )
 
     def _tree(self) -> set[int]:
-        pids = set()
-        for root in self._roots:
-            try:
-                process = psutil.Process(root)
-                pids |= {root, *(child.pid for child in process.children(recursive=True))}
-            except psutil.Error:
-                continue
-        return pids
+        return {pid for root in self._roots for pid in (root, *descendants(root))}
 
 
 def _now() -> tuple[float, float, float, dict[int, tuple[str, float]]]:

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -98,6 +98,7 @@ class TargetOptions:
     """The client's certificate, which also has its key unless `key` names that."""
     key: Path | None = None
 
+    @cached_property
     def tls(self) -> ssl.SSLContext | None:
         """TLS settings with these certificates; None if there are none."""
         if self.cacert is None and self.cert is None:
@@ -118,23 +119,19 @@ class Session:
     objective: Objective
     processes: int
     timeout_s: float
-    any_package: bool
+    where: TargetOptions
     progress: Progress
-    quiet: bool
-    remote: RemoteServer | None = None
-    tls: ssl.SSLContext | None = None
-    """TLS settings for the supervisor's pages; None for the system's."""
     generator: Generator | None = None
     """The generator of all runs; None starts a new one for each run."""
 
     @property
     def machine(self) -> Machine:
         """The machine that sent the load."""
-        return self.remote.machine() if self.remote else this_machine()
+        return self.where.remote.machine() if self.where.remote else this_machine()
 
     def soak(self, schedule: Schedule, label: str) -> Measurement:
         """One long run, during which the server's memory and open files are read."""
-        page = partial(target.metrics, self.target.supervisor, self.tls)
+        page = partial(target.metrics, self.target.supervisor, self.where.tls)
         with ServerWatch(page, schedule.total_s) as watch:
             measured = self.measure(schedule, label)
         return measured.model_copy(update={"vitals": watch.vitals})
@@ -152,11 +149,11 @@ class Session:
         # The processes of a server that was not started here are unknown.
         ours = [self.generator.pid] if self.generator else []
         watch = OtherProcessesWatch([self.target.pid, *ours]) if self.target.pid is not None else None
-        with LiveLine(label, schedule, quiet=self.quiet) as line:
-            sends = self.remote or self.generator
+        with LiveLine(label, schedule, quiet=self.progress.quiet) as line:
+            sends = self.where.remote or self.generator
             measurement = (sends.generate if sends else generate)(plan, line.show)
         others = watch.end() if watch else None
-        server_end = None if self.remote else target.describe_end(self.target)
+        server_end = None if self.where.remote else target.describe_end(self.target)
         after = self.identify() if server_end is None else before
         changed = before is not None and before.found is not None and after != before
         identity = after if changed else before
@@ -164,13 +161,13 @@ class Session:
 
     def identify(self) -> PackageIdentity | None:
         """The package that should be served, and the one that is; None if `--any-package` skips this check."""
-        if self.any_package:
+        if self.where.any_package:
             return None
         wanted = self.package.sha256 if self.package else None
         why = None if wanted else "nothing was packaged here, so the server's package cannot be compared"
         try:
-            here = self.target.supervisor
-            served = self.remote.served_sha256() if self.remote else target.served_sha256(here, tls=self.tls)
+            here, remote = self.target.supervisor, self.where.remote
+            served = remote.served_sha256() if remote else target.served_sha256(here, tls=self.where.tls)
             return PackageIdentity(wanted=wanted, found=served, why_unknown=why)
         except InputError as err:
             return PackageIdentity(wanted=wanted, found=None, why_unknown=why or err.message)
@@ -208,11 +205,8 @@ def open_session(
             objective,
             options.processes,
             timeout_s,
-            where.any_package,
+            where,
             progress,
-            quiet,
-            where.remote,
-            where.tls(),
         )
 
 
@@ -236,7 +230,7 @@ def _open_target(spec: Spec, where: TargetOptions) -> Iterator[Target]:
         return
     if where.url is not None:
         opened = target.existing_server(where.url, where.supervisor)
-        target.check_listening(opened.url, f"marina serve {spec.file}, or leave `--url` out", where.tls())
+        target.check_listening(opened.url, f"marina serve {spec.file}, or leave `--url` out", where.tls)
         yield opened
         return
     usual = where.out == Path("build") / spec.name

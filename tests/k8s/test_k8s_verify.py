@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from golden import check_golden
 from k8s_plans import EVIDENCE, IMAGE, OPTIONS, documents, planned
+from k8s_rule_page import render_page
 from k8s_seed_table import SEEDS
 from k8s_seeds import POD, Objects, Seed, put, seed, sown
 from specs import ROOT
@@ -16,7 +17,6 @@ from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import all_rules, verify
 from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope, Violation
-from k8s.verify.rule_page import render_page
 
 
 def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:

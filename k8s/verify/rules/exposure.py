@@ -30,7 +30,7 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
         selector = service.root.at("spec", "selector")
         workloads = application.selected(selector, plain=True) if selector.texts else []
         for target in target_ports(service):
-            numbers = {workload.port_number(target) for workload in workloads if workload.has_torchserve}
+            numbers = {workload.port_number(target) for workload in workloads if workload.torchserves}
             for number in sorted(numbers & TORCHSERVE_PORTS.keys(), key=str):
                 yield Remark(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
     for policy in application.of("NetworkPolicy"):

@@ -172,7 +172,7 @@ def _asleep_s(container: Place) -> int:
 )
 def _drain(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        if not workload.has_torchserve or workload.made_by_marina or not application.services_of(workload):
+        if not workload.torchserves or workload.made_by_marina or not application.services_of(workload):
             continue
         if not any(container.at("lifecycle", "preStop").given for container in workload.containers):
             yield Remark(workload.pod.at("containers", 0, "lifecycle", "preStop"), "missing")

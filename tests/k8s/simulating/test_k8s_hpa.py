@@ -35,7 +35,7 @@ def readings(values: list[float | None], **times: float) -> dict[str, PodMetric]
 
 def replicas_after(autoscaler: Hpa, values: list[float | None], **pod: Any) -> int:
     known = pods(len(values), **pod)
-    return Controller(autoscaler).decide(0, len(values), known, {RATE: readings(values)}, {}).replicas
+    return Controller(autoscaler).decide(0, len(values), known, {RATE: readings(values)}, {})
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,7 @@ def test_a_target_is_rounded_up_to_thousandths_as_kubernetes_does() -> None:
 
 def test_pending_pods_count_as_zero_when_more_are_proposed() -> None:
     autoscaler, known = hpa(), [*pods(1), PodState("pod-1", pending=True)]
-    decision = Controller(autoscaler).decide(0, 2, known, {RATE: readings([150])}, {})
-    assert (decision.by_metrics, decision.replicas) == (2, 2)
+    assert Controller(autoscaler).decide(0, 2, known, {RATE: readings([150])}, {}) == 2
 
 
 def test_the_bounds_hold_whatever_is_measured() -> None:
@@ -93,10 +92,10 @@ def test_the_bounds_hold_whatever_is_measured() -> None:
 def test_the_largest_proposal_counts_and_an_unknown_metric_only_keeps_pods() -> None:
     autoscaler = hpa(cpu=50, scaleDown={"stabilizationWindowSeconds": 0})
     busy = {RATE: readings([100, 100]), CPU: readings([1.0, 1.0])}
-    assert Controller(autoscaler).decide(0, 2, pods(2), busy, {}).replicas == 4
+    assert Controller(autoscaler).decide(0, 2, pods(2), busy, {}) == 4
     idle = {RATE: readings([10, 10])}
-    assert Controller(autoscaler).decide(0, 2, pods(2), idle, {}).by_metrics is None
-    assert Controller(autoscaler).decide(0, 2, pods(2), {RATE: readings([300, 300])}, {}).replicas == 6
+    assert Controller(autoscaler).decide(0, 2, pods(2), idle, {}) == 2
+    assert Controller(autoscaler).decide(0, 2, pods(2), {RATE: readings([300, 300])}, {}) == 6
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_the_largest_proposal_counts_and_an_unknown_metric_only_keeps_pods() -> 
 def test_the_cpu_of_a_start_is_not_the_cpu_of_serving(pod: Any, reading: Any, counts: bool) -> None:
     autoscaler = hpa(cpu=50)
     usage = {RATE: readings([100]), CPU: readings([2.0], **reading)}
-    assert Controller(autoscaler).decide(0, 1, pods(1, **pod), usage, {}).replicas == (4 if counts else 1)
+    assert Controller(autoscaler).decide(0, 1, pods(1, **pod), usage, {}) == (4 if counts else 1)
 
 
 def decisions(autoscaler: Hpa, replicas: int, proposals: list[int], every_s: float = 15) -> list[int]:
@@ -123,7 +122,7 @@ def decisions(autoscaler: Hpa, replicas: int, proposals: list[int], every_s: flo
     for number, proposed in enumerate(proposals):
         now = decided[-1]
         usage = {RATE: readings([100 * proposed / now] * now)}
-        decided.append(controller.decide(number * every_s, now, pods(now), usage, {}).replicas)
+        decided.append(controller.decide(number * every_s, now, pods(now), usage, {}))
         controller.scale(number * every_s, now, decided[-1])
     return decided
 
@@ -187,7 +186,8 @@ def test_a_scaled_object_is_read_as_the_autoscaler_that_keda_makes() -> None:
         ("Resource", "cpu", 80.0),
     ]
     cpus = {CPU: readings([0.1, 0.1])}
-    assert Controller(autoscaler).decide(0, 2, pods(2), cpus, {"q": 300.0}).by_metrics == 5
+    controller = Controller(autoscaler)
+    assert [controller.decide(now_s, 2, pods(2), cpus, {"q": 300.0}) for now_s in (0, 10)] == [2, 5]
 
 
 def test_a_rate_is_extrapolated_as_prometheus_does() -> None:

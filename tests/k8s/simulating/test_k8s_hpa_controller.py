@@ -111,7 +111,7 @@ def limited(hpa: Hpa, replicas: int, wanted: int, events: Sequence[tuple[float, 
     (metric,) = hpa.metrics
     usage = {f"pod-{number}": PodMetric(metric.target * wanted / replicas + 1e-6) for number in range(replicas)}
     pods = [state(number, READY) for number in range(replicas)]
-    return controller.decide(0.0, replicas, pods, {metric.name: usage}, {}).replicas
+    return controller.decide(0.0, replicas, pods, {metric.name: usage}, {})
 
 
 def policy(kind: str, value: int, period: int) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def test_the_bounds_come_before_all_else(low: int, high: int, replicas: int, wan
 
 def test_scaling_to_zero_below_the_minimum_switches_the_autoscaler_off() -> None:
     (metric,) = autoscaler(10, "rate").metrics
-    assert Controller(autoscaler(10, "rate")).decide(0, 0, [], {metric.name: {}}, {}).replicas == 0
+    assert Controller(autoscaler(10, "rate")).decide(0, 0, [], {metric.name: {}}, {}) == 0
 
 
 @pytest.mark.parametrize(("replicas", "expected"), [(1, 4), (2, 4), (3, 6), (10, 20), (100, 200)])
