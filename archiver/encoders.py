@@ -46,7 +46,7 @@ class EncoderGraph(nn.Module):
         self.task = spec.model.task
         self.classes = int(getattr(network.config, "num_labels", 0))
         # Such labels do not exclude each other.
-        self.has_many = self.task == "classify" and _problem(network) == "multi_label_classification"
+        self.has_many = self.task == "classify" and problem_type(network) == "multi_label_classification"
         self.has_decoder = self.task in ("classify", "rerank") and _has_decoder(network)
         self.pooling, self.normalise = spec.encoding.pooling, spec.encoding.normalise
 
@@ -87,9 +87,9 @@ class EncoderGraph(nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1) if self.normalise else pooled
 
 
-def _problem(network: Any) -> str | None:
+def problem_type(network: Any) -> str | None:
     """What a classifier was trained for, as its configuration says."""
-    return getattr(network.config, "problem_type", None)
+    return getattr(getattr(network, "config", None), "problem_type", None)
 
 
 def _has_decoder(network: Any) -> bool:
@@ -123,7 +123,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     if task == "embed" and _has_decoder(network):
         # Its decoder would write a text for the one that the encoder reads.
         network = network.get_encoder()
-    if task == "classify" and (outputs == 1 or _problem(network) == "regression"):
+    if task == "classify" and (outputs == 1 or problem_type(network) == "regression"):
         raise SourceError(
             f"{spec.file}: `model.task`: got `classify`, but `{spec.model.source}` returns numbers that are not "
             "probabilities of classes",

@@ -62,6 +62,17 @@ def input_values(where: str, program: ExportedProgram) -> dict[str, torch.Tensor
     return values
 
 
+def notes_on_inputs(program: ExportedProgram) -> tuple[str, ...]:
+    """A note for each input that changes no answer. Torch takes two inputs for one if both are the same tensor."""
+    inputs = program.graph_signature.user_inputs
+    return tuple(
+        f"the program ignores `{node.name}`: if its model does not, it was exported with one tensor for two inputs: "
+        "export it again with different ones"
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in inputs and not node.users
+    )
+
+
 def program_network(program: ExportedProgram) -> nn.Module:
     """The network of a program, which takes its tensors in order. It stays in the mode in which it was exported; only
     this form of it can be called and exported again."""

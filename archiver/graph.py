@@ -3,18 +3,24 @@
 It takes uint8 pixels or typed tensors, and returns float32 answers."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from archiver.encoders import OUTPUTS, EncoderGraph
-from archiver.inferring import PickedRows, RowLimits, find_picked_rows, output_names
-from archiver.rows import TRIED_ROWS, eager_runner
+from archiver.encoders import OUTPUTS, EncoderGraph, problem_type
+from archiver.inferring import output_names
+from archiver.rows import TRIED_ROWS
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
 from config.spec import Spec
 from handlers.networks import DTYPES, ImageGraph, TensorGraph
+
+# Sums of probabilities and lengths of vectors may differ from 1 by as much.
+_ROUNDING = 1e-3
 
 
 def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
@@ -61,39 +67,6 @@ def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
     least, most = torch.iinfo(dtype).min, min(torch.iinfo(dtype).max, 2**63 - 2)
     bounds = max(int(low), least), min(int(high), most) + 1
     return torch.randint(*bounds, shape, generator=generator, dtype=dtype)
-
-
-def limited_inputs(spec: Spec, source: Source, graph: nn.Module) -> tuple[Port, ...]:
-    """The inputs, limited to the rows of the tables from which the model picks by them. Another number, from a hostile
-    client, may end the worker. Raises SourceError if the spec allows one."""
-    if spec.model.handler != "tensor":
-        return source.inputs
-    picked = find_picked_rows(eager_runner("", graph), examples(spec, source, max(spec.model.batch_sizes)))
-    if source.lengths is not None and source.lengths.mask is not None:
-        del picked[source.lengths.mask]
-    return tuple(_limited(spec, port, limits) for port, limits in zip(source.inputs, picked, strict=True))
-
-
-def _limited(spec: Spec, port: Port, picked: PickedRows) -> Port:
-    columns = picked.columns(port.varies)
-    if len(columns) > 1:
-        return port.model_copy(update={"columns": tuple(_limits(port, rows) for rows in columns)})
-    if (rows := columns[0]) is None:
-        return port
-    for name, value in (("min", port.min), ("max", port.max)):
-        if value is not None and not rows.least <= value <= rows.high:
-            text = f"got {value:g}, but the model picks rows of a table by it, allowed: {rows.least} to {rows.high}"
-            raise SourceError(f"{spec.place('model', 'inputs', port.name, name)}: {text}")
-    low, high = _limits(port, rows)
-    return port.model_copy(update={"min": low, "max": high})
-
-
-def _limits(port: Port, rows: RowLimits | None) -> tuple[float | None, float | None]:
-    """The limits of a column: those of its input in the spec, but no wider than those of its tables."""
-    if rows is None:
-        return port.min, port.max
-    low = rows.low if port.min is None else max(port.min, rows.least)
-    return low, rows.high if port.max is None else min(port.max, rows.high)
 
 
 def output_ports(
@@ -166,6 +139,54 @@ def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor,
     if all(0 in shape for shape in first.values()):
         got = ", ".join(f"`{name}` {list(shape)}" for name, shape in first.items())
         raise SourceError(f"{spec.file}: `model.source`: got {got}, allowed: at least one output with values")
+
+
+def check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:
+    """Raises SourceError if the network's numbers for a picture are not scores of two classes or more of which one
+    applies: the graph makes them probabilities that add up to 1."""
+    tracker = _SigmoidTracker()
+    with torch.no_grad(), tracker:
+        scores = graph.outputs(pixels)[0]
+    instead = "write a handler of your own, with `top_k: 0` in `model.image`; or use `handler: tensor`"
+    if scores.ndim != 2 or scores.shape[1] < 2:
+        text = f"the model's output for a picture is {list(scores.shape[1:])}, allowed: [N], a number for each of two"
+        raise SourceError(f"{where}: {text} classes or more", hint=instead)
+    problem, hint = problem_type(graph.network), instead
+    if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < _ROUNDING).all()):
+        answers, hint = "probabilities", "leave out the model's softmax, or return the logarithm of its answer"
+    elif tracker.is_sigmoid(scores):
+        answers, hint = "a sigmoid for each class", f"if one class applies, leave out the sigmoid; if not, {instead}"
+    elif problem in ("multi_label_classification", "regression"):
+        answers = f"numbers for `{problem}`, as its configuration says"
+    elif bool(((scores.norm(dim=-1) - 1).abs() < _ROUNDING).all()):
+        answers = "vectors of length 1, as embeddings have"
+    else:
+        return
+    handler = "the handler turns a number for each class into probabilities that add up to 1"
+    raise SourceError(f"{where}: the model answers pictures with {answers}, but {handler}", hint=hint)
+
+
+class _SigmoidTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Remembers where the results of sigmoids lie in memory, also after views and copies."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # By address. Kept, so that no other tensor gets the same one.
+        self._results: dict[int, torch.UntypedStorage] = {}
+
+    def is_sigmoid(self, value: torch.Tensor) -> bool:
+        return value.untyped_storage().data_ptr() in self._results
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::").removesuffix("_")
+        sources = [value for value in pytree.tree_leaves(args) if isinstance(value, torch.Tensor)]
+        copied = name in ("_to_copy", "cat", "clone", "stack") and all(map(self.is_sigmoid, sources))
+        output = func(*args, **(kwargs or {}))
+        if copied or name in ("hardsigmoid", "sigmoid"):
+            self._results[output.untyped_storage().data_ptr()] = output.untyped_storage()
+        elif func._schema.is_mutable and sources:
+            self._results.pop(sources[0].untyped_storage().data_ptr(), None)
+        return output
 
 
 def _has_rows(value: object, rows: int) -> bool:

@@ -20,7 +20,7 @@ from archiver.archive import file_hashes, lay_out, write_archive
 from archiver.calibration import Rows, batches, calibration_inputs
 from archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
 from archiver.encoders import EncoderGraph
-from archiver.graph import build_graph, check_output_sizes, examples, limited_inputs, output_ports
+from archiver.graph import build_graph, check_output_sizes, check_scores, examples, output_ports
 from archiver.language_model import (
     calibration_texts,
     compare_text,
@@ -28,6 +28,7 @@ from archiver.language_model import (
     stage_language_model,
     why_not_runnable,
 )
+from archiver.limits import check_limits, limited_inputs
 from archiver.quantize import quantize
 from archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
 from archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
@@ -125,6 +126,7 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
         if source.lengths:
             run = eager_runner(f"{spec.file}: `model.source`", reference)
             lengths.check_padding(spec, source, run, inputs, outputs)
+        check_limits(spec, source, reference, tuple(value[: min(spec.model.batch_sizes)] for value in inputs))
     if spec.model.compile == "eager":
         draft = extend_draft(draft, code=stage_source(spec, source, folder))
     else:
@@ -179,12 +181,15 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
     together, *others = (agreement.run_in_batches(run, sample, size) for size in reversed(spec.model.batch_sizes))
     if spec.model.min_agreement > 0 and any(bool(value.isnan().any()) for value in together):
         made_up = spec.model.calibration is None
+        hint = "give the `min` and `max` of `model.inputs`, or a `calibration` with real inputs" if made_up else None
+        weights = (name for name, value in reference.named_parameters() if value.isnan().any())
+        if name := next(weights, None):
+            hint = f"compare its weights with those of the training: `{name.removeprefix('network.')}` holds NaN"
         raise SourceError(
-            f"{where}: the model answers some {'generated' if made_up else 'calibration'} inputs with NaN",
-            hint="give the `min` and `max` of `model.inputs`, or a `calibration` with real inputs" if made_up else None,
+            f"{where}: the model answers some {'generated' if made_up else 'calibration'} inputs with NaN", hint=hint
         )
     if isinstance(reference, ImageGraph) and reference.top_k:
-        _check_scores(where, reference, sample[0])
+        check_scores(where, reference, sample[0])
         # Only probabilities are compared: classes that are equally likely may come in either order.
         together, others = together[:1], [answered[:1] for answered in others]
     if any(agreement.compare_tensors(answered, together, spec.model.tolerance).agreement < 1 for answered in others):
@@ -192,25 +197,6 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
             f"{spec.file}: `model.batch_sizes`: got {list(spec.model.batch_sizes)}, but the model answers an input "
             "differently in a batch than alone",
             hint="use `batch_sizes: [1]`, or a model that decides for each row separately",
-        )
-
-
-def _check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:
-    """Raises SourceError if the network does not score two classes or more, because the probability of one is always 1,
-    or if it ends in a softmax: the graph has one, and two would make all classes alike."""
-    with torch.no_grad():
-        scores = graph.outputs(pixels)[0]
-    if scores.ndim != 2 or scores.shape[1] < 2:
-        raise SourceError(
-            f"{where}: the model's output for a picture is {list(scores.shape[1:])}, allowed: [N], a number for each "
-            "of two classes or more",
-            hint="write a handler of your own, with `top_k: 0` in `model.image`; or use `handler: tensor`",
-        )
-    if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-3).all()):
-        raise SourceError(
-            f"{where}: the model already answers pictures with probabilities, and the handler turns a number for each "
-            "class into probabilities itself",
-            hint="leave out the model's softmax, or return the logarithm of its answer",
         )
 
 

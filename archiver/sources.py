@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from archiver.encoders import load_encoder
-from archiver.exported_source import input_values, program_network, read_program
+from archiver.exported_source import input_values, notes_on_inputs, program_network, read_program
 from archiver.torchvision_import import import_torchvision
 from archiver.weights import load_weights
 from config.errors import SourceError, listed, nearest
@@ -227,7 +227,8 @@ def _from_program(spec: Spec, file: Path) -> Source:
         Port(name=name, shape=_fixed_sides(value), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in values.items()
     )
-    return _make_source(spec, program_network(program), spec.model.image, None, ports=ports, only_batch=only)
+    image, network, notes = spec.model.image, program_network(program), notes_on_inputs(program)
+    return _make_source(spec, network, image, None, ports=ports, only_batch=only, notes=notes)
 
 
 def _fixed_sides(value: torch.Tensor) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ model with one output."""
 from handlers.arrays import Array, fit_array, from_json, from_npy, to_json, to_npy
 from handlers.base import Handler
 from handlers.request import NPY, Answer, Request
-from handlers.validation import NotAcceptable, Unprocessable, Unsupported, describe_json
+from handlers.validation import NotAcceptable, Unsupported, describe_json, wrong_names
 
 
 class TensorHandler(Handler):
@@ -49,11 +49,5 @@ class TensorHandler(Handler):
         if isinstance(value, dict) and set(value) == {"inputs"} != names:
             value = value["inputs"]
         if not isinstance(value, dict) or set(value) != names:
-            # The names that the client sent are payload, so the answer does not repeat them.
-            got = describe_json(value) + (
-                f", {len(names & set(value))} with known names" if isinstance(value, dict) else ""
-            )
-            raise Unprocessable(
-                "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(names))
-            )
+            raise wrong_names(names, list(value) if isinstance(value, dict) else [], describe_json(value))
         return [from_json(value[spec.name], spec) for spec in specs]

@@ -19,7 +19,7 @@ AnswerError              the model's or the server's fault, for this request alo
 import base64
 import math
 from codecs import BOM_UTF8
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
@@ -216,3 +216,17 @@ def describe_json(value: object) -> str:
         return f"an object of {len(value)}"
     names = {str: "a string", type(None): "null", int: "a number", float: "a number"}
     return names.get(type(value), type(value).__name__)
+
+
+def wrong_names(expected: set[str], given: Sequence[object], described: str) -> Unprocessable:
+    """The error for inputs that are not those of the model. It names those that are missing; those that the client sent
+    are payload, so it does not repeat them."""
+    missing = [f"`{name}`" for name in sorted(expected) if name not in given]
+    others = len(given) - len(expected) + len(missing)
+    parts = [described, *([f"no {', '.join(missing)}"] if missing else []), *([f"{others} too many"] if others else [])]
+    return Unprocessable(
+        "the inputs are not those of the model",
+        field="inputs",
+        got=", ".join(parts),
+        allowed=", ".join(sorted(expected)),
+    )

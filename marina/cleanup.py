@@ -27,7 +27,7 @@ def cleanup_on_exit() -> Iterator[Callable[[], bool]]:
 
     At the end, kills every process that was started in the `with` block, directly or by its children, and removes the
     temporary folder that all of them use."""
-    from server.system import adopt_orphans, children
+    from server import adopt_orphans, children
 
     received: list[int] = []
 
@@ -103,7 +103,7 @@ def _guardian(folder: str) -> Iterator[None]:
 
 def _kill_children(earlier: set[int]) -> None:
     """Kills all children except the earlier ones, and then their children, which this process adopts as orphans."""
-    from server.system import children
+    from server import children
 
     until = time.monotonic() + _PATIENCE_S
     while (left := set(children(os.getpid())) - earlier) and time.monotonic() < until:

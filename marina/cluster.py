@@ -78,8 +78,7 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
 
 
 def manifests(options: argparse.Namespace) -> int:
-    from k8s.manifests import check_evidence, make_plan, next_steps, summary_text
-    from k8s.platforms import diff_folder, write_format
+    from k8s import check_evidence, diff_folder, make_plan, next_steps, summary_text, write_format
 
     spec = read_spec(options)
     out = options.out / spec.name
@@ -109,7 +108,7 @@ def manifests(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from k8s.verify import explain_rule, verify_folder, verify_spec
+    from k8s import explain_rule, verify_folder, verify_spec
 
     if options.explain:
         rule = explain_rule(options.explain)
@@ -133,57 +132,54 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def deploy(options: argparse.Namespace) -> int:
-    from k8s import rollout
-    from k8s.cluster import connect
+    import k8s
 
     spec = read_spec(options)
     out = options.out / spec.name
-    cluster = connect(options.context, options.kubeconfig)
+    cluster = k8s.connect(options.context, options.kubeconfig)
     typed = " ".join([quote(str(options.spec)), *place_options("deploy", options)])
-    placement = rollout.Placement(cluster, spec.name, spec.kubernetes.namespace, typed)
-    how = rollout.RolloutOptions(
+    placement = k8s.Placement(cluster, spec.name, spec.kubernetes.namespace, typed)
+    how = k8s.RolloutOptions(
         timeout_s=options.timeout,
         force=options.force_conflicts,
         go_back=not options.no_rollback,
         dry_run=options.dry_run,
         accepted=options.accept,
     )
-    release, progress = rollout.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
-    return _print_record(options, rollout.deploy(placement, release, how, progress, out / "rollout.json"))
+    release, progress = k8s.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
+    return _print_record(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
 
 
 def rollback(options: argparse.Namespace) -> int:
-    from k8s import rollout
+    import k8s
 
     placement = _placement(options)
-    how = rollout.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
+    how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
     progress = Progress(quiet=options.quiet)
     record_file = _record_file(options, placement)
-    return _print_record(options, rollout.rollback(placement, how, progress, record_file, to=options.to))
+    return _print_record(options, k8s.rollback(placement, how, progress, record_file, to=options.to))
 
 
 def delete(options: argparse.Namespace) -> int:
-    from k8s import rollout
+    import k8s
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
     record_file = _record_file(options, placement)
-    record = rollout.delete(placement, progress, record_file, with_namespace=options.with_namespace)
-    return _print_record(options, record)
+    return _print_record(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
 
 
 def status(options: argparse.Namespace) -> int:
-    from k8s.rollout import read_status
+    import k8s
 
     placement = _placement(options)
-    return _print_record(options, read_status(placement, options.out / placement.name))
+    return _print_record(options, k8s.read_status(placement, options.out / placement.name))
 
 
 def _placement(options: argparse.Namespace) -> Any:
     """The cluster, name and namespace of a deployment; other fields of the spec may be wrong, and the build folder
     missing."""
+    import k8s
     from config.load import load_name
-    from k8s.cluster import connect
-    from k8s.rollout import Placement
 
     typed = str(options.spec)
     if is_name(options):
@@ -192,7 +188,7 @@ def _placement(options: argparse.Namespace) -> Any:
         name, namespace = load_name(options.spec)
     namespace = options.namespace or namespace
     words = [quote(typed), *([f"-n {namespace}"] if options.namespace else []), *place_options("status", options)]
-    return Placement(connect(options.context, options.kubeconfig), name, namespace, " ".join(words))
+    return k8s.Placement(k8s.connect(options.context, options.kubeconfig), name, namespace, " ".join(words))
 
 
 def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:

@@ -35,22 +35,21 @@ def add_verbs(verbs: Any) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from loadtest import comparing
-    from loadtest.running import TargetOptions, measuring_into
+    from loadtest import CompareOptions, TargetOptions, compare_with_baseline, comparison_text, measuring_into
+    from loadtest import compare as run
 
     if (options.against is None) == (options.baseline is None):
         if options.baseline:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
-    spec, how = read_spec(options), stage_options(comparing.CompareOptions, options)
+    spec, how = read_spec(options), stage_options(CompareOptions, options)
     folder: Path = options.out / spec.name
     where = TargetOptions(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
     if options.baseline:
-        comparison = comparing.compare_with_baseline(spec, options.baseline, where)
+        comparison = compare_with_baseline(spec, options.baseline, where)
     else:
         with measuring_into(folder):
-            comparison = comparing.compare(spec, options.against, how, where, quiet=options.quiet)
-    text = comparing.comparison_text(comparison)
-    print_result(options, comparison.to_data(), text, f"report {folder / 'compare.html'}")
+            comparison = run(spec, options.against, how, where, quiet=options.quiet)
+    print_result(options, comparison.to_data(), comparison_text(comparison), f"report {folder / 'compare.html'}")
     return comparison.exit_code

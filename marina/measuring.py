@@ -38,7 +38,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def loadtest(options: argparse.Namespace) -> int:
-    from loadtest.running import RunOptions, measuring_into, next_step, run_load_test, verdict_text
+    from loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
     spec, how = read_spec(options), stage_options(RunOptions, options)
     where = _server_options(options, spec.name)
@@ -50,17 +50,15 @@ def loadtest(options: argparse.Namespace) -> int:
         if where.headers or where.cacert or where.cert:
             text = "`--header`, `--cacert` and `--cert`: only for a server at `--url`, not for pods of `--in-cluster`"
             raise InputError(f"{text}, whose plan is stored in the cluster, where others can read it")
-        from k8s.manifests import make_plan
-        from marina.load_job import dry_run_text, image_of
+        from k8s import make_plan
+        from marina import in_cluster
 
         plan = make_plan(spec, options.out / spec.name)
-        image = options.image or image_of(spec, options.out / spec.name)
+        image = options.image or in_cluster.image_of(spec, options.out / spec.name)
         if options.dry_run:
-            print(dry_run_text(spec, plan, image, how, options), end="")
+            print(in_cluster.dry_run_text(spec, plan, image, how, options), end="")
             return 0
-        from marina.in_cluster import target_of
-
-        target = target_of(plan, image, options, service=options.service, one_pod=options.one_pod)
+        target = in_cluster.target_of(plan, image, options, service=options.service, one_pod=options.one_pod)
         where = replace(where, remote=target)
     with measuring_into(where.out):
         outcome = run_load_test(spec, how, where, quiet=options.quiet)
@@ -97,36 +95,33 @@ def _target_arguments(options: argparse.Namespace) -> list[str]:
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    from loadtest import calibrating
-    from loadtest.running import measuring_into
+    from loadtest import CalibrateOptions, evidence_text, measuring_into
+    from loadtest import calibrate as run
 
     spec = read_spec(options)
     out, where = options.out / spec.name, _server_options(options, spec.name)
-    how = stage_options(calibrating.CalibrateOptions, options)
+    how = stage_options(CalibrateOptions, options)
     if options.in_cluster:
-        from k8s.manifests import make_plan
-        from marina.in_cluster import target_of
-        from marina.load_job import image_of
+        from k8s import make_plan
+        from marina import in_cluster
 
         if options.tune:
             raise InputError("`--tune`: not together with `--in-cluster`: it starts servers with other settings")
-        image = options.image or image_of(spec, out)
-        target = target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
+        image = options.image or in_cluster.image_of(spec, out)
+        target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
         where = replace(where, remote=target)
     with measuring_into(out):
         # If there are better settings, the patch should be applied first: evidence of the present ones would mislead.
         if options.tune and not _tune(options, spec, how, where):
             return 0
-        evidence = calibrating.calibrate(spec, how, where, quiet=options.quiet)
-    print_result(options, evidence.to_data(), calibrating.evidence_text(evidence), f"report {out / 'evidence.html'}")
+        evidence = run(spec, how, where, quiet=options.quiet)
+    print_result(options, evidence.to_data(), evidence_text(evidence), f"report {out / 'evidence.html'}")
     return evidence.exit_code
 
 
 def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches for better settings and prints them; returns whether the spec's own are the best."""
-    from loadtest.calibrating import settings_space, tune_settings, tuning_record, tuning_text
-    from loadtest.judging import objective_of
-    from loadtest.running import find_package
+    from loadtest import find_package, objective_of, settings_space, tune_settings, tuning_record, tuning_text
 
     # A search takes minutes: if the calibration after it has no package, fail now.
     find_package(where)
@@ -243,8 +238,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _server_options(options: argparse.Namespace, name: str) -> Any:
-    from loadtest.running import TargetOptions
-    from loadtest.sending import parse_header
+    from loadtest import TargetOptions, parse_header
 
     _check_certificates(options)
     return TargetOptions(

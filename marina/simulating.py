@@ -40,26 +40,25 @@ def add_verbs(verbs: Any) -> None:
 
 
 def simulate(options: argparse.Namespace) -> int:
+    import k8s
     from config.record import write_text
-    from k8s import simulating
-    from k8s.manifests import make_plan
 
     _check_ranges(options)
     if options.recorded:
         _refuse_beside_recorded(options)
-        comparison = simulating.compare_recorded(simulating.read_recording(options.recorded))
+        comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
         print_result(options, comparison.to_data(), comparison.to_text())
         return 1 if comparison.differs else 0
     spec = read_spec(options)
     out = options.out / spec.name
-    traffic: Any = simulating.read_traffic(options.trace) if options.trace else options.step or "day"
+    traffic: Any = k8s.read_traffic(options.trace) if options.trace else options.step or "day"
     others = (options.scale_up_window, options.forecast)
-    how = simulating.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
+    how = k8s.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
     progress = Progress(quiet=options.quiet)
     with progress.step("replay the traffic"):
-        simulation = simulating.simulate(make_plan(spec, out), how)
+        simulation = k8s.simulate(k8s.make_plan(spec, out), how)
     page = out / "simulation.html"
-    write_text(page, simulating.simulation_html(simulation))
+    write_text(page, k8s.simulation_html(simulation))
     if options.json:
         print_json(simulation.to_data())
         return 0

@@ -69,17 +69,11 @@ def _is_package(root: Path, module: str) -> bool:
 
 
 def face(folder: Path) -> set[str]:
-    """The names that a package offers: those in `__all__`, or else all that its `__init__.py` imports of its own."""
-    tree, package = parsed(folder / "__init__.py"), folder.name
-    for node in tree.body:
+    """The names in `__all__` of a package."""
+    for node in parsed(folder / "__init__.py").body:
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets):
             return set(ast.literal_eval(node.value))
-    own = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and package in (node.module or "").split(".")
-    ]
-    return {alias.asname or alias.name for node in own for alias in node.names}
+    return set()
 
 
 def trespasses(root: Path, rooms: Rooms, packages: list[str], annexes: Rooms | None = None) -> list[str]:
@@ -105,10 +99,10 @@ def _reason(root: Path, rooms: Rooms, annexes: Rooms, importer: tuple[str, ...],
         return _past_the_face(root, imported) if room in annexes[package] and room != within else ""
     if package not in rooms:
         return ""
+    if importer[0] != package and below:
+        return f"imports `{imported.module}`, and only the face of `{package}` may be entered from outside"
     own = within if within in rooms[package] else ""
     target = below[0] if below and below[0] in rooms[package] else ""
-    if importer[0] != package:
-        return _past_the_face(root, imported) if target else ""
     if importer[0] == package and not target:
         # Modules beside the rooms are of no room; a room that imports one, or the package's face, goes round its order.
         return f"`{own}` imports `{imported.module}`, which stands above the rooms" if own else ""

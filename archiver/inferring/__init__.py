@@ -4,4 +4,17 @@ from archiver.inferring.arguments import parse_input_option
 from archiver.inferring.exported_program import find_program_inputs
 from archiver.inferring.picked_rows import PickedRows, RowLimits, find_picked_rows
 from archiver.inferring.search import find_inputs
-from archiver.inferring.trial import output_names
+from archiver.inferring.trial import MOST_TRIED, largest_working, output_names, try_inputs
+
+__all__ = [
+    "MOST_TRIED",
+    "PickedRows",
+    "RowLimits",
+    "find_inputs",
+    "find_picked_rows",
+    "find_program_inputs",
+    "largest_working",
+    "output_names",
+    "parse_input_option",
+    "try_inputs",
+]

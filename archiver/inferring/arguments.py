@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 from torch import nn
 
+from archiver.inferring.inferred import Input
 from config.errors import InputError, listed
 from config.sections import Dtype, Tensor
 
@@ -67,6 +68,15 @@ class GivenInput:
 
     name: str
     tensor: Tensor
+
+    def as_input(self) -> Input:
+        """A mask gets the length of its sequence later, for which -1 stands."""
+        tensor = self.tensor
+        if tensor.mask_of is not None:
+            named = "dtype" in tensor.model_fields_set
+            return Input((-1,), tensor.dtype if named else "bool")
+        varying = next((at for at, side in enumerate(tensor.shape) if not isinstance(side, int)), None)
+        return Input(tensor.largest_shape, tensor.dtype, varying)
 
 
 def parse_input_option(text: str) -> GivenInput:

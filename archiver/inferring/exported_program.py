@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from archiver.inferring.arguments import GivenInput
 from archiver.inferring.inferred import InferredInputs, Input
 from archiver.inferring.picked_rows import find_picked_rows
-from archiver.inferring.trial import try_inputs
+from archiver.inferring.trial import limit_numbers, try_inputs
 from archiver.inferring.varying_lengths import mark_varying_lengths
 from config.errors import InputError, listed
 from config.sections import Dtype
@@ -75,17 +75,21 @@ def _input(program: ExportedProgram, name: str, value: torch.Tensor, notes: list
 
 
 def _limited(network: nn.Module, inputs: dict[str, Input], batch: int) -> dict[str, Input]:
-    """The inputs, limited to the rows of the tables from which the program picks by them."""
+    """The inputs, limited to the rows of the tables from which the program picks by them, or to what it takes."""
     generator = torch.Generator().manual_seed(0)
     values = [tensor.values(batch, generator) for tensor in inputs.values()]
-    limited = {}
-    for (name, tensor), picked in zip(
-        inputs.items(), find_picked_rows(lambda given: network(*given), values), strict=True
-    ):
-        rows, *others = picked.columns(tensor.sequence if tensor.varies else None)
-        if tensor.most is None and rows is not None and not others:
-            tensor = replace(tensor, least=rows.low, most=rows.high)
-        limited[name] = tensor
+    limited = dict(inputs)
+    picked = find_picked_rows(lambda given: network(*given), values)
+    for at, (name, tensor) in enumerate(inputs.items()):
+        rows, *others = picked[at].columns(tensor.sequence if tensor.varies else None)
+        if tensor.most is not None or others:
+            continue
+        if rows is not None:
+            limited[name] = replace(tensor, least=rows.low, most=rows.high)
+        elif tensor.dtype in ("int32", "int64") and "mask" not in name:
+            limited[name] = limit_numbers(network, values, at, tensor)
+        if limited[name].most is not None:
+            values[at] = torch.full_like(values[at], limited[name].most or 0)
     return limited
 
 

@@ -26,11 +26,14 @@ def describe_guesses(
                 f"`{name}`: {tensor} works but is a guess, as no layer shows it; to change: `--input {name}:…`"
             )
         elif len(tensor.shape) > 2 and tensor.sequence is None:
-            channels, *sides = tensor.shape
-            larger = replace(tensor, shape=(channels, *(side + _OTHER_SIDE for side in sides)))
-            if _works(network, inputs | {name: larger}):
-                size = " x ".join(map(str, sides))
-                notes.append(f"`{name}`: {size} is a guess, the model takes other sizes as well")
+            # The channels are the first dimension or the last one.
+            for sides in (slice(1, None), slice(-1)):
+                larger = list(tensor.shape)
+                larger[sides] = [side + _OTHER_SIDE for side in larger[sides]]
+                if _works(network, inputs | {name: replace(tensor, shape=tuple(larger))}):
+                    size = " x ".join(map(str, tensor.shape[sides]))
+                    notes.append(f"`{name}`: {size} is a guess, the model takes other sizes as well")
+                    break
     return notes + _length_note(network, inputs, inferred - unreached)
 
 

@@ -55,12 +55,16 @@ def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Ite
             yield from (Input((layer.in_channels, length), sequence=1) for length in _all_of(_LENGTHS))
         case nn.Conv2d() | nn.BatchNorm2d():
             channels = layer.in_channels if isinstance(layer, nn.Conv2d) else layer.num_features
-            yield from (Input((channels, side, side)) for side in _all_of(_SIDES))
+            yield from (Input((channels, side, side)) for side in _SIDES)
+            # Before unusual sides, of which one may be as large as the number of channels.
+            yield from (Input((side, side, channels)) for side in _SIDES)
+            yield from (Input((channels, side, side)) for side in _all_of(_SIDES) if side not in _SIDES)
         case nn.Conv3d():
             yield from (Input((layer.in_channels, 16, side, side)) for side in _SIDES)
         case nn.Linear():
             yield Input((layer.in_features,))
             yield from (Input((length, layer.in_features), sequence=0) for length in _LENGTHS)
+            yield from (Input((side, side, layer.in_features)) for side in _SIDES)
         case nn.BatchNorm1d():
             yield Input((layer.num_features,))
             yield from (Input((layer.num_features, length), sequence=1) for length in _LENGTHS)
@@ -68,6 +72,7 @@ def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Ite
             shape = tuple(layer.normalized_shape)
             yield Input(shape)
             yield from (Input((length, *shape), sequence=0) for length in _LENGTHS)
+            yield from (Input((side, side, *shape)) for side in _SIDES)
         case nn.MultiheadAttention():
             yield from (Input((length, layer.embed_dim), sequence=0) for length in _LENGTHS)
         case nn.RNNBase():

@@ -15,7 +15,7 @@ from archiver.inferring.inferred import InferredInputs, Input
 from archiver.inferring.layer_inputs import KNOWN, has_sequence_layers, layer_inputs, recurrent_states, sounds
 from archiver.inferring.picked_rows import find_picked_rows
 from archiver.inferring.refusals import unservable_arguments
-from archiver.inferring.trial import TrialResult, equal, try_inputs
+from archiver.inferring.trial import TrialResult, equal, limit_numbers, try_inputs
 from archiver.inferring.varying_lengths import limit_length_arguments, mark_varying_lengths
 from archiver.rows import RowsMixed, check_repeatable, check_rows_apart
 from config.errors import InputError, SourceError, listed
@@ -56,7 +56,7 @@ class _InputSearch:
         self.rows = _ROWS_WITH_STATES if any(recurrent_states(network)) else _ROWS
         self._given = match_given(self._names, given)
         for at, value in self._given.items():
-            self._choices[at], self._settled[at] = [_as_input(value)], True
+            self._choices[at], self._settled[at] = [value.as_input()], True
             self._names[at] = value.name
         self._widened: set[int] = set()
         self._deadline = time.monotonic() + _LONGEST_S
@@ -305,30 +305,26 @@ class _InputSearch:
         return guess
 
     def _limit_values(self, guess: Guess, rows: int) -> tuple[Guess, list[str]]:
-        """Limits integers to the largest value that works; the packager limits columns with tables of their own."""
+        """Limits integers to those that work, beside the largest values of the inputs before; the packager limits
+        columns with tables of their own."""
         notes, graph = [], TensorGraph(self._network, torch.float32)
         picked = find_picked_rows(lambda values: graph(*values), self._values(guess, rows))
         for at, tensor in enumerate(guess):
-            if tensor.dtype not in ("int32", "int64") or tensor.most is None or self._arguments[at].is_length:
+            argument = self._arguments[at]
+            if tensor.dtype not in ("int32", "int64") or argument.is_length or argument.is_mask:
                 continue
             if len(picked[at].columns(tensor.sequence)) > 1:
                 limited = replace(tensor, least=None, most=None)
                 notes.append(f"`{self._names[at]}`: each column picks from a table of its own, and allows its rows")
             else:
-                limited = replace(tensor, most=self._largest_working_value(at, guess, rows, tensor.most))
+                values = self._values(guess, rows)
+                for place, before in enumerate(guess[:at]):
+                    if before.most is not None:
+                        values[place] = torch.full_like(values[place], before.most)
+                limited = limit_numbers(self._network, values, at, tensor)
                 notes += [f"`{self._names[at]}`: values beyond {limited.most} fail"] * (limited != tensor)
             guess = (*guess[:at], limited, *guess[at + 1 :])
         return guess, notes
-
-    def _largest_working_value(self, at: int, guess: Guess, rows: int, high: int) -> int:
-        low, middle = 0, high
-        while low < high:
-            values = self._values(guess, rows)
-            values[at] = torch.full_like(values[at], middle)
-            works = try_inputs(self._network, values).outputs is not None
-            low, high = (middle, high) if works else (low, middle - 1)
-            middle = (low + high + 1) // 2
-        return low
 
 
 def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -339,12 +335,3 @@ def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
         return
     for first in range(min(total, sizes[0] - 1) + 1):
         yield from ((first, *rest) for rest in _summing_to(total - first, sizes[1:]))
-
-
-def _as_input(given: GivenInput) -> Input:
-    tensor = given.tensor
-    if tensor.mask_of is not None:
-        named = "dtype" in tensor.model_fields_set
-        return Input((-1,), tensor.dtype if named else "bool")
-    varying = next((at for at, side in enumerate(tensor.shape) if not isinstance(side, int)), None)
-    return Input(tensor.largest_shape, tensor.dtype, varying)

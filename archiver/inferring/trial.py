@@ -4,9 +4,9 @@ import importlib
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Any
 
@@ -15,10 +15,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from archiver.inferring.inferred import Input
 from archiver.inferring.layer_inputs import KNOWN, layer_width
 from handlers.networks import keyword_only, without_dataclasses
 
 _LONGEST_S = 20.0
+# Larger whole numbers are not tried one after another: tables have fewer rows, and a model that makes as much as its
+# input says would fill the memory.
+MOST_TRIED = 2**24
 # Operators whose result still counts as the input itself.
 _TRANSPARENT = {"_to_copy", "add", "clone", "div", "mul", "sub"}
 
@@ -84,6 +88,29 @@ def try_inputs(
     if not result.error:
         result.outputs, result.names = tuple(leaves), output_names(answer)
     return result
+
+
+def limit_numbers(network: nn.Module, values: Sequence[torch.Tensor], at: int, tensor: Input) -> Input:
+    """An input of whole numbers, limited to those that the network takes there, beside the other values."""
+
+    def works(number: int) -> bool:
+        tried = [*values[:at], torch.full_like(values[at], number), *values[at + 1 :]]
+        return try_inputs(network, tried).outputs is not None
+
+    ends = torch.iinfo(values[at].dtype)
+    if tensor.most is None and all(map(works, (-1, ends.min, ends.max))):
+        return tensor
+    known = MOST_TRIED if tensor.most is None else tensor.most
+    return replace(tensor, least=tensor.least or 0, most=largest_working(works, known))
+
+
+def largest_working(works: Callable[[int], bool], most: int) -> int:
+    """The largest number up to `most` that works, if all smaller ones do."""
+    low, high, middle = 0, most, most
+    while low < high:
+        low, high = (middle, high) if works(middle) else (low, middle - 1)
+        middle = (low + high + 1) // 2
+    return low
 
 
 def _paths(answer: object) -> list[tuple[Any, Any]]:

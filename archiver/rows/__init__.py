@@ -3,3 +3,5 @@ user's code where it does not."""
 
 from archiver.rows.checks import TRIED_ROWS, RowsMixed, check_repeatable, check_rows_apart, eager_runner
 from archiver.rows.culprits import RunBatch
+
+__all__ = ["TRIED_ROWS", "RowsMixed", "RunBatch", "check_repeatable", "check_rows_apart", "eager_runner"]

@@ -38,7 +38,13 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
             notes += (f"`{file.name}` also holds weights with the prefix {listed(others)}; `{prefix}` is used",)
         state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     state = {**state, **{name: state[twin] for name, twin in _shared(network, state.keys()).items()}}
-    for name, value in network.state_dict().items():
+    first_names: dict[int, str] = {}
+    for name, value in network.state_dict(keep_vars=True).items():
+        twin = first_names.setdefault(id(value), name)
+        if twin != name and {twin, name} <= state.keys() and not torch.equal(state[name], state[twin]):
+            # torch would use one of them, without a word.
+            text = f"`{twin}` and `{name}` differ in `{file}`, but are one tensor in `{source}`"
+            raise SourceError(f"{where}: {text}", hint="compare the model's code with that of the training")
         # torch would convert them without a word, but such numbers mean something else: levels of a scale, for example.
         is_counter = name.endswith(_COUNTER)
         if name in state and not is_counter and state[name].is_floating_point() != value.is_floating_point():

@@ -5,8 +5,7 @@ registers them. A rule names the fields that it reads, and is skipped if one of 
 
 from dataclasses import dataclass
 
-# Importing them registers their rules.
-from config.combinations import (
+from config.combinations import (  # noqa: F401  (importing them registers their rules)
     cluster,
     encoding,
     model,

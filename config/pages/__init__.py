@@ -2,3 +2,16 @@
 
 from config.pages.chart import Axis, Bars, Chart, Drawing, Line, linear_axis, log_axis, milliseconds
 from config.pages.rendering import base_style, render_template
+
+__all__ = [
+    "Axis",
+    "Bars",
+    "Chart",
+    "Drawing",
+    "Line",
+    "base_style",
+    "linear_axis",
+    "log_axis",
+    "milliseconds",
+    "render_template",
+]

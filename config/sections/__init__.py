@@ -14,3 +14,29 @@ from config.sections.store import ModelCache
 from config.sections.text import Text
 from config.sections.varying import Varying
 from config.sections.vllm import Vllm
+
+__all__ = [
+    "BAD_KEY",
+    "PATTERNS",
+    "Cost",
+    "Dtype",
+    "Encoding",
+    "Image",
+    "Kubernetes",
+    "Load",
+    "Model",
+    "ModelCache",
+    "Name",
+    "Patch",
+    "Pod",
+    "Precision",
+    "Scaling",
+    "Section",
+    "Serving",
+    "Slo",
+    "Tensor",
+    "Text",
+    "Varying",
+    "Version",
+    "Vllm",
+]

@@ -10,3 +10,22 @@ from handlers.generation.engines.vllm_weights import fingerprint_files
 from handlers.generation.handler import TextHandler
 from handlers.generation.template import TemplateRefused
 from handlers.generation.tokenizer import ModelTokenizer
+
+__all__ = [
+    "LIBRARY",
+    "Engine",
+    "Llama",
+    "ModelTokenizer",
+    "NoToken",
+    "OtherFamily",
+    "Sampling",
+    "TemplateRefused",
+    "TextHandler",
+    "Token",
+    "UnknownModel",
+    "check_weights",
+    "fingerprint_files",
+    "make_engine",
+    "read_shape",
+    "weight_files",
+]

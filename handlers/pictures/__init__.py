@@ -3,3 +3,5 @@ picture that would cost too much is refused before any of it is spent. Each modu
 
 from handlers.pictures.decode import decode_image, image_format, setup_pillow
 from handlers.pictures.resize import resize_and_crop
+
+__all__ = ["decode_image", "image_format", "resize_and_crop", "setup_pillow"]

@@ -4,3 +4,5 @@ into rows for the model, and the outputs for these rows into an answer in its ow
 from handlers.protocols.choose import HEADER, read_exchange
 from handlers.protocols.exchange import Exchange, NamedTensor, Row, check_row_count, check_time
 from handlers.protocols.v2 import tensor_rows
+
+__all__ = ["HEADER", "Exchange", "NamedTensor", "Row", "check_row_count", "check_time", "read_exchange", "tensor_rows"]

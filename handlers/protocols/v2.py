@@ -14,7 +14,7 @@ from handlers.arrays import Array, fit_array, from_json
 from handlers.protocols.exchange import Exchange, NamedTensor, ProtocolHandler, Row, check_row_count, check_time
 from handlers.record import TensorSpec
 from handlers.request import Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe_json, parse_json
+from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe_json, parse_json, wrong_names
 
 # The header with the length of the JSON in front of the bytes, in requests and answers.
 LENGTH = "inference-header-content-length"
@@ -45,12 +45,9 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
         )
     inputs, expected = value["inputs"], handler.tensor_names
     # First, because it would take seconds to read a hundred thousand of them.
-    known = expected & {item["name"] for item in inputs if isinstance(item["name"], str)}
-    if known != expected or len(inputs) != len(expected):
-        got = f"{len(inputs)}, {len(known)} with known names"
-        raise Unprocessable(
-            "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(expected))
-        )
+    names = [item["name"] for item in inputs]
+    if len(names) != len(expected) or any(name not in names for name in expected):
+        raise wrong_names(expected, names, f"{len(names)} tensor{'s' * (len(names) > 1)}")
     rows, batched = handler.decode_tensors(_tensors(inputs, bytes_after, handler.max_rows, until), until)
     wanted = _requested_outputs(value)
 

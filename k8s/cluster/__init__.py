@@ -2,11 +2,36 @@
 nothing of releases."""
 
 from k8s.cluster.api_errors import ApiError, FieldConflict, grant_commands
-from k8s.cluster.cluster import Cluster
-from k8s.cluster.endpoints import is_ready, read_endpoints
+from k8s.cluster.cluster import Applied, Cluster
+from k8s.cluster.endpoints import Endpoint, Endpoints, is_ready, read_endpoints
 from k8s.cluster.environment import describe_capacity, namespace_limits, prometheus_selectors, unselected_monitors
 from k8s.cluster.kubeconfig import connect
 from k8s.cluster.nodes import fitting_nodes, missing_room
 from k8s.cluster.pod_facts import PodFacts, read_pod_facts
 from k8s.cluster.reference import MANAGER, Document, Ref
 from k8s.cluster.watch import Mirror
+
+__all__ = [
+    "MANAGER",
+    "ApiError",
+    "Applied",
+    "Cluster",
+    "Document",
+    "Endpoint",
+    "Endpoints",
+    "FieldConflict",
+    "Mirror",
+    "PodFacts",
+    "Ref",
+    "connect",
+    "describe_capacity",
+    "fitting_nodes",
+    "grant_commands",
+    "is_ready",
+    "missing_room",
+    "namespace_limits",
+    "prometheus_selectors",
+    "read_endpoints",
+    "read_pod_facts",
+    "unselected_monitors",
+]

@@ -151,16 +151,19 @@ class Cluster:
         """Replaces an object in the version that was read. Raises ApiError 409 if it was changed meanwhile."""
         return self._write(document, self._dynamic.replace)
 
-    def delete(self, ref: Ref, *, uid: str) -> bool:
-        """Deletes the object with this uid, but not a newer one of the same name. False if it was already gone."""
+    def delete(self, ref: Ref, *, uid: str, dry_run: bool = False) -> bool:
+        """Deletes the object with this uid, but not a newer one of the same name. False if it was already gone, or is
+        being deleted."""
         resource = self._served(ref.api_version, ref.kind)
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"} | {
-            "preconditions": {"uid": uid}
-        }
+        body: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        # A server reads no options from the query of a request with a body, so it would not notice a dry run there.
+        body |= {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
         try:
             self._send(ref, lambda: self._dynamic.delete(resource, body=body, **_place(ref), **_plain()))
         except ApiError as err:
-            if err.status == 404 or err.lost_race:
+            metadata = (self.get(ref) or {}).get("metadata", {}) if err.lost_race else {}
+            # Also a webhook may answer 409, and then the object stays.
+            if err.status == 404 or (err.lost_race and (metadata.get("uid") != uid or "deletionTimestamp" in metadata)):
                 return False
             raise
         return True
@@ -181,11 +184,17 @@ class Cluster:
         """The last lines of a container's output; empty if it cannot be read."""
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/log"
         query = f"container={quote(container)}&tailLines={lines}" + ("&previous=true" if previous else "")
-        try:
+
+        def send() -> Any:
             response = self.raw("GET", f"{path}?{query}")
+            if response.status != 200:
+                raise api_error(response.status, response.reason or "", response.data, response.headers)
+            return response
+
+        try:
+            return str(self._transport.with_retries(send).data.decode(errors="replace"))
         except ClusterError:
             return ""
-        return response.data.decode(errors="replace") if response.status == 200 else ""
 
     def raw(
         self, method: str, path: str, body: bytes | None = None, *, content_type: str = "", timeout_s: float = READ_S

@@ -3,3 +3,5 @@ and rollback all work with the extended objects."""
 
 from k8s.extending.derived_fields import PatchedField, find_patched_fields, summarise_patches
 from k8s.extending.patches import extend, read_patch
+
+__all__ = ["PatchedField", "extend", "find_patched_fields", "read_patch", "summarise_patches"]

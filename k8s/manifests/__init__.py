@@ -1,6 +1,6 @@
 """Renders Kubernetes objects from a spec, an image and evidence, and writes them to a folder."""
 
-from k8s.manifests.config_map import config_sha256
+from k8s.manifests.config_map import CONFIG_FILE, config_sha256
 from k8s.manifests.evidence import check_evidence, override_evidence
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
@@ -21,3 +21,42 @@ from k8s.manifests.writing import (
     write_manifests,
 )
 from k8s.manifests.yaml_text import Manifest, ordered, resource, to_yaml
+
+__all__ = [
+    "ADDONS",
+    "CONFIG_ANNOTATION",
+    "CONFIG_FILE",
+    "EVIDENCE_ANNOTATION",
+    "LOAD_CONTAINER",
+    "MANIFESTS_FOLDER",
+    "ORIGIN",
+    "PACKAGE_ANNOTATION",
+    "SUPPORTED_VERSIONS",
+    "Files",
+    "LoadJob",
+    "Manifest",
+    "Plan",
+    "WrittenFiles",
+    "check_evidence",
+    "config_sha256",
+    "container_security",
+    "describe_files",
+    "exactly",
+    "load_objects",
+    "make_plan",
+    "manifest_texts",
+    "mount",
+    "next_steps",
+    "ordered",
+    "override_evidence",
+    "patch_notes",
+    "pod_security",
+    "pull_secrets",
+    "read_load_image",
+    "render_objects",
+    "replace_folder",
+    "resource",
+    "summary_text",
+    "to_yaml",
+    "write_manifests",
+]

@@ -1,6 +1,7 @@
 """Reads the part of `evidence.json` that manifests need. `marina calibrate` writes the file; stages exchange files, not
 imports, so this reader has its own classes."""
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,12 @@ class MeasuredKnee(RecordPart):
     """The highest rate that meets the objective, requests/s."""
 
     rps: Positive
+
+
+class MeasuredLatency(RecordPart):
+    """A run at a rate, requests/s."""
+
+    rate: Positive
 
 
 class MeasuredMemory(RecordPart):
@@ -76,6 +83,8 @@ class EvidenceRecord(StageRecord):
     package: str | None
     objective: MeasuredObjective
     knee: MeasuredKnee | None
+    at_70_percent: MeasuredLatency | None = None
+    """The run at 70 % of the knee."""
     cold_start_s: Positive | None
     memory: MeasuredMemory | None
     machine: GeneratorMachine
@@ -100,6 +109,10 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
     if evidence.status != "PASS":
         reasons = "; ".join(reason.text for reason in evidence.reasons) or "no reason given"
         raise InputError(f"{file}: is {evidence.status}, so it cannot be used: {reasons}", hint=hint)
+    run = evidence.at_70_percent
+    if evidence.knee and run and not math.isclose(evidence.knee.rps, run.rate / 0.7, rel_tol=0.01):
+        text = f"{file}: `knee.rps`: got {evidence.knee.rps:g}, but {run.rate / 0.7:.4g} was measured: it was edited"
+        raise InputError(text, hint=f"{hint}, and set `scaling.target_rps_per_pod`")
     if package is None:
         text = f"{file}: measured on a package, but there is no `package.json` beside it to compare with"
         raise InputError(text, hint=f"marina package {spec_file}")

@@ -23,3 +23,34 @@ from k8s.monitoring.expressions import (
 )
 from k8s.monitoring.promql import Matcher, Selector, selectors
 from k8s.monitoring.rules import alert_rules, recording_rules
+
+__all__ = [
+    "CATALOGUE",
+    "EXPECTED",
+    "EXPECTED_METRIC",
+    "METRICS",
+    "POD_NAME",
+    "RUNNING_METRIC",
+    "SERVER_CONTAINER",
+    "TARGET_LABELS",
+    "Matcher",
+    "Selector",
+    "UsedSeries",
+    "adapter_rules",
+    "adapter_values",
+    "alert_rules",
+    "all_expressions",
+    "dashboard_identity",
+    "expected_query",
+    "external_rules",
+    "find_series",
+    "forecast_lead_s",
+    "keda_query",
+    "metric_contract",
+    "misuses",
+    "page_series",
+    "recording_rules",
+    "render_dashboard",
+    "running_query",
+    "selectors",
+]

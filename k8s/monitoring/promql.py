@@ -1,5 +1,6 @@
 """Parses a PromQL expression into its selectors, with the function applied to each and the labels it must have."""
 
+import functools
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,18 +67,19 @@ class _Context:
         return replace(self, needed=self.needed | set(labels))
 
 
-def selectors(expression: str) -> list[Selector]:
+@functools.cache
+def selectors(expression: str) -> tuple[Selector, ...]:
     """Every selector of an expression, in order; none of one that is too long to read. Raises InputError if it is not
     valid PromQL."""
     if len(_NESTS.findall(_MATCHERS.sub("", _TEXT.sub("", expression)))) > _DEEPEST:
-        return []
+        return ()
     try:
         tree = parse(_GROUPED.sub(_without_groups, expression))
     except ValueError as err:
         raise InputError(f"`{expression}`: not PromQL: {err}") from err
     seen: list[Selector] = []
     _walk(tree, _Context(), seen)
-    return seen
+    return tuple(seen)
 
 
 def _without_groups(match: re.Match[str]) -> str:

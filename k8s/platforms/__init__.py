@@ -2,3 +2,5 @@
 whether committed files still match what the spec renders."""
 
 from k8s.platforms.formats import diff_folder, write_format
+
+__all__ = ["diff_folder", "write_format"]

@@ -8,3 +8,19 @@ from k8s.rollout.record import RolloutRecord
 from k8s.rollout.release import Release, make_release
 from k8s.rollout.rollback import rollback
 from k8s.rollout.status import ServiceStatus, read_status
+
+__all__ = [
+    "Placement",
+    "Release",
+    "RolloutOptions",
+    "RolloutRecord",
+    "ServiceStatus",
+    "delete",
+    "deploy",
+    "make_release",
+    "pod_metrics",
+    "read_status",
+    "rollback",
+    "run_load",
+    "served_packages",
+]

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
-from k8s.rollout.diff import FieldChange, field_changes, owned_fields
+from k8s.rollout.diff import FieldChange, field_changes, is_of_others, owned_fields
+from k8s.rollout.wait import describe_empty
 
 # Objects come after those they need: pods after their account, configuration and policies, autoscalers after their
 # target.
@@ -78,9 +79,9 @@ def in_apply_order(documents: Iterable[Document]) -> list[Document]:
 def dry_run_all(
     cluster: Cluster, documents: Iterable[Document], surplus: Iterable[Ref], *, force: bool = False
 ) -> DryRun:
-    """Asks the server what applying all documents would do; changes nothing. `surplus` is what applying would delete:
-    only with an autoscaler in it, the number of pods that somebody scaled to is Marina's to change."""
-    documents = in_apply_order(documents)
+    """Asks the server what applying all documents would do; changes nothing. `surplus` is what would be deleted: only
+    with an autoscaler in it, the number of pods that somebody scaled to is Marina's to change."""
+    documents, surplus = in_apply_order(documents), list(surplus)
     spaces = (Ref.of(document) for document in documents if document["kind"] == "Namespace")
     missing = {space.name for space in spaces if cluster.get(space) is None}
     changes: list[ObjectChange] = []
@@ -94,18 +95,19 @@ def dry_run_all(
             changes.append(ObjectChange(ref, "create"))
             continue
         try:
-            changes.append(_dry_run(cluster, document, force=force))
+            changes.append(_dry_run(cluster, document, documents, force=force))
         except Refused as err:
             refused.append(err.message)
         except ApiError as err:
             if not force and err.conflicts and not (taken_over and _left_by_autoscaler(err.conflicts)):
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
             elif err.conflicts:
-                changes.append(_dry_run(cluster, document, force=True))
-            elif "dry run" in err.message or "dry-run" in err.message:
+                changes.append(_dry_run(cluster, document, documents, force=True))
+            elif _knows_no_dry_run(err):
                 changes.append(ObjectChange(ref, "unknown", warnings=(err.message,)))
             else:
                 refused.append(err.message)
+    refused += filter(None, (_refused_deletion(cluster, ref) for ref in surplus))
     return DryRun(tuple(changes), tuple(conflicts), tuple(refused))
 
 
@@ -162,13 +164,16 @@ def _ending(document: Document | None) -> str:
     return f"is being deleted, and waits for {', '.join(metadata.get('finalizers') or ['its end'])}"
 
 
-def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChange:
+def _dry_run(cluster: Cluster, document: Document, documents: Iterable[Document], *, force: bool) -> ObjectChange:
     ref = Ref.of(document)
     for _ in range(_DRY_RUN_TRIES):
         if (before := cluster.get(ref)) is None:
             return ObjectChange(ref, "create", warnings=cluster.apply(document, force=force, dry_run=True).warnings)
         if ending := _ending(before):
             raise Refused(f"{ref}: {ending}; what is applied now would go with it")
+        if ref.kind == "Deployment" and "replicas" not in document["spec"] and before["spec"].get("replicas") == 0:
+            # No autoscaler starts the first pod, so what is applied now could not be seen to serve.
+            raise Refused(f"{ref} {describe_empty(ref, map(Ref.of, documents))}")
         applied = cluster.apply(document, force=force, dry_run=True)
         # If a controller, for one, wrote the object between the two reads, its changes would count as ours; if somebody
         # deleted it, there is no version.
@@ -176,9 +181,27 @@ def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChan
             break
     assert before is not None
     fields = tuple(field_changes(before, applied.document))
+    if is_of_others(before, applied.document, document):
+        fields = ()
     if _drops_replicas(document, before):
         fields = tuple(difference for difference in fields if difference.field != "spec.replicas")
     return ObjectChange(ref, "change" if fields else "none", fields, applied.warnings)
+
+
+def _refused_deletion(cluster: Cluster, ref: Ref) -> str:
+    """Why the server would not delete an object that Marina manages; empty if it would."""
+    try:
+        document = cluster.get(ref)
+        if document and owned_fields(document) is not None:
+            cluster.delete(ref, uid=document["metadata"]["uid"], dry_run=True)
+    except ApiError as err:
+        return "" if _knows_no_dry_run(err) else err.message
+    return ""
+
+
+def _knows_no_dry_run(err: ApiError) -> bool:
+    """Whether a webhook refused because it cannot tell what it would do."""
+    return "dry run" in err.message or "dry-run" in err.message
 
 
 def _left_by_autoscaler(conflicts: list[FieldConflict]) -> bool:

@@ -5,10 +5,11 @@ from pathlib import Path
 from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import Ref
-from k8s.rollout.apply import prune_objects
+from k8s.rollout.apply import dry_run_all, prune_objects
 from k8s.rollout.history import State, others_in
 from k8s.rollout.hold import held
 from k8s.rollout.placement import Placement
+from k8s.rollout.preflight import check_permissions
 from k8s.rollout.record import RolloutRecord, recorded, start_record
 from k8s.rollout.rollback import load_state
 
@@ -41,13 +42,17 @@ def delete(
         spaces = [ref for ref in state.objects if ref.kind == "Namespace"]
         if with_namespace:
             _check_namespace(placement, state, spaces)
+        else:
+            spaces.clear()
+        objects = [ref for ref in state.objects if ref.kind != "Namespace"]
+        check_permissions(placement.cluster, (*objects, *spaces), placement.namespace, deleting=True)
+        dry_run_all(placement.cluster, (), (*objects, *spaces)).check()
         words = " --with-namespace" if with_namespace else ""
         with held(placement, state, record, progress, words=words) as hold:
             hold.save(phase="deleting")
             record.running = 0
-            objects = [ref for ref in state.objects if ref not in spaces]
             record.pruned += prune_objects(placement.cluster, objects, progress)
-            gone = prune_objects(placement.cluster, spaces, progress) if with_namespace else ()
+            gone = prune_objects(placement.cluster, spaces, progress)
             record.pruned += gone
             # The cluster deletes all that is in a namespace, and with it perhaps our permissions.
             if not gone:

@@ -105,10 +105,11 @@ def _roll_out(
     with held(placement, state, record, progress) as hold:
         number = record.revision
         objects = all_objects(state, documents)
-        state = hold.save(phase="deploying", trying=number, last=number, objects=objects, message="")
         facts = release.facts | {"created": record.started}
+        # It comes first: a quota or a policy may refuse it, and then nothing was changed.
         if not placement.store.save_revision(Revision(number, tuple(documents), facts, release.request)):
             progress.say("note: the sample is too large to store, so a rollback to this revision sends no inference")
+        state = hold.save(phase="deploying", trying=number, last=number, objects=objects, message="")
         surplus = objects_to_prune(placement.store, state, documents, state.good)
         record.add_transition(apply_and_wait(placement, documents, release.request, surplus, options, progress))
         if record.error:

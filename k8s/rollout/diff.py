@@ -37,6 +37,13 @@ def field_changes(before: Document, after: Document) -> list[FieldChange]:
     return changed
 
 
+def is_of_others(before: Document, after: Document, document: Document) -> bool:
+    """Whether applying the document changes no field of the document, nor which fields it owns: a webhook may have
+    written something else, such as the time."""
+    same = _named(before, document) == _named(after, document)
+    return same and owned_fields(before) == owned_fields(after)
+
+
 def owned_fields(document: Document, manager: str = MANAGER) -> dict[str, Any] | None:
     """The fields that a manager owns by applying them, as `fieldsV1`; None if it never applied the object."""
     for entry in document["metadata"].get("managedFields") or []:
@@ -49,6 +56,17 @@ def owned_fields(document: Document, manager: str = MANAGER) -> dict[str, Any] |
 def _own_fields(document: Document) -> Document:
     metadata = {key: value for key, value in document["metadata"].items() if key not in _WRITTEN_BY_SERVER}
     return {key: value for key, value in document.items() if key not in ("metadata", "status")} | {"metadata": metadata}
+
+
+def _named(value: Any, document: Any) -> Any:
+    """The part of a stored value that a document names."""
+    if isinstance(value, dict) and isinstance(document, dict):
+        return {key: _named(value.get(key), document[key]) for key in document}
+    if isinstance(value, list) and isinstance(document, list) and (key := _key(value + document)):
+        items = {item[key]: item for item in document}
+        if len(items) == len(document):
+            return [_named(item, items[item[key]]) for item in value if item[key] in items]
+    return value
 
 
 def _compare(path: str, before: Any, after: Any) -> Iterator[FieldChange]:

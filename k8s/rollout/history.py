@@ -54,6 +54,9 @@ class State:
 
     def rollback_target(self) -> int:
         """The revision to which a rollback goes by default: the one that ran before; 0 if there is none."""
+        if self.phase == "deploying" and self.trying in self.good:
+            # A rollback that was killed, because only a deploy has a new number: the same command continues it.
+            return self.trying
         if self.phase != "deployed" and self.current:
             return self.current
         before = [number for number in self.good if number < self.current and number not in self.undone]

@@ -40,14 +40,15 @@ class Hold:
             return self.state
 
     def end(self, holder: str, **changes: Any) -> bool:
-        """Writes why the hold ends; False if it never began, or was lost. The newest state is read first, because a
-        write that was interrupted may have reached the cluster."""
+        """Writes why the hold ends; False if it never began, or was lost, or if a revision runs and nothing was
+        changed. The newest state is read first, because a write that was interrupted may have reached the cluster."""
         began = self.state.holder == holder
         with suppress(MarinaError):
             stored = self._store.load()
             if began := stored is not None and stored.holder == holder:
                 self.state = stored
-                self.save(**changes, holder="")
+                began = stored.phase != "deployed" or not stored.current
+                self.save(**(changes if began else {}), holder="")
         return began
 
     @contextmanager

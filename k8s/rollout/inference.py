@@ -72,6 +72,13 @@ class _Reply:
     seconds: float
 
 
+@dataclass(frozen=True)
+class _Blocked:
+    why: str
+    forbidden: bool = False
+    """Then sending again does not help."""
+
+
 def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
     """The request with the sample in a MAR."""
     sample = package.record.sample
@@ -90,15 +97,17 @@ def infer(
     through = f"{base}/services/http:{service}/proxy{path}"
     until = time.monotonic() + _SETTLED_S
     while True:
-        reply, blocked = _through_server(cluster, "POST", through, sample.body, sample.content_type, timeout_s)
-        if reply is None and pods:
-            reply, later = _forwarded(cluster, namespace, pods[0], ports.inference, "POST", path, sample, timeout_s)
-            blocked = f"{blocked}; {later}" if later else blocked
-        if reply is not None or time.monotonic() > until:
+        reply = _through_server(cluster, "POST", through, sample.body, sample.content_type, timeout_s)
+        if isinstance(reply, _Blocked) and pods:
+            first = reply
+            reply = _forwarded(cluster, namespace, pods[0], ports.inference, "POST", path, sample, timeout_s)
+            if isinstance(reply, _Blocked):
+                reply = _Blocked(f"{first.why}; {reply.why}", first.forbidden and reply.forbidden)
+        if isinstance(reply, _Reply) or reply.forbidden or time.monotonic() > until:
             break
         time.sleep(_PAUSE_S)
-    if reply is None:
-        return Canary(False, "the API server", 0, 0.0, blocked, "")
+    if isinstance(reply, _Blocked):
+        return Canary(False, "the API server", 0, 0.0, reply.why, "")
     served = served_package(cluster, namespace, pods, timeout_s)
     ok, answer = _judge(reply, sample, served)
     return Canary(ok, reply.via, reply.status, round(reply.seconds, 4), answer, served)
@@ -118,17 +127,17 @@ def _judge(reply: _Reply, sample: CanaryRequest, served: str) -> tuple[bool, str
 
 def _through_server(
     cluster: Cluster, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
-) -> tuple[_Reply | None, str]:
+) -> _Reply | _Blocked:
     """The pod's answer through the API server's proxy, or why there is none."""
     begun = time.perf_counter()
     try:
         answer = cluster.raw(method, path, body, content_type=content_type, timeout_s=timeout_s)
     except ClusterError as err:
-        return None, err.message
+        return _Blocked(err.message)
     seconds = time.perf_counter() - begun
     if answer.status != 200 and (message := _on_the_way(answer.status, answer.data)):
-        return None, message
-    return _Reply("the Service", answer.status, answer.data, seconds), ""
+        return _Blocked(message, answer.status == 403)
+    return _Reply("the Service", answer.status, answer.data, seconds)
 
 
 def _forwarded(
@@ -140,7 +149,7 @@ def _forwarded(
     path: str,
     sample: CanaryRequest | None,
     timeout_s: float,
-) -> tuple[_Reply | None, str]:
+) -> _Reply | _Blocked:
     """The pod's answer through a port-forward, or why there is none."""
     begun = time.perf_counter()
     try:
@@ -151,8 +160,9 @@ def _forwarded(
             body = answer.read()
     except (client.ApiException, http.client.HTTPException, OSError) as err:
         why = getattr(err, "reason", None) or err or type(err).__name__
-        return None, f"port-forward to {pod}: {_refusal(str(why))}"
-    return _Reply(f"a port-forward to {pod}", answer.status, body, time.perf_counter() - begun), ""
+        forbidden = getattr(err.__context__, "status_code", 0) == 403
+        return _Blocked(f"port-forward to {pod}: {_refusal(str(why))}", forbidden)
+    return _Reply(f"a port-forward to {pod}", answer.status, body, time.perf_counter() - begun)
 
 
 @contextmanager
@@ -185,10 +195,10 @@ def pod_page(cluster: Cluster, namespace: str, pod: str, page: str, timeout_s: f
     """A page of a pod's supervisor; empty if it cannot be read."""
     port = Ports().supervisor
     path = f"/api/v1/namespaces/{namespace}/pods/http:{pod}:{port}/proxy/{page}"
-    reply, _ = _through_server(cluster, "GET", path, None, "", timeout_s)
-    if reply is None:
-        reply, _ = _forwarded(cluster, namespace, pod, port, "GET", f"/{page}", None, timeout_s)
-    return reply.body if reply is not None and reply.status == 200 else b""
+    reply = _through_server(cluster, "GET", path, None, "", timeout_s)
+    if isinstance(reply, _Blocked):
+        reply = _forwarded(cluster, namespace, pod, port, "GET", f"/{page}", None, timeout_s)
+    return reply.body if isinstance(reply, _Reply) and reply.status == 200 else b""
 
 
 def _refusal(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from config.errors import ClusterError
 from config.progress import Progress
-from k8s.cluster import Cluster, Document, Ref
+from k8s.cluster import ApiError, Cluster, Document, Ref
 from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
 from k8s.rollout.diagnosis import DeploymentView, describe_problem, find_refusal, is_hopeless_pod
 from k8s.rollout.inference import pod_page, served_package
@@ -19,13 +19,15 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 # Time for pods to get a node and the image, on top of the load itself.
 _STARTUP_S = 900.0
 _PAGE_TIMEOUT_S = 10.0
+# The load goes on while the API server restarts.
+_PATIENCE_S = 60.0
 
 
 def run_load(
     cluster: Cluster, plan: Plan, job: LoadJob, *, on_line: Callable[[str], None], progress: Progress
 ) -> list[str]:
     """The whole log of the leading pod. Raises ClusterError if a pod fails or the load takes too long."""
-    with _created(cluster, plan, job):
+    with _created(cluster, plan, job, progress):
         leader = _follow(cluster, plan, job, on_line, progress)
         return cluster.logs(plan.namespace, leader, LOAD_CONTAINER, previous=False, lines=_ALL_LINES).splitlines()
 
@@ -48,7 +50,7 @@ def pod_metrics(cluster: Cluster, plan: Plan, pod: str) -> str:
 
 
 @contextmanager
-def _created(cluster: Cluster, plan: Plan, job: LoadJob) -> Iterator[None]:
+def _created(cluster: Cluster, plan: Plan, job: LoadJob, progress: Progress) -> Iterator[None]:
     """Creates the Job and the objects that it owns; the cluster deletes these with the Job."""
     first, *others = load_objects(plan, job)
     uid = cluster.create(first)["metadata"]["uid"]
@@ -58,7 +60,11 @@ def _created(cluster: Cluster, plan: Plan, job: LoadJob) -> Iterator[None]:
             cluster.create(document | {"metadata": document["metadata"] | {"ownerReferences": [owner]}})
         yield
     finally:
-        cluster.delete(Ref.of(first), uid=uid)
+        try:
+            cluster.delete(Ref.of(first), uid=uid)
+        except ClusterError as err:
+            # What was measured must not be lost; the cluster deletes the Job an hour after it ended.
+            progress.say(f"note: Job {job.name} is not deleted yet: {err.message}")
 
 
 def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str], None], progress: Progress) -> str:
@@ -94,7 +100,15 @@ def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str],
 
 
 def _read_view(cluster: Cluster, plan: Plan, job: LoadJob) -> DeploymentView:
-    pods = cluster.list("v1", "Pod", plan.namespace, labels=f"marina/run={job.name}")["items"]
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            pods = cluster.list("v1", "Pod", plan.namespace, labels=f"marina/run={job.name}")["items"]
+            break
+        except ClusterError as err:
+            if time.monotonic() > until or (isinstance(err, ApiError) and not err.is_transient):
+                raise
+        time.sleep(_POLL_S)
     events: list[Any] = []
     with contextlib.suppress(ClusterError):
         events = cluster.list("v1", "Event", plan.namespace, fields="type=Warning")["items"]

@@ -56,6 +56,7 @@ _METRICS_APIS = (
 DROPPABLE_METRICS = {"external-metrics": (("External",), "forecast"), "resource-metrics": (_RESOURCE_TYPES, "cpu")}
 # Verbs on rendered kinds; `delete` is for objects that a later revision no longer renders.
 _VERBS = ("create", "delete", "get", "patch")
+_DELETING = ("delete", "get")
 # Permissions for the state, for following a rollout, and for the inference.
 _FOLLOWING = (
     ("", "configmaps", "list create update get patch delete"),
@@ -66,6 +67,7 @@ _FOLLOWING = (
     ("apps", "replicasets", "list watch"),
 )
 _CANARY = (("", "services/proxy", "create"), ("", "pods/portforward", "get create"))
+_FORGETTING = (("", "configmaps", "list update get delete"),)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def run_preflight(cluster: Cluster, documents: Iterable[Document], namespace: st
     skipped, notes, blockers = unknown_kinds(cluster, documents)
     known = [document for document in documents if Ref.of(document) not in skipped]
     blockers += [*_version(version), *_image(known), *_metrics(cluster, known)]
-    blockers += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
+    refs = map(Ref.of, known)
+    blockers += [*_namespace(cluster, known, namespace), *_permissions(cluster, refs, namespace, user)]
     notes += [text for text in (describe_capacity(cluster), *namespace_limits(cluster, namespace)) if text]
     notes += unselected_monitors(cluster, known, namespace)
     unfit, lacking = _nodes(cluster, known)
@@ -124,9 +127,9 @@ def run_preflight(cluster: Cluster, documents: Iterable[Document], namespace: st
     return Preflight(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(blockers))
 
 
-def check_permissions(cluster: Cluster, documents: Iterable[Document], namespace: str) -> None:
-    """Raises ClusterError with all permissions that are missing, and the commands that grant them."""
-    blockers = _permissions(cluster, list(documents), namespace, _user(cluster))
+def check_permissions(cluster: Cluster, refs: Iterable[Ref], namespace: str, *, deleting: bool = False) -> None:
+    """Raises ClusterError with all permissions on these objects that are missing, and the commands that grant them."""
+    blockers = _permissions(cluster, refs, namespace, _user(cluster), deleting=deleting)
     Preflight("", "", blockers=tuple(blockers)).check()
 
 
@@ -270,10 +273,12 @@ def namespace_is_fixed(cluster: Cluster, name: str) -> bool:
     )
 
 
-def _permissions(cluster: Cluster, documents: list[Document], namespace: str, user: str) -> Iterator[Blocker]:
+def _permissions(
+    cluster: Cluster, refs: Iterable[Ref], namespace: str, user: str, *, deleting: bool = False
+) -> Iterator[Blocker]:
     if _may(cluster, "*", "*", "", "*", namespace) and _may(cluster, "", "namespaces", "", "create", ""):
         return
-    wanted = sorted(set(_wanted(cluster, documents, namespace)))
+    wanted = sorted(set(_wanted(cluster, refs, namespace, deleting=deleting)))
     with ThreadPoolExecutor(8) as pool:
         allowed = list(pool.map(lambda access: _may(cluster, *access), wanted))
     missing = {access for access, may in zip(wanted, allowed, strict=True) if not may}
@@ -299,17 +304,18 @@ def _permissions(cluster: Cluster, documents: list[Document], namespace: str, us
         yield Blocker("permission", text, grant_commands(user or "USER", scoped, scope or None))
 
 
-def _wanted(cluster: Cluster, documents: list[Document], namespace: str) -> Iterator[tuple[str, str, str, str, str]]:
-    """(group, resource, subresource, verb, namespace) of everything that deploy, rollback and delete may do."""
-    for document in documents:
-        ref = Ref.of(document)
+def _wanted(
+    cluster: Cluster, refs: Iterable[Ref], namespace: str, *, deleting: bool
+) -> Iterator[tuple[str, str, str, str, str]]:
+    """(group, resource, subresource, verb, namespace) of everything that deploy and rollback may do, or delete."""
+    for ref in refs:
         resource = cluster.resource(ref.api_version, ref.kind)
-        if ref.kind == "Namespace":
+        if ref.kind == "Namespace" and not deleting:
             if look_up_namespace(cluster, ref.name) is None:
                 yield from (("", "namespaces", "", verb, "") for verb in ("create", "patch"))
         elif resource is not None:
-            yield from ((ref.group, resource.name, "", verb, namespace) for verb in _VERBS)
-    for group, resource_name, verbs in (*_FOLLOWING, *_CANARY):
+            yield from ((ref.group, resource.name, "", verb, namespace) for verb in (_DELETING if deleting else _VERBS))
+    for group, resource_name, verbs in _FORGETTING if deleting else (*_FOLLOWING, *_CANARY):
         name, _, sub = resource_name.partition("/")
         yield from ((group, name, sub, verb, namespace) for verb in verbs.split())
 

@@ -29,7 +29,7 @@ def rollback(
         state = load_state(placement)
         revision = _chosen(placement, state, to)
         documents, _ = _permitted(placement, revision)
-        check_permissions(placement.cluster, documents, placement.namespace)
+        check_permissions(placement.cluster, map(Ref.of, documents), placement.namespace)
         surplus = objects_to_prune(placement.store, state, documents, state.good)
         dry_run_all(placement.cluster, documents, surplus, force=options.force).check()
         record.previous = record.running = state.current

@@ -97,8 +97,8 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
     view = read_view(cluster, deployment) if deployment else None
     facts = revision.facts if revision else {}
     wanted, causes = view.deployment["spec"].get("replicas", 1) if view else 0, tuple(find_causes(view)) if view else ()
-    if deployment and not wanted:
-        kind, text = ("empty", describe_empty(deployment)) if view else ("missing", "does not exist")
+    if state and deployment and not wanted:
+        kind, text = ("empty", describe_empty(deployment, state.objects)) if view else ("missing", "does not exist")
         causes = (Cause(kind, str(deployment), text),)
     if state and revision and state.phase == "deployed":
         causes += (*_missing(cluster, state, revision), *_changed(revision, view, placement.typed))

@@ -72,7 +72,7 @@ def wait_and_infer(
     if not waited.complete:
         return Transition(waited=waited, error=waited.summary)
     if not waited.pods:
-        return Transition(waited=waited, error=f"{deployment} {describe_empty(deployment)}")
+        return Transition(waited=waited, error=f"{deployment} {describe_empty(deployment, map(Ref.of, documents))}")
     if request is None:
         progress.say("note: no sample is available, so no inference is sent")
         return Transition(waited=waited)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -170,10 +170,16 @@ def availability(deployment: Document) -> str:
     return f"{available} of {wanted} pods available"
 
 
-def describe_empty(deployment: Ref) -> str:
-    """What to do about a Deployment that wants no pod."""
-    scale = f"kubectl -n {deployment.namespace} scale deployment {deployment.name} --replicas 1"
-    return f"is scaled to 0, so nothing serves: `{scale}`"
+def describe_empty(deployment: Ref, objects: Iterable[Ref]) -> str:
+    """What to do about a Deployment that wants no pod; `objects` are those of its release."""
+    kubectl = f"kubectl -n {deployment.namespace}"
+    for ref in objects:
+        if ref.kind == "ScaledObject":
+            # It would undo what `kubectl scale` does.
+            paused = "autoscaling.keda.sh/paused-replicas"
+            start = f"{kubectl} annotate --overwrite scaledobject {ref.name} {paused}=1"
+            return f"is scaled to 0 by KEDA, so nothing serves: `{start}`; once it is deployed, `{paused}-` ends that"
+    return f"is scaled to 0, so nothing serves: `{kubectl} scale deployment {deployment.name} --replicas 1`"
 
 
 def _is_noticed(deployment: Document) -> bool:

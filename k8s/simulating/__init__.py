@@ -7,3 +7,15 @@ from k8s.simulating.recording import read_recording
 from k8s.simulating.simulate import SimulationOptions, simulate
 from k8s.simulating.simulation import Simulation
 from k8s.simulating.traffic import TrafficTrace, read_traffic
+
+__all__ = [
+    "RecordedComparison",
+    "Simulation",
+    "SimulationOptions",
+    "TrafficTrace",
+    "compare_recorded",
+    "read_recording",
+    "read_traffic",
+    "simulate",
+    "simulation_html",
+]

@@ -243,13 +243,15 @@ class Application:
     def find(self, kind: str, name: str, near: LocatedDocument) -> LocatedDocument | None:
         """The object of this kind and name in the namespace of `near`."""
         return next(
-            (document for document in self.of(kind) if document.name == name and self.same_namespace(document, near)),
+            (document for document in self.of(kind) if document.name == name and self.may_meet(document, near)),
             None,
         )
 
-    def same_namespace(self, document: LocatedDocument, other: LocatedDocument) -> bool:
-        """Whether two objects are in one namespace; one that names none may be in any."""
-        return document.namespace == other.namespace or not (document.namespace and other.namespace)
+    def may_meet(self, document: LocatedDocument, other: LocatedDocument) -> bool:
+        """Whether two objects may be in one namespace; one that names none may be in any."""
+        overlays = document.overlay, other.overlay
+        named = document.namespace and other.namespace
+        return max(overlays).startswith(min(overlays)) and (not named or document.namespace == other.namespace)
 
     def selected(self, selector: Place, plain: bool = False) -> list[Workload]:
         """The workloads that a selector matches in its namespace; with a `plain` selector, a mapping of labels as a
@@ -261,14 +263,14 @@ class Application:
             fits = workload.serves and selector.texts.items() <= workload.labels.items()
         else:
             fits = matches(selector, workload.labels)
-        return fits and self.same_namespace(workload.document, selector.document)
+        return fits and self.may_meet(workload.document, selector.document)
 
     @cached_property
     def is_whole(self) -> bool:
         """Whether no custom resource here may stand for further objects, as a database's stands for its pods and
-        Services."""
+        Services, and no kustomization adds labels."""
         return not any(
-            not is_built_in(document) and not makes_pods(document) and not is_shipped(document)
+            document.gets_labels or not (is_built_in(document) or makes_pods(document) or is_shipped(document))
             for document in self.documents
         )
 
@@ -302,12 +304,12 @@ class Application:
     def scaled_workload(self, scaler: LocatedDocument) -> Workload | None:
         """The workload that an autoscaler scales; None if it is not among the objects."""
         named = self._workloads_by_name.get(self.scale_target(scaler), [])
-        return next((workload for workload in named if self.same_namespace(workload.document, scaler)), None)
+        return next((workload for workload in named if self.may_meet(workload.document, scaler)), None)
 
     def scaler_of(self, workload: Workload) -> LocatedDocument | None:
         """The first autoscaler that scales a workload."""
         scalers = self._scalers_by_target.get((workload.document.kind, workload.document.name), [])
-        return next((scaler for scaler in scalers if self.same_namespace(workload.document, scaler)), None)
+        return next((scaler for scaler in scalers if self.may_meet(workload.document, scaler)), None)
 
     @cached_property
     def _scalers_by_target(self) -> dict[tuple[str, str], list[LocatedDocument]]:

@@ -27,6 +27,20 @@ def kustomize_parts(folder: Path) -> set[str]:
     return parts
 
 
+def overlays_below(folder: Path) -> dict[str, str]:
+    """The folders of kustomizations, each with itself, or with nothing if another kustomization names it as a base."""
+    tables = list(_kustomizations(folder))
+    named = ((file, name) for file, table in tables for key in _WHOLE for name in _texts(table.get(key)))
+    bases = {normpath(file.parent / name) for file, name in named}
+    folders = [file.parent for file, _ in tables]
+    return {str(parent): "" if normpath(parent) in bases else f"{parent}/" for parent in folders}
+
+
+def adds_labels(folder: Path) -> bool:
+    """Whether a kustomization below a folder adds labels, often also to selectors."""
+    return any(not table.keys().isdisjoint(("commonLabels", "labels")) for _, table in _kustomizations(folder))
+
+
 def describe_unapplied(folder: Path) -> str:
     """What kustomizations below a folder would change or add; empty if that is nothing."""
     described: list[str] = []

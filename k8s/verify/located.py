@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os.path import normpath
 from pathlib import Path
@@ -11,13 +11,15 @@ from typing import Any
 
 from config.errors import InputError, Problem, SpecError
 from config.yaml_lines import Location, read_documents
-from k8s.verify.kustomize import KUSTOMIZATIONS, kustomize_parts
+from k8s.verify.kustomize import KUSTOMIZATIONS, adds_labels, kustomize_parts, overlays_below
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
 # Files for kustomize and Helm, which hold no objects.
 _NOT_APPLIED = KUSTOMIZATIONS | {"Chart.yaml", "values.yaml"}
 # Between two objects of one JSON file. Inside of an object, a comma would be there.
 _NEXT_OBJECT = re.compile(r"(?<=\})(\s*\n)[ ]*(?=\{)")
+# YAML allows tabs at the end of a line, but the parser does not.
+_TABS = re.compile(r"\t+(?=\r?$)", re.MULTILINE)
 _HINT = "`kubectl kustomize DIR > all.yaml` or `helm template CHART > all.yaml` writes a file of objects"
 
 
@@ -100,10 +102,21 @@ class LocatedDocument:
     data: dict[str, Any]
     file: str
     lines: Mapping[Location, int] = field(default_factory=dict)
+    overlay: str = ""
+    """The folder of its kustomization, if no other one names that. Objects of two such folders are not applied
+    together, unless one folder is below the other."""
+    gets_labels: bool = False
+    """Whether a kustomization may add labels, also to selectors."""
 
     @property
     def root(self) -> Place:
         return Place(self, (), self.data)
+
+    def is_beside(self, other: "LocatedDocument") -> bool:
+        """Whether the files are in two folders of which none is in the other, nor an overlay: these may be for two
+        clusters."""
+        first, second = sorted(Path(document.file).parent for document in (self, other))
+        return not (second.is_relative_to(first) or self.overlay or other.overlay)
 
     @cached_property
     def kind(self) -> str:
@@ -145,7 +158,7 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     if not folder.is_dir():
         fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
         raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
-    parts = kustomize_parts(folder)
+    parts, overlays, labelled = kustomize_parts(folder), overlays_below(folder), adds_labels(folder)
     files = sorted(
         file
         for file in folder.rglob("*")
@@ -159,7 +172,10 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     problems: list[Problem] = []
     for file in files:
         try:
-            documents += read_object_file(file)
+            overlay = next((overlays[path] for path in map(str, file.parents) if path in overlays), "")
+            documents += [
+                replace(document, overlay=overlay, gets_labels=labelled) for document in read_object_file(file)
+            ]
         except SpecError as err:
             problems += err.problems
     if problems:
@@ -182,7 +198,7 @@ def read_object_file(file: Path) -> list[LocatedDocument]:
     # JSON is read as YAML to get line numbers. YAML forbids its tabs, and JSON has none inside its strings.
     if file.suffix.lower() == ".json":
         text = _NEXT_OBJECT.sub(r"\1--- ", text.expandtabs(2))
-    for data, lines, wrong in read_documents(text, str(file)):
+    for data, lines, wrong in read_documents(_TABS.sub("", text), str(file)):
         problems += wrong
         for document in _flattened(LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)):
             if (document.kind and document.api_version) or is_adapter_settings(document):

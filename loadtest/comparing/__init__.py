@@ -7,3 +7,20 @@ from loadtest.comparing.comparison import Comparison, Round, Turn
 from loadtest.comparing.judgement import Judgement, judge_rounds
 from loadtest.comparing.ratios import Ratio, ratio
 from loadtest.comparing.rounds import first_side, look_schedule, look_share
+
+__all__ = [
+    "CompareOptions",
+    "Comparison",
+    "Judgement",
+    "Ratio",
+    "Round",
+    "Turn",
+    "compare",
+    "compare_with_baseline",
+    "comparison_text",
+    "first_side",
+    "judge_rounds",
+    "look_schedule",
+    "look_share",
+    "ratio",
+]

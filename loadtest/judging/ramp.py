@@ -96,6 +96,9 @@ def ramp_text(result: RampResult, objective: Objective) -> str:
 def _check_ramp(
     run: Measurement, result: RampResult, promised: float, objective: Objective
 ) -> tuple[VerdictStatus, tuple[Reason, ...]]:
+    if run.finished and not run.good:
+        text = f"none of {run.finished:,} requests got a good answer: {', '.join(sorted(run.errors))}"
+        return "FAIL", (Reason(id="errors-only", text=text),)
     if len(result.steps) < _FEWEST_STEPS:
         text = f"{run.due:,} requests are too few for a ramp"
         return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)

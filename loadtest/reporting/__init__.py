@@ -14,3 +14,23 @@ from loadtest.reporting.text import (
     texts_by_id,
     verdict_lines,
 )
+
+__all__ = [
+    "JUnitCase",
+    "LiveLine",
+    "arrivals_text",
+    "check_text",
+    "cost_cases",
+    "cost_facts",
+    "figures_text",
+    "measured_text",
+    "ms",
+    "percentile_axis",
+    "pod_share_text",
+    "stream_lines",
+    "suite_xml",
+    "texts_by_id",
+    "verdict_html",
+    "verdict_lines",
+    "verdict_xml",
+]

@@ -5,5 +5,28 @@ from loadtest.running.load_test import known_knee, run_load_test, verdict_text
 from loadtest.running.measuring_into import measuring_into
 from loadtest.running.next_step import next_step
 from loadtest.running.options import RunOptions, SendingOptions, stated_rate
-from loadtest.running.session import Session, TargetOptions, find_package, open_session
+from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
 from loadtest.running.target import Target, await_ready, check_listening, existing_server, serve_command, started_server
+
+__all__ = [
+    "RemoteServer",
+    "RunOptions",
+    "SendingOptions",
+    "ServerLimits",
+    "Session",
+    "Target",
+    "TargetOptions",
+    "await_ready",
+    "check_listening",
+    "existing_server",
+    "find_package",
+    "known_knee",
+    "measuring_into",
+    "next_step",
+    "open_session",
+    "run_load_test",
+    "serve_command",
+    "started_server",
+    "stated_rate",
+    "verdict_text",
+]

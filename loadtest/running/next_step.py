@@ -44,7 +44,7 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         else None
     )
     pages = "" if in_cluster or "--pages-url" in where else "; `--pages-url URL` says where the supervisor's pages are"
-    find_knee = _calibrate(spec, where)
+    find_knee = _calibrate(outcome, where)
     longer = "soak" if soaked else "duration" if outcome.ramp else "max-duration"
     steps = {
         "server-died": read_log,
@@ -63,16 +63,16 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         **dict.fromkeys(
             ("settles", "memory-grows", "files-grows", "drift-grows"), f"{same} --soak {2 * measured_s:g}s"
         ),
-        # More of such a load would not reach a verdict.
+        # More of such a load would not reach a verdict, unless the run was only too short for a request more.
         "rate-below-objective": None
-        if outcome.ramp or load.replay or in_cluster
+        if outcome.ramp or load.replay or in_cluster or load.rate == outcome.objective.throughput_rps
         else " ".join([_same_load(outcome, where, load.processes, outcome.objective.throughput_rps), *kept]),
         TOO_FEW: f"{same} --{'soak' if soaked else 'duration'} {_enough_s(outcome)}",
         UNDECIDED: f"{same} --{longer} {math.ceil(4 * measured_s)}",
-        "over-budget": f"marina calibrate {spec} --tune searches settings with which the same pod answers more",
+        "over-budget": f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
     }
-    if "errors-only" in ids:
-        # A lower rate would not help.
+    if ids & {"errors-only", "server-died"}:
+        # A lower rate would not help, or nothing is left to send it to.
         steps = {name: step for name, step in steps.items() if step != find_knee}
     return next((step for name, step in steps.items() if name in ids and step), None)
 
@@ -92,14 +92,22 @@ def _enough_s(outcome: LoadTestOutcome) -> int:
     return math.ceil(SPARE_SAMPLES * samples_needed() / (outcome.load.rate * (answered or 1.0)))
 
 
-def _calibrate(spec: str, where: Sequence[str]) -> str:
+def _calibration(outcome: LoadTestOutcome, where: Sequence[str] = ()) -> str:
+    """The command for a calibration that sends as the load was sent."""
+    processes = [f"--processes {outcome.load.processes}"] if outcome.load.processes > 1 else []
+    return " ".join(
+        ["marina calibrate", outcome.tested.spec, *_sending_options(outcome), *map(shlex.quote, where), *processes]
+    )
+
+
+def _calibrate(outcome: LoadTestOutcome, where: Sequence[str]) -> str:
     """The command for a calibration of the same server, or of one pod of the cluster's service."""
     chosen = [at for at, word in enumerate(where) if word in ("--one-pod", "--service")]
     values = [at + 1 for at in chosen if where[at] == "--service"]
     kept = [word for at, word in enumerate(where) if at not in (*chosen, *values)]
     held = "one pod holds" if _CLUSTER in where else "it holds"
     more = "" if where else "; `--tune` searches settings that hold more"
-    return f"{' '.join(['marina calibrate', spec, *map(shlex.quote, kept)])} says which rate {held}{more}"
+    return f"{_calibration(outcome, kept)} says which rate {held}{more}"
 
 
 def _load_options(outcome: LoadTestOutcome, rate: float | None) -> str:
@@ -110,13 +118,18 @@ def _load_options(outcome: LoadTestOutcome, rate: float | None) -> str:
         words = [f"--replay {shlex.quote(load.replay)} --speed {load.speed:g}"]
     else:
         words = [f"--rate {rate or load.rate:g}"]
+    if load.warmup_s != RunOptions().warmup_s:
+        words.append(f"--warmup {load.warmup_s:g}")
+    return " ".join([*words, *_sending_options(outcome)])
+
+
+def _sending_options(outcome: LoadTestOutcome) -> list[str]:
+    """The options of any stage that sends load, where they differ from the defaults."""
+    load, words = outcome.load, list[str]()
     if load.arrivals == "constant":
         words.append("--arrivals constant")
-    usual = RunOptions()
-    if load.seed != usual.seed:
+    if load.seed != RunOptions().seed:
         words.append(f"--seed {load.seed}")
-    if load.warmup_s != usual.warmup_s:
-        words.append(f"--warmup {load.warmup_s:g}")
     if load.timeout_s != client_timeout_s(outcome.objective):
         words.append(f"--timeout {load.timeout_s:g}")
-    return " ".join(words)
+    return words

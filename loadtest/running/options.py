@@ -90,6 +90,9 @@ class RunOptions(SendingOptions):
                 hint = "--replay trace.csv --speed 2"
                 raise InputError("`--speed`: needs a trace, and neither `--replay` nor the spec names one", hint=hint)
             return None
+        if self.arrivals == "constant":
+            text = f"`--arrivals`: not together with a trace, whose own times are replayed: {file}"
+            raise InputError(text, hint="--rate 50 --arrivals constant")
         return read_trace_file(file, self.speed or 1.0, tuple(CONTENT_TYPES))
 
     def schedule(self, spec: Spec, objective: Objective) -> Schedule:
@@ -112,7 +115,7 @@ class RunOptions(SendingOptions):
         self, rate: float, duration_s: float, *, ramp: Ramp | None = None, trace: Trace | None = None
     ) -> Schedule:
         return Schedule(
-            arrivals="poisson" if trace else self.arrivals,
+            arrivals=self.arrivals,
             rate=rate,
             warmup_s=self.warmup_s,
             duration_s=duration_s,

@@ -2,3 +2,5 @@
 
 from loadtest.scheduling.arrivals import Arrivals, Ramp, Schedule, Spacing, Trace
 from loadtest.scheduling.trace_file import read_trace_file
+
+__all__ = ["Arrivals", "Ramp", "Schedule", "Spacing", "Trace", "read_trace_file"]

@@ -14,6 +14,8 @@ _HINT = (
     "write CSV lines such as `0.25,cat.jpg` or `2026-03-02T08:00:00.250Z,cat.jpg`, or JSON lines such as "
     '`{"time": 0.25, "sample": "cat.jpg"}`; samples are files next to the trace, and may be omitted on all lines'
 )
+# As seconds since 1970 this is after the year 5000, as milliseconds it is before 1974.
+_MOST_SECONDS = 1e11
 TraceRow = tuple[int, object, object]
 """Line number, time, sample; None for what is missing."""
 
@@ -81,7 +83,9 @@ def _time(file: Path, number: int, value: object) -> float:
             and not isinstance(value, bool)
             and math.isfinite(seconds := float(value))
         ):
-            return seconds
+            if seconds < _MOST_SECONDS:
+                return seconds
+            raise InputError(f"{file}:{number}: time: got `{value}`, allowed: seconds, not a part of them", hint=_HINT)
     except (ValueError, OverflowError):
         pass
     try:

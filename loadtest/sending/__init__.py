@@ -1,6 +1,6 @@
 """Sends a schedule of requests on time, from separate processes.
 
-No name imported here imports Locust, which patches its whole process. The sending processes do, and `generate` starts
+No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
 them."""
 
 from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
@@ -14,3 +14,33 @@ from loadtest.sending.recorder import StreamCounts
 from loadtest.sending.sample_bodies import with_samples
 from loadtest.sending.sample_request import content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.wire import HttpAnswer
+
+__all__ = [
+    "BROKEN",
+    "REFUSED",
+    "TIMEOUT",
+    "Body",
+    "Checker",
+    "Client",
+    "Expected",
+    "Generator",
+    "Header",
+    "HttpAnswer",
+    "LoadPlan",
+    "LoadRequest",
+    "OnSecond",
+    "Server",
+    "StreamCounts",
+    "child_environment",
+    "content_type_of",
+    "expected_of",
+    "generate",
+    "packaged_request",
+    "parse_header",
+    "read_record_lines",
+    "read_second_line",
+    "running_generator",
+    "send_and_check",
+    "spec_request",
+    "with_samples",
+]

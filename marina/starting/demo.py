@@ -94,7 +94,7 @@ class _Demo:
         self._say(f"{out / packaged.mar}, {packaged.bytes / 1e6:.1f} MB, sha256 {packaged.sha256[:12]}…, {text}")
 
     def _serve_and_load(self, spec: Any, out: Path) -> None:
-        from loadtest.running import started_server
+        from loadtest import started_server
 
         # No load balancer has to notice the end of this server first.
         serving = spec.serving.model_copy(update={"drain_propagation_s": 0})
@@ -111,8 +111,7 @@ class _Demo:
             self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> None:
-        from loadtest.reporting import ms
-        from loadtest.running import RunOptions, TargetOptions, run_load_test
+        from loadtest import RunOptions, TargetOptions, ms, run_load_test
 
         rate = (spec.slo.throughput_rps if spec.slo else None) or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
@@ -134,8 +133,7 @@ class _Demo:
         self._say(f"PASS: {_headroom(outcome.verdict)}")
 
     def _manifests(self, spec: Any, out: Path) -> None:
-        from k8s.manifests import make_plan, write_manifests
-        from k8s.verify import all_rules, verify_spec
+        from k8s import all_rules, make_plan, verify_spec, write_manifests
 
         with self._running("manifests"):
             written = write_manifests(make_plan(spec, out), out)
@@ -210,7 +208,7 @@ def _ask(url: str, name: str, out: Path) -> str:
     import urllib.request
 
     from config.record import read_package
-    from loadtest.sending import packaged_request
+    from loadtest import packaged_request
 
     sample = packaged_request(read_package(out), out, url)
     request = urllib.request.Request(sample.url, sample.body, {"Content-Type": sample.content_type})
@@ -230,7 +228,7 @@ def _ask(url: str, name: str, out: Path) -> str:
 
 def _load_text(outcome: Any, rate: float) -> str:
     """What was sent and how it was answered, in all runs together: a verdict may have needed more than one."""
-    from loadtest.reporting import ms
+    from loadtest import ms
 
     measured, count = outcome.together, len(outcome.runs)
     failed = sum(measured.measurement.errors.values())
@@ -242,7 +240,7 @@ def _load_text(outcome: Any, rate: float) -> str:
 
 
 def _headroom(verdict: Any) -> str:
-    from loadtest.reporting import check_text
+    from loadtest import check_text
 
     parts = []
     for check in verdict.checks:

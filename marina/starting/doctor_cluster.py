@@ -10,7 +10,7 @@ _ASK_CLUSTER = """
 import json
 from config.errors import MarinaError
 try:
-    from k8s.cluster import connect, describe_capacity, prometheus_selectors
+    from k8s import describe_capacity, connect, prometheus_selectors
     cluster = connect()
     facts = {"context": cluster.context, "server": cluster.server}
     facts |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}

@@ -81,7 +81,7 @@ def _python() -> list[ProbeResult]:
 
 
 def _java() -> list[ProbeResult]:
-    from server.java import find_java
+    from server import find_java
 
     try:
         java = find_java()
@@ -169,7 +169,7 @@ def _compiler() -> list[ProbeResult]:
 
 
 def _machine() -> list[ProbeResult]:
-    from loadtest.measuring import this_machine
+    from loadtest import this_machine
 
     known = {"AVX2": "avx2", "AVX-512": "avx512f", "VNNI": "avx512_vnni", "bf16": "avx512_bf16", "AMX": "amx_tile"}
     machine = this_machine()
@@ -182,7 +182,7 @@ def _machine() -> list[ProbeResult]:
 
 def _ports() -> list[ProbeResult]:
     from config.render import Ports
-    from server.java import check_ports
+    from server import check_ports
 
     ports = Ports()
     try:

@@ -64,7 +64,7 @@ def init(options: argparse.Namespace) -> int:
     except MarinaError as err:
         # The error is about the spec, which was deleted again; the user knows the option instead.
         message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.(source|weights|task)`: ", r"`--\2`: ", err.message)
-        hint = re.sub(r"(^|`)(source|task): ", r"\1--\2 ", err.hint) if err.hint else None
+        hint = re.sub(r"(^|`)(handler|source|task): ", r"\1--\2 ", err.hint) if err.hint else None
         raise InputError(message, hint=hint) from err
     spec = folder / "spec.yaml"
     todo = [f"{marina_command()} {verb} {spec}" for verb in ("check", "package", "serve", "loadtest")]

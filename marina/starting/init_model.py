@@ -205,9 +205,12 @@ def _choose_handler(facts: ModelFacts, options: argparse.Namespace) -> ModelFact
         own = kind != "image" or handler == "own"
         top_k = min(5, facts.shapes[0][0]) if kind == "image" else 0
         template = None if kind == "image" else kind
-        return replace(
-            facts, picture=picture, inputs=None, handler="own" if own else "image", top_k=top_k, template=template
-        )
+        notes = list(facts.notes)
+        if kind == "image" and handler is None:
+            taken = f"its {facts.shapes[0][0]} numbers for a picture are taken as scores of classes, of which one"
+            notes.append(f"{taken} applies: if they are something else, use `--handler tensor`")
+        facts = replace(facts, picture=picture, inputs=None, top_k=top_k, template=template, notes=notes)
+        return replace(facts, handler="own" if own else "image")
     if wanted == "text":
         _check_reads_words(facts)
         return replace(facts, handler="own", template="text", files=("./words.txt",))

@@ -7,3 +7,25 @@ from server.java.follow import RequestLog
 from server.java.frontend import Counters, Frontend, ModelStatus, NoAnswerError, WorkerStatus
 from server.java.launch import Launch, plan_launch
 from server.java.traffic import DurationHistogram, Traffic
+
+__all__ = [
+    "Child",
+    "Counters",
+    "Door",
+    "DurationHistogram",
+    "Frontend",
+    "Launch",
+    "ModelStatus",
+    "NoAnswerError",
+    "NoDoorError",
+    "OpenCounts",
+    "RequestLog",
+    "Traffic",
+    "WorkerStatus",
+    "check_disk_space",
+    "check_package",
+    "check_ports",
+    "connection_limit",
+    "find_java",
+    "plan_launch",
+]

@@ -4,3 +4,15 @@ from server.pages.docs_page import Docs
 from server.pages.door_pages import door_pages, start_page
 from server.pages.pages import PageResponse, html_response, json_response, metrics_response, serve_pages
 from server.pages.schemas import body_types
+
+__all__ = [
+    "Docs",
+    "PageResponse",
+    "body_types",
+    "door_pages",
+    "html_response",
+    "json_response",
+    "metrics_response",
+    "serve_pages",
+    "start_page",
+]  # fmt: skip

@@ -17,3 +17,29 @@ from server.system.processes import (
 from server.system.rundir import CLOSING_FILE, OWNER_VARIABLE, create_run_directory, temporary_parent
 from server.system.signals import Signals
 from server.system.sockets import Sockets, reachable_host, read_sockets
+
+__all__ = [
+    "CLOSING_FILE",
+    "NO_GPU",
+    "OWNER_VARIABLE",
+    "Exit",
+    "LogFile",
+    "Output",
+    "ProcessHandles",
+    "ProcessIdentity",
+    "Signals",
+    "Sink",
+    "Sockets",
+    "adopt_orphans",
+    "children",
+    "create_run_directory",
+    "identify",
+    "is_stopped",
+    "log_line",
+    "open_file_count",
+    "package_mismatches",
+    "reachable_host",
+    "read_sockets",
+    "resident_bytes",
+    "temporary_parent",
+]

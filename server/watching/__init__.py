@@ -7,3 +7,5 @@ from server.watching.metrics import MetricsPage, ServerFacts
 from server.watching.probe import Prober
 from server.watching.recycler import Recycler
 from server.watching.worker_metrics import WorkerMetrics
+
+__all__ = ["Disk", "Health", "MetricsPage", "Prober", "Recycler", "ServerFacts", "WorkerMetrics", "drain"]

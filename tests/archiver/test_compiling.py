@@ -90,6 +90,7 @@ def test_parallel_compilation_gives_the_same_bytes_and_records_its_time(
     assert "at once" not in said
 
 
+@pytest.mark.slow
 def test_a_program_for_a_gpu_is_not_frozen_and_has_its_kernels_in_the_library() -> None:
     with FakeTensorMode():  # so that it takes no GPU
         on_gpu = torch.export.export(torch.nn.ReLU(), (torch.zeros(1, 4, device="cuda"),))
@@ -121,6 +122,7 @@ def test_no_file_of_a_compiled_package_replaces_another(tmp_path: Path) -> None:
         normalise_package(tmp_path / "raw.pt2", tmp_path / "model.pt2")
 
 
+@pytest.mark.slow
 def test_the_tasks_of_a_compiler_that_dies_are_compiled_here(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

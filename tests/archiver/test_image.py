@@ -279,6 +279,7 @@ _run(("builder",), Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_builder_ends_with_its_command(number: signal.Signals, tmp_path: Path) -> None:
     program(tmp_path, "builder", f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600")

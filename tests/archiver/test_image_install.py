@@ -120,6 +120,7 @@ def test_compiled_files_do_not_depend_on_the_times_of_their_sources(tmp_path: Pa
     assert shown.stdout == "1\n"
 
 
+@pytest.mark.slow
 def test_the_bill_is_cyclonedx(bill: dict[str, Any]) -> None:
     validator = JsonStrictValidator(SchemaVersion.V1_6)
     assert validator.validate_str(json.dumps(bill)) is None

@@ -321,6 +321,7 @@ def test_a_model_that_vllm_cannot_run_here_is_packed_but_not_judged(tmp_path: Pa
     assert agreed.text == "not judged: no vLLM on this machine, no `/nowhere/python`"
 
 
+@pytest.mark.slow
 def test_a_model_that_vllm_can_run_is_compared_with_fp32(tmp_path: Path) -> None:
     text = {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": {"python": standin_python()}}
     draft = stage_language_model(tales_spec({"text": text}), tmp_path)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from specs import make_spec
 from torch import nn
 
@@ -105,6 +106,20 @@ def test_a_model_that_keeps_state_between_requests_is_refused_with_its_name(tmp_
     assert message.endswith("the same input differently the second time: `calls` changes with every request")
 
 
+def test_weights_that_are_not_numbers_are_named(tmp_path: Path) -> None:
+    save_file({"weight": torch.full((3, 4), float("nan")), "bias": torch.ones(3)}, tmp_path / "w.safetensors")
+    (tmp_path / "model.py").write_text("from torch import nn\n\ndef build():\n    return nn.Linear(4, 3)\n")
+    changes = TABLE | {"model.source": "./model.py:build", "model.weights": "./w.safetensors"}
+    with pytest.raises(SourceError, match="the model answers some generated inputs with NaN") as raised:
+        package(make_spec(changes, tmp_path / "spec.yaml"), tmp_path / "build", progress=Progress(quiet=True))
+    assert raised.value.hint == "compare its weights with those of the training: `weight` holds NaN"
+
+
+def test_a_model_that_remembers_only_the_last_request_is_refused(tmp_path: Path) -> None:
+    message, _ = refused(tmp_path, "last, self.calls = self.calls, x.sum(); x = x + last", {"model.batch_sizes": [1]})
+    assert message.endswith("the model answers the same input differently the second time: it keeps some state")
+
+
 def test_a_single_batch_size_does_not_help_because_batches_are_filled_up(tmp_path: Path) -> None:
     assert IN_BATCH in refused(tmp_path, "x = x.softmax(0)", {"model.batch_sizes": [4]})[0]
 
@@ -117,9 +132,30 @@ def test_a_model_that_answers_a_single_row_differently_is_refused_for_batches(tm
     assert hint == "use `batch_sizes: [1]`, or a model that decides for each row separately"
 
 
+PICTURES = """
+from types import SimpleNamespace
+
+from torch import nn
+
+config = SimpleNamespace(problem_type=None)
+
+class Unit(nn.Module):
+    def forward(self, x):
+        return nn.functional.normalize(x)
+
+class Many(nn.Identity):
+    def __init__(self):
+        super().__init__()
+        config.problem_type = "multi_label_classification"
+
+"""
+
+
 def check_of_pictures(folder: Path, layers: str, top_k: int = 5) -> Callable[[], None]:
     """The check of a model that takes pictures of 8 x 8 pixels."""
-    (folder / "model.py").write_text(f"from torch import nn\nnet = nn.Sequential({layers})\n", encoding="utf-8")
+    (folder / "model.py").write_text(
+        f"{PICTURES}net = nn.Sequential({layers})\nnet.config = config\n", encoding="utf-8"
+    )
     image = {"height": 8, "width": 8, "channels": 1, "top_k": top_k}
     changes = {"model.source": "./model.py:net", "model.handler": "image", "model.image": image}
     spec = make_spec(changes, folder / "spec.yaml")
@@ -139,15 +175,29 @@ def test_a_picture_model_that_scores_no_classes_is_refused(layers: str, shape: s
     assert raised.value.message.endswith(expected)
 
 
-@pytest.mark.parametrize(("end", "fits"), [("nn.Softmax(-1)", False), ("nn.LogSoftmax(-1)", True)])
-def test_a_picture_model_whose_answers_are_probabilities_is_refused(end: str, fits: bool, tmp_path: Path) -> None:
-    checked = check_of_pictures(tmp_path, f"nn.Flatten(), nn.Linear(64, 6), {end}")
-    if fits:
+@pytest.mark.parametrize(
+    ("layers", "answers", "hint"),
+    [
+        ("nn.Softmax(-1)", "probabilities", "leave out the model's softmax"),
+        ("nn.Sigmoid(), nn.Unflatten(1, (2, 3)), nn.Flatten()", "a sigmoid for each class", "if one class applies, "),
+        ("nn.Hardsigmoid(inplace=True)", "a sigmoid for each class", "if one class applies, leave out the sigmoid; if"),
+        ("Unit()", "vectors of length 1, as embeddings have", "write a handler of your own, with `top_k: 0`"),
+        ("Many()", "numbers for `multi_label_classification`, as its configuration says", "write a handler of"),
+        ("nn.LogSoftmax(-1)", None, ""),
+        ("nn.Sigmoid(), nn.Linear(6, 6)", None, ""),
+        ("nn.Sigmoid(), nn.Threshold(0.5, 0, inplace=True)", None, ""),
+    ],
+)
+def test_a_picture_model_whose_numbers_are_no_scores_of_which_one_applies_is_refused(
+    layers: str, answers: str | None, hint: str, tmp_path: Path
+) -> None:
+    checked = check_of_pictures(tmp_path, f"nn.Flatten(), nn.Linear(64, 6), {layers}")
+    if answers is None:
         checked()
         return
-    with pytest.raises(SourceError, match="already answers pictures with probabilities") as raised:
+    with pytest.raises(SourceError, match=f"the model answers pictures with {answers}, but the handler") as raised:
         checked()
-    assert raised.value.hint == "leave out the model's softmax, or return the logarithm of its answer"
+    assert str(raised.value.hint).startswith(hint)
 
 
 def test_the_operator_of_a_program_is_named() -> None:

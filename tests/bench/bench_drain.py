@@ -43,11 +43,11 @@ from waiting import ask, eventually, metric, worker_pids  # noqa: E402
 from config.ports import free_port_base  # noqa: E402
 from config.render import Ports  # noqa: E402
 from config.spec import Spec  # noqa: E402
+from server import Exit  # noqa: E402
 from server.java.checks import find_java  # noqa: E402
 from server.java.door import Door  # noqa: E402
 from server.java.frontend import Frontend, NoAnswerError  # noqa: E402
 from server.java.launch import plan_launch  # noqa: E402
-from server.system import Exit  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
 # Of a kind before a stop, in turns, and what is open at the stop.

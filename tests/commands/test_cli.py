@@ -12,9 +12,8 @@ from test_docs import every_verb
 
 import marina
 from config.errors import reason_of
-from loadtest.calibrating import CalibrateOptions
-from loadtest.running import RunOptions
-from server.system import Exit
+from loadtest import CalibrateOptions, RunOptions
+from server import Exit
 
 VERBS = tuple(every_verb())
 
@@ -215,6 +214,7 @@ def test_a_build_folder_that_cannot_be_used_is_no_defect(
         assert "Not a directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / f"digits/.simulation.html.{os.getpid()}.partial").symlink_to("/dev/full")

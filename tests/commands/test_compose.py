@@ -33,6 +33,7 @@ def mounts(service: str) -> dict[str, str]:
     return {inside: outside.replace("${BUILD:-../build/digits}", "BUILD") for outside, inside in pairs}
 
 
+@pytest.mark.slow
 def test_compose_accepts_the_file() -> None:
     compose = needs("docker-compose", package="docker-compose")
     done = subprocess.run([compose, "-f", COMPOSE, "config", "--quiet"], capture_output=True, text=True, check=False)

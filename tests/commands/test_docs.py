@@ -37,11 +37,12 @@ def test_every_target_a_page_names_is_in_the_makefile(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_marina_command_of_a_page_parses(page: Path) -> None:
+    whole = parser()
     for line in commands(page, "marina"):
         words = line.split()[1:]
         if "VERB" in words:
             continue
-        options = parser().parse_args(words)
+        options = whole.parse_args(words)
         assert options.run.__name__ == words[0]
 
 

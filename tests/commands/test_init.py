@@ -15,6 +15,8 @@ from marina.command import parser
 from marina.starting.init_model import _row_ms
 from marina.starting.init_spec import ModelFacts, spec_text
 
+pytestmark = pytest.mark.slow
+
 NETS = """
 from dataclasses import dataclass
 
@@ -103,7 +105,6 @@ def put_programs(here: Path, programs: dict[str, bytes]) -> None:
         (here / name).write_bytes(program)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("put_programs")
 @pytest.mark.parametrize(("arguments", "handler"), PACKAGED)
 def test_its_spec_can_be_packaged_at_once(

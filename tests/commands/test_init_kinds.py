@@ -124,3 +124,19 @@ def _asked_as_v2(handler: Any, record: Any) -> Reply:
     ]
     (reply,) = ask(handler, json.dumps({"inputs": inputs}).encode(), headers={HEADER: "v2"})
     return reply
+
+
+def test_numbers_for_a_picture_are_taken_as_scores_of_classes_with_a_note_unless_they_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    layers = "nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
+    code = f"from torch import nn\none = nn.Sequential({layers})\nmany = nn.Sequential({layers}, nn.Sigmoid())\n"
+    (tmp_path / "nets.py").write_text(code, encoding="utf-8")
+    assert marina.main(["init", "mine", "--quiet", "--source", "nets.py:one"]) == 0
+    assert (
+        "note: its 4 numbers for a picture are taken as scores of classes, of which one applies"
+        in capsys.readouterr().out
+    )
+    assert marina.main(["init", "other", "--quiet", "--source", "nets.py:many"]) == 2
+    assert capsys.readouterr().err.endswith("`top_k: 0` in `model.image`; or use `--handler tensor`\n")

@@ -43,6 +43,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("marina 0.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("streams", ["stdout", "stderr", "both"])
 def test_a_verb_ends_as_it_would_if_somebody_read_what_it_prints(streams: str, unbuffered: str, tmp_path: Path) -> None:
@@ -70,6 +71,7 @@ def test_progress_that_nobody_reads_does_not_end_the_work() -> None:
     assert done.stdout.endswith(b"done\n")
 
 
+@pytest.mark.slow
 def test_a_pipe_whose_writers_do_not_wait_gets_all_of_the_output() -> None:
     command = [sys.executable, "-m", "marina", "check", "--fields"]
     expected = subprocess.run(command, capture_output=True, check=True).stdout
@@ -86,6 +88,7 @@ def test_a_pipe_whose_writers_do_not_wait_gets_all_of_the_output() -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["check"], ["--help"]])
 def test_a_verb_says_that_its_output_is_not_complete(arguments: list[str]) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
@@ -95,6 +98,7 @@ def test_a_verb_says_that_its_output_is_not_complete(arguments: list[str]) -> No
     assert (done.returncode, done.stderr) == (2, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
 def test_a_closed_stream_changes_no_exit_code(closed: str, tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "marina", "inspect", str(tmp_path / "gone.mar")])

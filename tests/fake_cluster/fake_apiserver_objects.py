@@ -78,6 +78,7 @@ class Objects:
         except fields.Conflicts as err:
             status = fields.conflict_status(err.found)
             raise Refusal(409, "Conflict", status["message"], status["details"]) from err
+        self._world.admit(done)
         if query.get("dryRun") == "All":
             return 200 if before else 201, done
         return 200 if before else 201, self.store.put(kind, done)
@@ -93,10 +94,13 @@ class Objects:
 
     def _delete(self, request: web.Request, kind: Kind, namespace: str, name: str, body: bytes) -> tuple[int, Document]:
         before = self.store.get(kind, namespace, name)
-        wanted = (json.loads(body).get("preconditions") or {}).get("uid") if body else None
+        options = json.loads(body) if body else {}
+        wanted = (options.get("preconditions") or {}).get("uid")
         if wanted and wanted != before["metadata"]["uid"]:
             text = f"the UID in the precondition ({wanted}) does not match the UID in record"
             raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {kind.plural} "{name}": {text}')
+        if options.get("dryRun") == ["All"]:
+            return 200, before
         if before["metadata"].get("finalizers"):
             before["metadata"].setdefault("deletionTimestamp", now())
             return 200, self.store.put(kind, before)

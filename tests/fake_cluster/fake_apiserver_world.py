@@ -45,6 +45,8 @@ class World:
     """Whether the API server reaches pods; a NetworkPolicy may keep it out."""
     logs: dict[str, str] = field(default_factory=dict)
     """The logs of pods, by name; other pods have a hundred lines."""
+    admit: Callable[[Document], None] = lambda _: None
+    """A webhook that may change every object that is applied, before it is stored."""
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)

@@ -151,6 +151,7 @@ def test_quantities_are_spelt_as_the_api_spells_them(given: str, stored: str) ->
     assert canonical(given) == stored
 
 
+@pytest.mark.slow
 def test_kubectl_understands_the_fake(fake: FakeCluster, cluster: Cluster) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:

@@ -1,10 +1,10 @@
 import json
-import logging
 import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from unittest import TestCase
 
 import pytest
 import torch
@@ -98,12 +98,12 @@ def test_package_of_another_build_of_the_same_torch_is_loaded(compiled, monkeypa
     assert ask(start(TensorHandler(), compiled), GOOD)[0].json() == DOUBLED
 
 
-def test_mismatch_that_is_allowed_compiles_here_and_says_so(package, caplog):
+def test_mismatch_that_is_allowed_compiles_here_and_says_so(package):
     needs("g++", package="g++")
     change(package, compile="aot", on_mismatch="jit", key={"torch": "1.0", "device": "cpu"}, batch_sizes=[2])
-    with caplog.at_level(logging.WARNING):
+    with TestCase().assertLogs("handlers", "WARNING") as log:
         handler = start(TensorHandler(), package)
-    assert "compiling it here: `torch`: packaged for `1.0`" in caplog.text
+    assert "compiling it here: `torch`: packaged for `1.0`" in log.output[0]
     assert handler.artifact.kind == "jit"
     assert ask(handler, GOOD)[0].json() == DOUBLED
     (series,) = [
@@ -123,12 +123,12 @@ def test_compiled_kernels_of_the_package_are_used(package, monkeypatch):
     assert list((package / "cache").rglob("*.so"))
 
 
-def test_rejected_cache_is_logged(tmp_path, monkeypatch, caplog):
+def test_rejected_cache_is_logged(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "another folder")
     (tmp_path / ARTIFACTS).write_bytes(b"no artifacts")
-    with caplog.at_level(logging.WARNING):
+    with TestCase().assertLogs("handlers", "WARNING") as log:
         use_cache(tmp_path)
-    assert "the compile cache was rejected" in caplog.text
+    assert "the compile cache was rejected" in log.output[0]
 
 
 def test_cpu_that_lacks_flags_differs_and_one_with_more_does_not(tmp_path):

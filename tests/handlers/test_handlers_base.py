@@ -1,8 +1,8 @@
 import json
-import logging
 import subprocess
 import sys
 from pathlib import Path
+from unittest import TestCase
 
 import numpy as np
 import orjson
@@ -116,11 +116,11 @@ def test_failure_of_the_server_is_answered_alone_and_tells_nothing(custom, body,
     assert reply.json() == {"error": error, "request_id": "request-1"}
 
 
-def test_trace_of_a_failure_is_in_the_log(custom, caplog):
-    with caplog.at_level(logging.ERROR):
+def test_trace_of_a_failure_is_in_the_log(custom):
+    with TestCase().assertLogs("handlers", "ERROR") as log:
         ask(custom, b"crash")
-    assert "request-0" in caplog.text
-    assert "/secret/path" in caplog.text
+    assert "request-0" in log.output[0]
+    assert "/secret/path" in log.output[0]
 
 
 def test_errors_of_users_are_shortened(custom):

@@ -188,7 +188,7 @@ BROKEN = [
     ({"inputs": []}, "named tensors are needed in `inputs`"),
     (
         {"inputs": [tensor("value", ROW)]},
-        "the inputs are not those of the model in `inputs`: got 1, 0 with known names",
+        "the inputs are not those of the model in `inputs`: got 1 tensor, no `values`, 1 too many",
     ),
     ({"inputs": [tensor("values", ROW, "FP8")]}, "the datatype is unknown"),
     ({"inputs": [tensor("values", ROW) | {"datatype": {}}]}, "the datatype is unknown"),
@@ -207,11 +207,11 @@ BROKEN = [
     ({"inputs": [tensor("values", ROW + 100)]}, "a number is out of range in `values`"),
     ({"inputs": [tensor("values", ROW, data=[True] * 6)]}, "a value is of the wrong type"),
     ({"inputs": [tensor("values", np.zeros((65, 2, 3)))]}, "too many in one request"),
-    ({"inputs": [tensor("values", ROW)] * 2}, "got 2, 1 with known names"),
+    ({"inputs": [tensor("values", ROW)] * 2}, "got 2 tensors, 1 too many, allowed: values"),
     # No more is read of what the model does not take.
-    ({"inputs": [tensor("n" * 5000, ROW, data=[])]}, "got 1, 0 with known names"),
-    ({"inputs": [tensor("values", ROW), tensor("other", ROW, "X")]}, "got 2, 1 with known names"),
-    ({"inputs": [tensor([], ROW)]}, "got 1, 0 with known names"),
+    ({"inputs": [tensor("n" * 5000, ROW, data=[])]}, "got 1 tensor, no `values`, 1 too many"),
+    ({"inputs": [tensor("values", ROW), tensor("other", ROW, "X")]}, "got 2 tensors, 1 too many, allowed: values"),
+    ({"inputs": [tensor([], ROW)]}, "got 1 tensor, no `values`, 1 too many"),
     ({"inputs": [tensor("values", ROW, "UINT64", data=[2**64 - 1] * 6)]}, "got 1.8446744073709552e+19, allowed: -100"),
 ]
 

@@ -57,6 +57,7 @@ def connection(data: bytes, cuts: Iterator[int]) -> Iterator[socket.socket]:
     writer.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 3, 1000, 70_000, None])
 def test_batches_are_read_as_torchserve_reads_them(cut):
     chosen = random.Random(1)

@@ -92,6 +92,22 @@ def test_several_inputs_and_outputs_go_by_name(add):
     assert reply.json() == {"sum": (GOOD + 1).tolist(), "ratio": 2.5}
 
 
+@pytest.mark.parametrize(
+    ("body", "got"),
+    [
+        (b'{"left":[]}', "an object of 1, no `right`"),
+        (b'{"left":[],"Right":[]}', "an object of 2, no `right`, 1 too many"),
+        (b'{"left":[],"right":[],"third":[]}', "an object of 3, 1 too many"),
+        (b"[1]", "a list of 1, no `left`, `right`"),
+    ],
+)
+def test_inputs_that_are_missing_are_named(add, body, got):
+    (reply,) = ask(add, body)
+    wrong = "the inputs are not those of the model"
+    expected = {"error": wrong, "field": "inputs", "got": got, "allowed": "left, right"}
+    assert (reply.status, reply.json()) == (422, expected)
+
+
 @pytest.mark.parametrize("headers", [{}, {"Accept": "application/x-npy, application/json"}])
 def test_npy_for_a_model_of_several_outputs_is_answered_in_json(tmp_path, headers):
     outputs = [{"name": name, "shape": [2, 3], "dtype": "float32"} for name in ("more", "doubled")]

@@ -234,6 +234,7 @@ def test_every_alert_fires_in_some_scenario_and_is_silent_in_another() -> None:
     assert SCENARIOS["a healthy pod fires nothing"].firing["2h"] == QUIET
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error_rate", [0.0, 0.001, 0.05, 0.3])
 def test_a_total_outage_pages_within_five_minutes_whatever_the_budget(error_rate: float, tmp_path: Path) -> None:
     burning = {"ErrorBudgetFastBurn"} if error_rate < 0.05 else set()
@@ -258,6 +259,7 @@ ANNOTATED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "series", "labels", "summary"), ANNOTATED)
 def test_annotations_have_a_summary_and_a_link_to_the_runbook(
     name: str, series: dict[str, str], labels: dict[str, str], summary: str, tmp_path: Path
@@ -274,6 +276,7 @@ def test_annotations_have_a_summary_and_a_link_to_the_runbook(
     assert not run_rule_test(tmp_path, spec, series, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", ["1", "1.0"])
 def test_an_edge_of_a_whole_second_matches_as_prometheus_2_and_3_store_it(stored: str, tmp_path: Path) -> None:
     own = f'{PAGE},code="200"'

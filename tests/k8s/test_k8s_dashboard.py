@@ -192,6 +192,7 @@ def test_a_changed_objective_changes_its_lines_and_nothing_else() -> None:
     assert {title for title in before if before[title] != after[title]} == {"p99", "Latency", "Within the objective"}
 
 
+@pytest.mark.slow
 def test_pods_cost_even_if_they_are_not_ready_or_get_no_requests(tmp_path: Path) -> None:
     # 100 requests/s on one of two pods, which cost 3.6 an hour each: 20 for a million.
     series = traffic("0+1500x80") | {

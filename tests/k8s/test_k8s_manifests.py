@@ -79,7 +79,7 @@ def test_every_object_except_the_namespace_has_the_services_name(changes: dict[s
             assert document["metadata"]["namespace"] == "marina"
 
 
-def test_two_services_in_a_namespace_render_the_same_namespace() -> None:
+def test_two_services_in_a_namespace_render_the_may_meet() -> None:
     assert the_only(planned(), "Namespace") == the_only(planned({"name": "letters", "version": "3"}), "Namespace")
 
 

@@ -45,6 +45,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_promtool_accepts_the_rules_of_every_variant(tmp_path: Path) -> None:
     tool = needs("promtool", package="prometheus")
     for number, changes in enumerate(VARIANTS):

@@ -114,6 +114,7 @@ def test_long_runs_narrow_the_interval_towards_the_tolerance() -> None:
     assert sum(after) < 0.9 * sum(before)
 
 
+@pytest.mark.slow
 def test_a_calibration_measures_no_longer_than_it_may() -> None:
     made, session = trials(always(0.01), max_duration_s=900)
     knee = made.measure_knee(made.find(None))

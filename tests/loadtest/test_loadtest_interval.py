@@ -107,6 +107,7 @@ def load_test(
     return judge(runs, objective), runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "wrong"), [(1 / 1.1, "PASS"), (1 / 0.9, "FAIL")], ids=["10 % over", "10 % under"])
 def test_the_verdict_on_a_known_queue_is_never_the_opposite(true_ms: float, times: float, wrong: str) -> None:
     verdicts = [load_test(WORKERS, RATE, true_ms * times, seed)[0].status for seed in range(10)]
@@ -182,6 +183,7 @@ def test_an_overloaded_server_never_passes_and_fails_before_long() -> None:
         assert verdict.status == "FAIL"
 
 
+@pytest.mark.slow
 def test_a_busy_queue_that_empties_now_and_then_does_not_grow() -> None:
     objective = Objective(p99_ms=60_000, error_rate=0.01, throughput_rps=None)
     for seed in range(20):

@@ -24,6 +24,7 @@ QUIET = OtherProcesses(cores=0.1, of=2)
 SPIN = "import time\nuntil = time.monotonic() + 100\nwhile time.monotonic() < until: pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours", [False, True])
 def test_other_processes_are_named_but_not_those_of_the_server(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -134,13 +135,25 @@ def test_after_too_low_a_rate_the_one_that_is_promised_is_named() -> None:
     promised = OBJECTIVE.model_copy(update={"throughput_rps": 500})
     low = outcome(made(20)).model_copy(update={"verdict": verdict, "objective": promised})
     assert next_step(low, RECORDS, URL) == "marina loadtest spec.yaml --rate 500 --warmup 2 --url http://x:8080"
+    same = low.model_copy(update={"objective": OBJECTIVE.model_copy(update={"throughput_rps": low.load.rate})})
+    assert next_step(same, RECORDS, URL) is None
+
+
+def test_after_a_server_that_runs_elsewhere_died_there_is_nothing_to_calibrate() -> None:
+    died = outcome(made(200, server_end="nothing listens any more"))
+    elsewhere = died.model_copy(update={"tested": died.tested.model_copy(update={"started": False})})
+    assert next_step(elsewhere, RECORDS, URL) is None
 
 
 def test_the_next_command_sends_the_same_load_as_typed() -> None:
-    late = outcome(LATE, arrivals="constant")
+    late, slow = outcome(LATE, arrivals="constant"), outcome(made(200), arrivals="constant")
     load = late.load.model_copy(update={"seed": 1_234_567, "warmup_s": 0.5, "timeout_s": 3.0})
     step = next_step(late.model_copy(update={"load": load}), RECORDS, URL) or ""
-    assert "--rate 200 --arrivals constant --seed 1234567 --warmup 0.5 --timeout 3 --url http://x:8080 from" in step
+    assert "--rate 200 --warmup 0.5 --arrivals constant --seed 1234567 --timeout 3 --url http://x:8080 from" in step
+    load = load.model_copy(update={"processes": 4})
+    step = next_step(slow.model_copy(update={"load": load}), RECORDS, URL) or ""
+    sending = "--arrivals constant --seed 1234567 --timeout 3 --url http://x:8080 --processes 4"
+    assert step.startswith(f"marina calibrate spec.yaml {sending} says which rate it holds")
 
 
 @pytest.mark.parametrize(

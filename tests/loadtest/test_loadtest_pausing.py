@@ -58,6 +58,7 @@ def test_cpu_time_is_finer_than_a_tick() -> None:
         sleeper.communicate()
 
 
+@pytest.mark.slow
 def test_cpu_time_of_a_child_that_has_ended_counts() -> None:
     burns = "import time\nwhile time.process_time() < 0.3: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burns!r}]); print(flush=True); input()"

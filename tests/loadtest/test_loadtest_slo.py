@@ -166,6 +166,14 @@ def test_a_run_below_the_objectives_rate_cannot_pass_it() -> None:
     assert text(measured(*[20.0] * 2000), objective) == "the run offered 100 requests/s, the objective is 150"
 
 
+def test_a_run_too_short_for_another_request_is_judged_by_what_it_offered() -> None:
+    short = measured(20.0, rate=0.2, asked_s=6, ran_s=6)
+    objective = OBJECTIVE.model_copy(update={"throughput_rps": None})
+    assert ids(short, objective) == ("INVALID", ["too-few-samples"])
+    objective = OBJECTIVE.model_copy(update={"throughput_rps": 0.2})
+    assert text(short, objective).endswith("the run offered 0.1667 requests/s, the objective is 0.2")
+
+
 def test_without_a_throughput_objective_the_offered_rate_must_be_held() -> None:
     objective = OBJECTIVE.model_copy(update={"throughput_rps": None})
     assert judge(measured(*[20.0] * 2000), objective).checks[2].limit == 100

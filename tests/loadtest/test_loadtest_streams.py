@@ -209,6 +209,7 @@ def test_the_figures_of_a_run_that_was_cut_short_are_those_of_the_time_it_ran() 
     assert "goodput 100 % of 90 %" in verdict_lines(judge(cut, OBJECTIVE), cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "every", "goodput", "excess"),
     [
@@ -235,6 +236,7 @@ def test_a_ramp_breaks_at_whatever_limit_of_the_streams_it_misses(
         assert excess in ramp_text(result, objective)
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_figures_as_one() -> None:
     answers = [(50.0 + number % 90, 10.0 + number % 7) for number in range(1000)]
     alone, together = recorded(answers), merge_measurements([recorded(answers, part, 2) for part in range(2)])
@@ -246,6 +248,7 @@ def test_several_processes_give_the_same_figures_as_one() -> None:
             assert list(getattr(whole.streams, name).curve()) == list(getattr(merged.streams, name).curve())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "failing"),
     [

@@ -102,6 +102,7 @@ def test_an_answer_that_never_has_a_body_is_complete_without_it(status: int) -> 
     assert read(data, []) == HttpAnswer(status, b"", keep_alive=True)
 
 
+@pytest.mark.slow
 def test_a_large_answer_in_small_pieces_is_read_at_once() -> None:
     # If each piece were added by copying all before it, this would take an hour.
     size, piece, reader = 64_000_000, b"x" * 1000, AnswerReader()

@@ -231,6 +231,7 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     assert said.endswith("hint: marina package SPEC")
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_says_at_what_and_blames_no_port(tmp_path: Path) -> None:
     spec, mar = make_tiny(tmp_path)
     home = fake_java(tmp_path / "jdk", 'JAVA_VERSION="17.0.9"\n')

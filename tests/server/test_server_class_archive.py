@@ -39,6 +39,7 @@ def test_the_archive_of_an_environment_is_made_and_java_takes_it(tmp_path: Path)
     assert subprocess.run([*required, served[0], "-version"], capture_output=True, check=False).returncode != 0
 
 
+@pytest.mark.slow
 def test_a_java_that_does_not_start_makes_no_archive(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/java").write_text("#!/bin/sh\necho no such luck\n", encoding="utf-8")

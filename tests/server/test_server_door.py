@@ -75,6 +75,7 @@ def test_silent_java_is_not_waited_for_and_may_answer_again(monkeypatch: pytest.
     slow.close()
 
 
+@pytest.mark.slow
 def test_the_orders_after_an_unanswered_one_wait_only_if_java_is_heard_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "_ANSWER_S", 0.2)
     monkeypatch.setattr(door_module, "_HASTE_S", 0.01)

@@ -46,6 +46,7 @@ def follow(written: bytes, spec_changes: dict[str, object], stream: io.RawIOBase
     return traffic, output
 
 
+@pytest.mark.slow
 def test_counts_miss_nothing_when_nobody_reads_the_printed_lines() -> None:
     stuck = Stuck()
     traffic, output = follow(LINE * 50_000, {"serving.access_log": "all"}, stuck)
@@ -80,6 +81,7 @@ def test_line_without_an_end_takes_no_memory_without_end() -> None:
     assert traffic.histograms()[200].count == 1
 
 
+@pytest.mark.slow
 def test_a_line_takes_no_memory_of_the_size_of_the_pipe() -> None:
     spec = make_spec({"name": "m"})
     traffic, output = Traffic(spec), Output(io.BytesIO())

@@ -70,6 +70,7 @@ def test_a_relative_tmpdir_is_the_same_folder_for_java(short_folder: Path, monke
     directory.close()
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder: Path) -> None:
     code = (
         "import pathlib, os, sys; from server.system.rundir import create_run_directory;"
@@ -150,6 +151,7 @@ Gauge("held", "Held", multiprocess_mode="livesum").set(1)
 """
 
 
+@pytest.mark.slow
 def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     metrics = WorkerMetrics(tmp_path, say=pytest.fail)

@@ -81,6 +81,7 @@ def test_slow_bodies_are_few_and_others_are_told(port: int, monkeypatch: pytest.
         client.close()
 
 
+@pytest.mark.slow
 def test_clients_that_read_no_answer_give_way_too(port: int) -> None:
     unread = []
     for _ in range(5):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from specs import ROOT
 
-from server.system import Exit
+from server import Exit
 from server.system.processes import ProcessHandles, ProcessIdentity, identify
 from server.system.signals import Signals
 

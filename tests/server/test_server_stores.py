@@ -115,6 +115,7 @@ def loaded(file: Path, sha256: str, source: list[str], **keys: str) -> subproces
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_keys_of_a_mounted_secret_open_the_store(s3: str, tmp_path: Path) -> None:
     file = tmp_path / "model.mar"
     done = loaded(file, SHA256, ["--from", "s3://models/digits/1.0.mar"], **KEYS, AWS_ENDPOINT_URL=s3)
@@ -137,6 +138,7 @@ def test_a_presigned_address_is_taken_from_the_secret_and_printed_without_its_qu
         assert "X-Amz" not in refused.stdout + refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "text"),
     [
@@ -156,6 +158,7 @@ def test_a_secret_without_an_address_says_what_to_type(url: str, text: str, tmp_
     assert "sig=1" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_url_with_a_line_end_after_it_is_taken_without_it(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +170,7 @@ def test_a_url_with_a_line_end_after_it_is_taken_without_it(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_secret_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "KEY").write_bytes(b"\xff\xfe")
     for folder, said in ((tmp_path, f"`{tmp_path}/KEY` is not text"), (tmp_path / "gone", "No such file or directory")):

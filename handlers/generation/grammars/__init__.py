@@ -2,3 +2,5 @@
 
 from handlers.generation.grammars.compiler import GrammarRefused, Grammars, PendingGrammar
 from handlers.generation.grammars.formats import read_schema, with_options
+
+__all__ = ["GrammarRefused", "Grammars", "PendingGrammar", "read_schema", "with_options"]

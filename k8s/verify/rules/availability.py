@@ -91,7 +91,7 @@ def _no_budget(application: Application, _: Scope) -> Iterator[Remark]:
         budgets = [
             budget
             for budget in application.of("PodDisruptionBudget")
-            if application.same_namespace(budget, workload.document)
+            if application.may_meet(budget, workload.document)
         ]
         if not any(matches(budget.root.at("spec", "selector"), workload.labels) for budget in budgets):
             yield Remark(workload.document.root, "no PodDisruptionBudget selects its pods")

@@ -1,6 +1,7 @@
 """Rules about single objects: schemas, API versions, duplicates, namespaces."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from config.errors import listed
@@ -34,7 +35,9 @@ def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
                 seen.setdefault(mistake, []).append(version)
         for mistake, versions in seen.items():
             where = "" if versions == known else f" in Kubernetes {_span(versions)}"
-            yield Remark(document.root.at(*mistake.path), mistake.text + where, mistake.hint)
+            # A Deployment without a selector, for one, gets it from the labels of a kustomization.
+            level: Level | None = "warning" if document.gets_labels and mistake.text.startswith("missing") else None
+            yield Remark(document.root.at(*mistake.path), mistake.text + where, mistake.hint, level)
 
 
 @TOPIC.rule(
@@ -80,14 +83,17 @@ def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     fix="delete one of them, or rename it",
 )
 def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
-    first: dict[tuple[str, ...], LocatedDocument] = {}
+    known: dict[tuple[str, ...], list[LocatedDocument]] = defaultdict(list)
     for document in _objects(application):
-        earlier = first.setdefault((document.group, document.kind, document.namespace, document.name), document)
-        if earlier is not document and document.name:
+        same = known[document.group, document.kind, document.namespace, document.name]
+        earlier = next((other for other in same if application.may_meet(other, document)), None)
+        same.append(document)
+        if earlier and document.name:
             line = earlier.root.at("metadata", "name").line
             place = f"{earlier.file}:{line}" if line else earlier.file
             # A second one that is the same, such as a Namespace that each part of a folder brings, does no harm.
-            level: Level | None = "warning" if document.data == earlier.data else None
+            harmless = document.data == earlier.data or document.is_beside(earlier)
+            level: Level | None = "warning" if harmless else None
             yield Remark(document.root.at("metadata", "name"), f"defined twice, first in {place}", level=level)
 
 

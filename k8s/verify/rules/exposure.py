@@ -79,9 +79,7 @@ def _no_policy(application: Application, scope: Scope) -> Iterator[Remark]:
 
 
 def _policies_of(application: Application, workload: Workload) -> list[LocatedDocument]:
-    policies = [
-        policy for policy in application.of("NetworkPolicy") if application.same_namespace(policy, workload.document)
-    ]
+    policies = [policy for policy in application.of("NetworkPolicy") if application.may_meet(policy, workload.document)]
     return [policy for policy in policies if matches(policy.root.at("spec", "podSelector"), workload.labels)]
 
 
@@ -133,7 +131,9 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
                 names = listed(policy.reference for policy in policies)
                 rule = f"ingress: [{{from: […], ports: [{{port: {number}}}]}}] in the NetworkPolicy"
                 text = f"leads to {number}, but no ingress rule of {names} opens it"
-                yield Remark(port, text, rule, "warning" if foreign else None)
+                # An object that names no namespace need not be in that of the policy.
+                sure = not foreign and any(policy.namespace == workload.document.namespace for policy in policies)
+                yield Remark(port, text, rule, None if sure else "warning")
 
 
 def _used_ports(application: Application, workload: Workload) -> Iterator[Place]:

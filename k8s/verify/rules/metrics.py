@@ -51,11 +51,11 @@ def _settings_rules(application: Application) -> list[Place]:
     return [rule for document in settings for rule in settings_rules(document)]
 
 
-def _read(text: str) -> list[Selector]:
+def _read(text: str) -> tuple[Selector, ...]:
     try:
         return selectors(text)
     except InputError:
-        return []
+        return ()
 
 
 @TOPIC.rule(

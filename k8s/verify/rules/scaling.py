@@ -1,12 +1,13 @@
 """Rules about autoscalers: what they scale, within which bounds, and by which metrics."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from config.errors import listed
 from k8s.verify.application import SCALABLE, Application, least_pods
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Scaling")
 
@@ -67,15 +68,16 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
     fix="keep one of them, with the metrics of both",
 )
 def _twice(application: Application, _: Scope) -> Iterator[Remark]:
-    first: dict[tuple[str, str], LocatedDocument] = {}
+    known: dict[tuple[str, str], list[LocatedDocument]] = defaultdict(list)
     for scaler in application.scalers:
-        earlier = first.setdefault(application.scale_target(scaler), scaler)
-        if (
-            earlier is not scaler
-            and application.same_namespace(earlier, scaler)
-            and earlier.reference != scaler.reference
-        ):
-            yield Remark(scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} already scales it")
+        same = known[application.scale_target(scaler)]
+        earlier = next((other for other in same if application.may_meet(other, scaler)), None)
+        same.append(scaler)
+        if earlier and earlier.reference != scaler.reference:
+            level: Level | None = "warning" if scaler.is_beside(earlier) else None
+            yield Remark(
+                scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} already scales it", level=level
+            )
 
 
 @TOPIC.rule(

@@ -7,7 +7,7 @@ import torch
 from networks import Net
 from torch import nn
 
-from archiver.inferring import find_inputs
+from archiver.inferring import find_inputs, find_program_inputs, parse_input_option
 from config.errors import InputError, SourceError
 
 ASKED: list[Any] = [
@@ -59,3 +59,20 @@ def test_inputs_that_cannot_be_found_are_asked_for(network: nn.Module, message: 
 def test_answers_that_are_not_finite_get_a_hint_about_the_weights() -> None:
     with pytest.raises(SourceError, match="an output is not a finite number\n\nhint: compare the weights"):
         find_inputs(Net(lambda self, x: self.f(x) * float("nan"), f=nn.Linear(3, 2)), [])
+
+
+class Cells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.Embedding(10, 4)
+
+    def forward(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        return self.cells(row.clamp(min=0) * 4 + column).sum(1)
+
+
+def test_inputs_that_the_user_or_a_program_names_are_limited_to_numbers_that_work() -> None:
+    rows = torch.ones(4, 2, dtype=torch.int64)
+    program = torch.export.export(Cells(), (rows, rows.clone()))
+    given = [parse_input_option(f"{name}:int64:2") for name in ("row", "column")]
+    for inferred in (find_inputs(Cells(), given), find_program_inputs(program, program.module(), [], 4)):
+        assert [(each.least, each.most) for each in inferred.inputs.values()] == [(0, 2), (0, 1)]

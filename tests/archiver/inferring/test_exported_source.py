@@ -28,6 +28,7 @@ class Scaled(nn.Module):
         return rows * factors[0] * kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [{"rows": ROWS}, ROWS], ids=["a dictionary", "a tensor"])
 def test_the_tensors_of_a_program_are_its_inputs(nested: Any) -> None:
     program = torch.export.export(Scaled(), (nested, 3), {"factors": [FACTORS]})
@@ -119,6 +120,7 @@ def test_init_sends_single_rows_to_a_program_that_takes_few(
     assert load_spec(tmp_path / "mine/spec.yaml").model.batch_sizes == (1,)
 
 
+@pytest.mark.slow
 def test_init_refuses_a_program_that_takes_no_single_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +134,15 @@ def test_init_refuses_a_program_that_takes_no_single_row(
 class Pairs(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(-1, 2, 4).sum(1).repeat_interleave(2, 0)
+
+
+def test_a_program_that_was_exported_with_one_tensor_for_two_inputs_gets_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.export.save(torch.export.export(Product(), (ROWS, ROWS)), tmp_path / "p.pt2")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["init", "mine", "--quiet", "--source", "p.pt2"]) == 0
+    assert "note: the program ignores `x`: if its model does not, it was exported with one" in capsys.readouterr().out
 
 
 def test_inputs_that_no_request_can_hold_are_refused() -> None:

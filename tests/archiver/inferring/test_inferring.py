@@ -84,6 +84,11 @@ FOUND: list[Any] = [
         id="numbers of things",
     ),
     pytest.param(
+        Net(lambda self, row, column: self.cells(row * 4 + column), cells=nn.Embedding(10, 4)),
+        {"row": ids(None, 2), "column": ids(None, 1)},
+        id="a row that is computed",
+    ),
+    pytest.param(
         Net(attends, words=nn.Embedding(50, 8), places=position(64), layer=LAYER),
         {"input_ids": ids({"max": 64}, 49), "attention_mask": {"mask_of": "input_ids", "dtype": "bool"}},
         id="a transformer of 64 places",
@@ -118,6 +123,16 @@ FOUND: list[Any] = [
         Net(lambda self, x, hidden: self.c(x, hidden), c=nn.GRUCell(5, 12)),
         {"x": floats(5), "hidden": floats(12)},
         id="a step of a cell",
+    ),
+    pytest.param(
+        Net(lambda self, x: self.c(x.permute(0, 3, 1, 2)).mean((2, 3)), c=nn.Conv2d(3, 8, 3)),
+        {"x": floats(224, 224, 3)},
+        id="channels last",
+    ),
+    pytest.param(
+        Net(lambda self, x: self.h(self.f(x).mean((1, 2))), f=nn.Linear(3, 8), h=nn.Linear(8, 2)),
+        {"x": floats(224, 224, 3)},
+        id="channels of pixels",
     ),
     pytest.param(nn.Linear(3, 2).double(), {"input": {"shape": [3], "dtype": "float64"}}, id="doubles"),
     pytest.param(Net(halves, a=nn.Linear(3, 2), b=nn.Linear(5, 2)), {"x": floats(8)}, id="halves"),
@@ -290,6 +305,7 @@ def test_states_with_the_batch_second_are_refused_with_a_wrapper() -> None:
         find_inputs(network, [parse_input_option("x:float32:4,7")])
 
 
+@pytest.mark.slow
 def test_states_among_the_outputs_are_not_taken_for_rows() -> None:
     network = Net(lambda self, x: self.r(x), r=nn.GRU(5, 8, 2, batch_first=True))
     with pytest.raises(SourceError, match=re.escape("an output is (2, 5, 8) for 5 rows")):

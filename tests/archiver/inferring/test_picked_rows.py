@@ -1,14 +1,18 @@
 """Numbers by which a model picks rows of a table are limited to the rows that the table has."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from specs import make_spec
 
-from archiver.graph import build_graph, limited_inputs
+from archiver.graph import build_graph
+from archiver.limits import check_limits, limited_inputs
 from archiver.sources import load_source
+from config.errors import SourceError
 from config.record import Port
 from handlers.arrays import fit_array
 from handlers.record import TensorSpec
@@ -82,6 +86,26 @@ class Bits(Embedding):
         low = ids.view(torch.int32)[:, ::2]
         return self.words(ids.sub(torch.ones(2).long(), alpha=0)).sum(1) + self.kinds(low).sum(1)
 
+class Floored(Embedding):
+    def forward(self, ids):
+        return self.words(ids.clamp(min=0)).sum(1)
+
+class Padded(Embedding):
+    def forward(self, ids):
+        return self.words(ids.masked_fill(ids == -100, 0)).sum(1)
+
+class Chosen(Embedding):
+    def forward(self, ids):
+        return self.words(torch.where((ids > 9) | (ids < 0), 0, ids)).sum(1)
+
+class Pair(Embedding):
+    def forward(self, row, column):
+        return self.words(row * 4 + column)
+
+class Begun(Embedding):
+    def forward(self, ids):
+        return self.words(ids.prod(1) * 10 // ids.prod(1) - 1)
+
 class Grown(Embedding):
     def forward(self, ids):
         ids += 1
@@ -89,12 +113,18 @@ class Grown(Embedding):
 """
 
 
-def limited(folder: Path, name: str, inputs: dict[str, Any]) -> tuple[Port, ...]:
+def limited(folder: Path, name: str, inputs: dict[str, Any], *, check: bool = False) -> tuple[Port, ...]:
+    """The model's inputs with their limits; `check`: also whether the model takes all that they allow."""
     (folder / "model.py").write_text(MODEL, encoding="utf-8")
     changes = {"model.source": f"./model.py:{name}", "model.handler": "tensor", "model.inputs": inputs}
     spec = make_spec(changes, folder / "spec.yaml")
     source = load_source(spec)
-    return limited_inputs(spec, source, build_graph(spec, source, "fp32"))
+    graph = build_graph(spec, source, "fp32")
+    ports = limited_inputs(spec, source, graph)
+    if check:
+        rows = tuple(torch.ones(1, *port.shape, dtype=torch.int64) for port in ports)
+        check_limits(spec, replace(source, inputs=ports), graph, rows)
+    return ports
 
 
 def test_a_table_that_the_model_indexes_itself_limits_its_input(tmp_path: Path) -> None:
@@ -121,6 +151,37 @@ def test_numbers_computed_from_an_input_limit_it(name: str, least: int, most: in
     given = {"ids": {"shape": [2], "dtype": "int64", **({"min": 2} if name == "Flat" else {})}}
     (port,) = limited(tmp_path, name, given)
     assert (port.min, port.max, port.columns) == (least, most, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "at", "hint"),
+    [
+        ("Floored", {}, 2**24, "`max: 9`"),
+        ("Floored", {"max": 9}, None, ""),
+        ("Chosen", {}, None, ""),
+        ("Padded", {}, -1, "`min: 0` and `max: 9`"),
+        ("Padded", {"min": -100, "max": 9}, -1, "`min: 0`"),
+        ("Begun", {"min": 0, "max": 3}, 0, "`min: 1`"),
+    ],
+)
+def test_limits_beyond_which_the_model_fails_are_asked_for(
+    name: str, limits: dict[str, int], at: int | None, hint: str, tmp_path: Path
+) -> None:
+    given = {"ids": {"shape": [2], "dtype": "int64"} | limits}
+    if at is None:
+        limited(tmp_path, name, given, check=True)
+        return
+    with pytest.raises(SourceError, match=f"`model.inputs.ids`: the model fails at {at}, which it allows: ") as raised:
+        limited(tmp_path, name, given, check=True)
+    assert raised.value.hint == f"set {hint}, or limit it in `forward` by `clamp`"
+
+
+def test_limits_that_the_model_takes_only_one_by_one_are_refused(tmp_path: Path) -> None:
+    given = {name: {"shape": [], "dtype": "int64", "min": 0, "max": 5} for name in ("row", "column")}
+    given["row"]["max"] = 2
+    limited(tmp_path, "Pair", given | {"column": given["column"] | {"max": 1}}, check=True)
+    with pytest.raises(SourceError, match="fails if `column`, `row` all are the largest that they allow: IndexError"):
+        limited(tmp_path, "Pair", given, check=True)
 
 
 def test_inputs_that_are_joined_have_limits_of_their_own(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def bomb(file: Path, members: dict[str, bytes]) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "data"),
     [

@@ -39,6 +39,7 @@ def test_a_pickle_that_does_more_than_create_tensors_is_not_sound(technique: str
     assert not MARK.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("technique", malicious.members(MARK))
 def test_a_member_that_runs_code_or_leads_outside_is_not_sound(technique: str, tmp_path: Path) -> None:
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", malicious.members(MARK)[technique]))

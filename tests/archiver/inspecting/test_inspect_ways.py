@@ -28,6 +28,7 @@ def test_code_that_evades_the_list_of_names_is_not_sound(way: str, tmp_path: Pat
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", {"handler.py": code}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", malicious_ways.files(PAYLOAD))
 def test_a_file_that_hides_a_pickle_or_that_another_program_runs_is_not_sound(way: str, tmp_path: Path) -> None:
     members = malicious_ways.files(PAYLOAD)[way]

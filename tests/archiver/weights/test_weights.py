@@ -34,6 +34,14 @@ def test_a_tensor_that_two_layers_share_may_be_saved_once(prefix: str, tmp_path:
     assert torch.equal(network.scores.weight, trained.scores.weight)
 
 
+def test_a_tensor_that_two_layers_share_is_refused_with_two_values(tmp_path: Path) -> None:
+    save_file({"words.weight": torch.ones(9, 4), "scores.weight": torch.zeros(9, 4)}, tmp_path / "two.safetensors")
+    with pytest.raises(
+        SourceError, match=r"`words\.weight` and `scores\.weight` differ in `.*`, but are one tensor in"
+    ):
+        load_weights("spec", "./model.py:Tied", Tied(), tmp_path / "two.safetensors")
+
+
 def test_layers_that_share_nothing_must_all_be_in_the_file(tmp_path: Path) -> None:
     network = Tied()
     network.scores = nn.Linear(4, 9, bias=False)
@@ -104,6 +112,7 @@ def test_a_layer_that_refuses_its_weights_is_no_defect(tmp_path: Path) -> None:
         load_weights("spec", "./model.py:Net", nn.ModuleDict({"body": Versioned()}), tmp_path / "net.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "resize"), [("resnet50-0676ba61.pth", 256), ("resnet50-11ad3fa6.pth", 232), ("mine.pth", 232)]
 )

@@ -15,7 +15,7 @@ from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, metric, worker_pids
 
 from config.spec import Spec
-from server.system import Exit
+from server import Exit
 
 pytestmark = pytest.mark.e2e
 

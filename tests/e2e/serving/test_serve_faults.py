@@ -25,7 +25,7 @@ from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
 from config.ports import free_port_base
 from config.render import Ports
-from server.system import Exit
+from server import Exit
 from server.system.processes import children, identify
 
 pytestmark = pytest.mark.e2e

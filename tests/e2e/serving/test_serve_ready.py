@@ -16,7 +16,7 @@ from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
 from config.ports import bound_socket, free_port_base
 from config.render import Ports
-from server.system import Exit
+from server import Exit
 
 pytestmark = pytest.mark.e2e
 

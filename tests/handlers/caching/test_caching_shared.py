@@ -172,6 +172,7 @@ def test_late_answers_in_a_row_pause_the_asking_and_one_does_not(
     assert worker.shared._backoff._next_s == 0.5
 
 
+@pytest.mark.slow
 def test_a_redis_that_comes_back_is_asked_again(tmp_path) -> None:
     with redis_server(tmp_path) as other:
         worker = Worker(other.url)
@@ -205,6 +206,7 @@ class _Impostor(socketserver.StreamRequestHandler):
             self.wfile.write(self.answer if len(words) > 2 and words[0] == b"MGET" else known.get(words[0], b"+OK\r\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

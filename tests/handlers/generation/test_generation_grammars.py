@@ -70,6 +70,7 @@ def test_an_answer_that_is_cut_off_says_so(rounds: Rounds) -> None:
     assert (answer["choices"][0]["text"][0], answer["choices"][0]["finish_reason"]) == ("{", "length")
 
 
+@pytest.mark.slow
 def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     tried: list[str] = []
     check = TrialProcess.check
@@ -88,6 +89,7 @@ def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     assert (counts, len(tried)) == ([1, 1], 1)
 
 
+@pytest.mark.slow
 def test_the_time_to_the_first_token_includes_the_wait_for_the_schema(rounds: Rounds, monkeypatch) -> None:
     def first_s() -> float:
         value = rounds.handler.metrics._base.registry.get_sample_value
@@ -149,11 +151,13 @@ def test_a_server_that_stops_does_not_wait_for_a_schema(rounds: Rounds) -> None:
     assert (rounds.status["hostile"], rounds.open) == (503, [])
 
 
+@pytest.mark.slow
 def test_a_schema_that_takes_too_much_memory_is_refused(grammars: Grammars) -> None:
     with pytest.raises(GrammarRefused, match="too much memory"):
         grammars.begin(grammars.compile(json.dumps(LARGE), lambda: None))
 
 
+@pytest.mark.slow
 def test_a_schema_is_not_refused_because_the_process_that_tries_schemas_was_killed(grammars: Grammars) -> None:
     grammars.begin(grammars.compile('{"const": 1}', lambda: None))
     trying = grammars._trial_process

@@ -202,6 +202,7 @@ def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
     assert rounds.bodies["a"].count(b"data:") < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
 def test_the_departure_of_the_last_client_is_noticed_although_no_round_follows(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 0.3)

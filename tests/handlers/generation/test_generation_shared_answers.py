@@ -9,6 +9,8 @@ from generating import Rounds, events, serving, write_text_package
 
 from handlers.generation.engine import NoToken
 
+pytestmark = pytest.mark.slow
+
 COMPLETIONS = "v1/completions"
 SETTINGS = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
 LENGTH = 60

@@ -285,6 +285,7 @@ def test_a_patch_of_a_field_that_marina_derives_is_noted(pod: dict[str, Any], pa
     assert patched == ([path] if path else [])
 
 
+@pytest.mark.slow
 def test_verify_finds_what_a_patch_breaks_and_a_deploy_stops(tmp_path: Path) -> None:
     asks = {"name": "server", "readinessProbe": {"httpGet": {"path": "/ping"}}}
     changes = patch(kind="Deployment", merge={"spec": {"template": {"spec": {"containers": [asks]}}}})

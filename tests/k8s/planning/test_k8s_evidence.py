@@ -82,6 +82,14 @@ def test_evidence_of_an_impossible_measurement_is_refused(changes: dict[str, Any
         planned(evidence=EVIDENCE | changes)
 
 
+def test_a_knee_that_somebody_wrote_into_the_evidence_is_refused() -> None:
+    at_knee = {"at_70_percent": {"rate": 0.7 * EVIDENCE["knee"]["rps"]}}
+    assert planned(evidence=EVIDENCE | at_knee).evidence
+    with pytest.raises(InputError, match=r"`knee\.rps`: got 500, but .* was measured: it was edited") as error:
+        planned(evidence=EVIDENCE | at_knee | {"knee": EVIDENCE["knee"] | {"rps": 500}})
+    assert str(error.value.hint).endswith("to go without, and set `scaling.target_rps_per_pod`")
+
+
 def test_evidence_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     fill(tmp_path, digits_spec())
     (tmp_path / "evidence.json").mkdir()

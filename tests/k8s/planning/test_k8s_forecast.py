@@ -66,6 +66,7 @@ def test_a_longer_cold_start_looks_further_ahead() -> None:
         assert [text for text in texts if f"offset {offset}s" in text]
 
 
+@pytest.mark.slow
 def test_the_autoscaler_uses_the_forecast_and_the_pods_own_rate() -> None:
     plan = planned(WEEKLY, evidence=EVIDENCE, image=IMAGE)
     pods, expected, cpu = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
@@ -101,6 +102,7 @@ def test_weekly_traffic_finds_its_pods_ready(autoscaler: str) -> None:
     assert "the past weeks: the same traffic at the same times" in outcome.assumed
 
 
+@pytest.mark.slow
 def test_a_trace_of_weeks_is_its_own_past_and_a_short_one_counts_as_recurring() -> None:
     week_s = 604_800
     weeks = TrafficTrace("three weeks", [10.0] * week_s + [90.0] * week_s + [40.0] * week_s)

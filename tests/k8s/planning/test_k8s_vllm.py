@@ -44,6 +44,7 @@ IMAGE = {
 }
 
 
+@pytest.mark.slow
 def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path: Path) -> None:
     plan = make_plan(tales_spec(SERVED), tmp_path)
     files = render_objects(plan)

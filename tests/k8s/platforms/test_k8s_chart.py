@@ -46,7 +46,10 @@ def installed(folder: Path, values: dict[str, Any] | None = None) -> list[dict[s
         loaded.validate_schema(values)
         texts = loaded.render(values, name=NAME, namespace="marina")
     documents = [
-        document for file in sorted(texts) if not file.endswith(".txt") for document in yaml.safe_load_all(texts[file])
+        document
+        for file in sorted(texts)
+        if not file.endswith(".txt")
+        for document in yaml.load_all(texts[file], yaml.CSafeLoader)
     ]
     return [document for document in documents if document]
 
@@ -114,6 +117,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_patch_in_a_file_may_test_what_a_value_fills_in(tmp_path: Path) -> None:
     operations = [
         {"op": "test", "path": "/metadata/namespace", "value": "marina"},
@@ -153,6 +157,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return chart(planned(FULL, evidence=EVIDENCE, image=IMAGE), tmp_path_factory.mktemp("chart"))
 
 
+@pytest.mark.slow
 def test_a_value_replaces_every_occurrence_and_nothing_else(folder: Path) -> None:
     values = {
         "namespace": "shop",
@@ -295,6 +300,7 @@ def test_a_chart_without_a_test_says_why(sample: bytes | None, reason: str, tmp_
     assert notes.getvalue() == f"note: {reason}, so the chart has no test, which would send the sample\n"
 
 
+@pytest.mark.slow
 def test_the_charts_test_succeeds_only_if_the_server_answers(tmp_path: Path) -> None:
     plan = planned({}, evidence=EVIDENCE, image=IMAGE)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:

@@ -166,6 +166,7 @@ def test_an_address_where_no_api_server_answers_is_reported(
             ask(connect(None, written(tmp_path, cluster={"server": url})))
 
 
+@pytest.mark.slow
 def test_a_watch_into_which_a_proxy_writes_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, strange, changed = watch._lines, [{"kind": "Status"}], threading.Event()
 

@@ -1,3 +1,4 @@
+import functools
 import json
 import re
 import signal
@@ -13,6 +14,7 @@ from fake_apiserver_store import key
 from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
+from k8s.cluster import Document
 from k8s.rollout.hold import held
 from k8s.rollout.inference import CanaryRequest
 from k8s.rollout.record import start_record
@@ -278,13 +280,43 @@ def test_an_object_whose_finalizers_never_end_is_not_called_deleted_and_nothing_
     assert cluster.fake.names("Deployment", SPACE) == []
 
 
-def test_a_deployment_that_is_scaled_to_nothing_is_called_so(cluster: Rig) -> None:
-    cluster.deploy(*documents("good:1"))
+SCALE = "`kubectl -n sea scale deployment shells --replicas 1`"
+PAUSE = "`kubectl -n sea annotate --overwrite scaledobject shells autoscaling.keda.sh/paused-replicas=1`"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ((), f"is scaled to 0, so nothing serves: {SCALE}"),
+        ((autoscaler(),), f"is scaled to 0, so nothing serves: {SCALE}"),
+        ((document("ScaledObject", spec={}),), f"is scaled to 0 by KEDA, so nothing serves: {PAUSE}; once it is"),
+    ],
+    ids=["nothing", "hpa", "keda"],
+)
+def test_a_deployment_that_is_scaled_to_nothing_is_called_so_and_nothing_is_changed(
+    cluster: Rig, more: tuple[Document, ...], text: str
+) -> None:
+    for number in (1, 2):
+        cluster.deploy(*documents(f"good:{number}", *more))
     cluster.fake.scale(SPACE, NAME, 0, "kubectl")
-    told = "is scaled to 0, so nothing serves: `kubectl -n sea scale deployment shells --replicas 1`"
-    status = cluster.status()
-    assert (status.exit_code, status.to_text().splitlines()[-1]) == (1, f"  Deployment shells: {told}")
-    assert cluster.deploy(*documents("good:2"), go_back=False).error == f"Deployment shells {told}"
+    status, before = cluster.status(), cluster.fake.versions()
+    assert status.exit_code == 1
+    assert f"  Deployment shells: {text}" in status.to_text()
+    for change in (functools.partial(cluster.deploy, *documents("good:3", *more)), cluster.rollback):
+        with pytest.raises(Refused) as error:
+            change()
+        assert error.value.message.startswith(f"nothing was changed:\n  Deployment shells {text}")
+    assert cluster.fake.versions() == before
+    cluster.fake.scale(SPACE, NAME, 1, "kubectl")
+    assert cluster.rollback().result == "rolled back"
+
+
+def test_a_deployment_that_somebody_scales_to_nothing_during_the_wait_is_called_so(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    scale = functools.partial(cluster.fake.scale, SPACE, NAME, 0, "kubectl")
+    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=scale, passes=True))
+    record = cluster.deploy(*documents("good:2"), go_back=False)
+    assert record.error == f"Deployment shells is scaled to 0, so nothing serves: {SCALE}"
 
 
 def test_a_deploy_that_is_interrupted_before_it_changes_anything_is_recorded(cluster: Rig) -> None:

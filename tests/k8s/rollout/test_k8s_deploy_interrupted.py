@@ -84,14 +84,15 @@ def ctrl_c_after_write(number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("write", "phase", "current", "before"),
-    [(1, "interrupted", 1, 1), (2, "interrupted", 1, 1), (3, "interrupted", 1, 1), (4, "deployed", 2, 1)],
+    [(1, "deployed", 2, 1), (2, "interrupted", 2, 2), (3, "interrupted", 2, 2), (4, "deployed", 3, 2)],
 )
 def test_ctrl_c_ends_the_hold_at_once_also_while_the_state_is_written(
     cluster: Rig, write: int, phase: str, current: int, before: int
 ) -> None:
     cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
     with ctrl_c_after_write(write):
-        cluster.deploy(*documents("good:2"))
+        cluster.deploy(*documents("good:3"))
     assert (cluster.state.phase, cluster.state.current, cluster.state.holder) == (phase, current, "")
     assert cluster.rollback().revision == before
 
@@ -104,6 +105,18 @@ def test_an_interrupted_rollback_names_the_revision_to_which_it_continues(cluste
     told = "marina rollback spec.yaml --to 1 continues, marina rollback spec.yaml goes back to revision 2"
     assert cluster.record["next"] == told
     assert cluster.rollback(to=1).revision == 1
+
+
+def test_a_rollback_that_was_killed_is_continued_by_the_same_command(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        cluster.deploy(*documents(f"good:{number}"))
+    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    Hold(cluster.placement.store, load_state(cluster.placement)).save(phase="deploying", trying=2, holder="killed")
+    assert cluster.rollback().revision == 2
+    assert (cluster.image, cluster.state.current, cluster.state.undone) == ("good:2", 2, (3,))
 
 
 @pytest.mark.parametrize("ahead_s", [3600, -3600])

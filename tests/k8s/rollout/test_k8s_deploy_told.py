@@ -35,46 +35,6 @@ def test_a_dry_run_reads_each_object_once(cluster: Rig) -> None:
     assert [read.count(name) for name in ("deployments", NAME)] == [0, 3]
 
 
-def test_a_delete_that_fails_is_called_partly_deleted_and_can_be_finished(cluster: Rig) -> None:
-    cluster.deploy(*documents())
-    cluster.fake.denied = {("delete", "services")}
-    with pytest.raises(ClusterError, match="cannot delete resource"):
-        cluster.delete()
-    told = "marina delete spec.yaml continues, marina rollback spec.yaml goes back to revision 1"
-    assert f"the cluster keeps what was applied; {told}\n" in cluster.said.getvalue()
-    # The Deployment is deleted before the Service.
-    assert (cluster.record["running"], cluster.record["next"]) == (0, told)
-    assert (
-        cluster.status()
-        .to_text()
-        .startswith("shells in sea (context fake): partly deleted: marina delete spec.yaml finishes it")
-    )
-    cluster.fake.denied = set()
-    assert cluster.delete().result == "deleted"
-
-
-def test_a_delete_that_may_not_delete_the_namespace_can_be_finished_or_undone(cluster: Rig) -> None:
-    cluster.deploy(*documents())
-    cluster.fake.denied = {("delete", "namespaces")}
-    with pytest.raises(ClusterError, match=r"Namespace sea: .* cannot delete resource"):
-        cluster.delete(with_namespace=True)
-    told = "marina delete spec.yaml --with-namespace continues, marina rollback spec.yaml goes back to revision 1"
-    assert cluster.record["next"] == told
-    assert cluster.rollback().result == "rolled back"
-    assert cluster.delete().result == "deleted"
-
-
-def test_a_delete_that_loses_its_permissions_with_the_namespace_is_finished(cluster: Rig) -> None:
-    cluster.deploy(*documents())
-
-    def lose() -> None:
-        cluster.fake.denied = {("list", "configmaps"), ("get", "configmaps"), ("delete", "configmaps")}
-
-    cluster.fake.faults.append(Fault("DELETE", f"/namespaces/{SPACE}$", act=lose, passes=True))
-    assert cluster.delete(with_namespace=True).result == "deleted"
-    assert cluster.fake.names("Namespace", "") == ["default"]
-
-
 def test_a_rollback_names_all_missing_permissions_before_it_changes_anything(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.deploy(*documents("good:2"))
@@ -157,18 +117,6 @@ def test_an_object_that_vanishes_during_the_dry_run_is_created(cluster: Rig) -> 
     cluster.fake.faults.append(Fault("PATCH", f"/deployments/{NAME}.*dryRun", act=remove, passes=True))
     record = cluster.deploy(*documents("good:2"))
     assert [change.action for change in record.changes if change.ref.kind == "Deployment"] == ["create"]
-
-
-def test_an_object_that_somebody_else_is_deleting_is_not_called_gone(cluster: Rig) -> None:
-    cluster.deploy(*documents())
-    ending = cluster.fake.get("Service", NAME, SPACE)
-    assert ending
-    ending["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.org/cleanup"]}
-    cluster.fake.put(ending, "balancer")
-    # So a server answers for a Namespace whose content is being deleted.
-    cluster.fake.faults.append(Fault("DELETE", f"/services/{NAME}", 409, reason="Conflict"))
-    cluster.delete()
-    assert f"Service {NAME}: is being deleted, and waits for example.org/cleanup\n" in cluster.said.getvalue()
 
 
 def test_a_rollback_that_an_api_server_ends_half_way_says_that_nothing_serves_for_sure(cluster: Rig) -> None:
@@ -264,6 +212,17 @@ def test_a_sample_that_reaches_no_pod_is_told_with_the_words_of_the_api_server(
     assert "i/o timeout; port-forward to shells-" in error
     assert error.endswith(': pods is forbidden: User "jane" cannot get resource "pods/portforward" in API group "" in '
                           'the namespace "sea"')  # fmt: skip
+
+
+def test_a_sample_that_may_not_reach_a_pod_by_any_way_is_sent_once(cluster: Rig) -> None:
+    # An authorizer that looks at names may allow what it is asked before, and forbid the request.
+    asked = Fault("POST", "/services/.*/proxy/", 403, times=2, reason="Forbidden", message="no proxies here")
+    forward = Fault("GET", "/portforward", 403, times=99, reason="Forbidden", message="no port-forwards here")
+    cluster.fake.faults += [asked, forward]
+    error = cluster.deploy(*documents()).error
+    assert error.partition("failed: ")[2].startswith("no proxies here; port-forward to shells-")
+    assert error.endswith(": no port-forwards here")
+    assert asked.times == 1
 
 
 def test_a_dry_run_does_not_call_deployed_what_is_not(cluster: Rig) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_apiserver_world import Fault
 from k8s_plans import planned
 from k8s_rig import SHA256, SPACE, Rig, rig
 
@@ -176,3 +177,31 @@ def test_a_load_whose_pods_are_refused_says_why(
         run_load(cluster.placement.cluster, plan, job, on_line=print, progress=cluster.progress)
     assert str(ended.value).startswith(said)
     assert cluster.fake.get("Job", "load", SPACE) is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault("GET", "/pods/load-0/log", 503, times=1), id="log"),
+        pytest.param(Fault("GET", "/pods[?]", 0, times=2), id="pods"),
+        pytest.param(Fault("DELETE", "/jobs/load", 403), id="delete"),
+    ],
+)
+def test_what_a_load_measured_is_not_lost_by_an_api_server_that_restarts_or_refuses(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    monkeypatch.setattr("k8s.rollout.load_run._POLL_S", 0.0)
+    monkeypatch.setattr("k8s.cluster.transport._TRIES", 2 if "log" in fault.path else 1)
+    plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
+    cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+    sender = {"name": "load-0", "namespace": SPACE, "labels": {"marina/run": "load"}}
+    sender["annotations"] = {"batch.kubernetes.io/job-completion-index": "0"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": sender, "spec": {"containers": []}}
+    cluster.fake.put(pod | {"status": {"phase": "Succeeded"}})
+    cluster.fake.logs["load-0"] = "measured"
+    cluster.fake.faults.append(Fault(**vars(fault)))
+    job = LoadJob(name="load", image="i", text="{}", parts=1, seconds=60)
+    assert run_load(cluster.placement.cluster, plan, job, on_line=print, progress=cluster.progress) == ["measured"]
+    assert ("note: Job load is not deleted yet: Job load: on order" in cluster.said.getvalue()) == (
+        fault.method == "DELETE"
+    )

@@ -131,6 +131,7 @@ def test_a_metric_that_a_patch_added_cannot_be_simulated(changes: dict[str, Any]
         simulated(POD, changes)
 
 
+@pytest.mark.slow
 def test_a_day_is_followed_and_costs_fewer_pods_than_its_peak_would() -> None:
     outcome = at(simulated(POD, {"scaling.max_replicas": 10}))
     assert outcome.missed_share < 0.001

@@ -181,6 +181,7 @@ def test_a_folder_without_objects_is_an_error(tmp_path: Path) -> None:
         read_objects(tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: Path) -> None:
     spec = digits_spec()
     build = tmp_path
@@ -295,6 +296,7 @@ def test_an_address_that_does_not_speak_http_is_an_error(tmp_path: Path, capsys:
     assert f"hint: marina serve {DIGITS} --out {tmp_path}; its pages are ten ports above the inference port" in said
 
 
+@pytest.mark.slow
 def test_a_live_server_must_export_the_metrics_that_are_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

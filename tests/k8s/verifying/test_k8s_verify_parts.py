@@ -64,3 +64,84 @@ def test_services_whose_pods_an_operator_may_make_are_not_named(tmp_path: Path) 
     made = "apiVersion: example.org/v1\nkind: Database\nmetadata: {name: a}\n"
     service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}], selector: {app: a}}\n"
     assert verify_folder(written(tmp_path, a_yaml=service, b_yaml=made)).notes == []
+
+
+SCALER = """apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: NAME}
+spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: a}, minReplicas: 1, maxReplicas: 3}
+"""
+
+
+def test_objects_of_two_overlays_are_not_taken_for_objects_of_one_cluster(tmp_path: Path) -> None:
+    for overlay in ("dev", "prod"):
+        (tmp_path / overlay).mkdir()
+        written(
+            tmp_path / overlay,
+            settings_yaml=f"{OBJECT}data: {{stage: {overlay}}}\n",
+            scaler_yaml=SCALER.replace("NAME", overlay),
+            kustomization_yaml=f"namespace: {overlay}\nresources: [settings.yaml, scaler.yaml]\n",
+        )
+    assert verify_folder(tmp_path).errors == 0
+    written(tmp_path / "prod", more_yaml=f"{OBJECT}data: {{stage: other}}\n---\n{SCALER.replace('NAME', 'more')}")
+    errors = {finding.rule for finding in verify_folder(tmp_path).findings if finding.level == "error"}
+    assert errors == {"duplicate-object", "scaler-twice"}
+
+
+def test_an_overlay_is_checked_together_with_its_base(tmp_path: Path) -> None:
+    for name, base in (("base", ""), ("prod", "../base, ")):
+        (tmp_path / name).mkdir()
+        scaler, resources = SCALER.replace("NAME", name), f"resources: [{base}scaler.yaml]\n"
+        written(tmp_path / name, scaler_yaml=scaler, kustomization_yaml=resources)
+    assert [finding.rule for finding in verify_folder(tmp_path).findings if finding.level == "error"] == [
+        "scaler-twice"
+    ]
+
+
+def test_objects_of_two_folders_side_by_side_may_be_for_two_clusters(tmp_path: Path) -> None:
+    for cluster in ("production", "staging"):
+        (tmp_path / cluster).mkdir()
+        text = f"{OBJECT}data: {{cluster: {cluster}}}\n---\n{SCALER.replace('NAME', cluster)}"
+        written(tmp_path / cluster, all_yaml=text)
+    levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings}
+    assert (levels["duplicate-object"], levels["scaler-twice"]) == ("warning", "warning")
+    written(tmp_path, all_yaml=f"{OBJECT}data: {{cluster: both}}\n---\n{SCALER.replace('NAME', 'both')}")
+    levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings if finding.level == "error"}
+    assert levels.keys() == {"duplicate-object", "scaler-twice"}
+
+
+def test_selectors_that_a_kustomization_adds_are_not_called_missing(tmp_path: Path) -> None:
+    budget = (
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: a}\n"
+        "spec: {maxUnavailable: 1, selector: {matchLabels: {app: a}}}\n"
+    )
+    deployment = (
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n"
+        "spec: {template: {spec: {containers: [{name: a, image: a}]}}}\n"
+    )
+    for labels, level in (("", "error"), ("commonLabels: {app: a}\n", "warning")):
+        resources = f"resources: [a.yaml, b.yaml]\n{labels}"
+        written(tmp_path, a_yaml=budget, b_yaml=deployment, kustomization_yaml=resources)
+        levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings}
+        assert (levels["schema"], levels["pdb-selects-nothing"]) == (level, level)
+
+
+def test_a_policy_of_another_namespace_than_an_object_that_names_none_may_not_be_about_it(tmp_path: Path) -> None:
+    pod = (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {app: a}}\n"
+        "spec: {containers: [{name: a, image: a, ports: [{containerPort: 80}]}]}\n"
+    )
+    service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}], selector: {app: a}}\n"
+    policy = (
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: deny, namespace: far}\n"
+        "spec: {podSelector: {}, policyTypes: [Ingress]}\n"
+    )
+    for namespace, level in ((", namespace: far", "warning"), ("", "error")):
+        text = policy.replace(", namespace: far", namespace)
+        findings = verify_folder(written(tmp_path, a_yaml=pod, b_yaml=service, c_yaml=text)).findings
+        assert [finding.level for finding in findings if finding.rule == "policy-blocks-port"] == [level]
+
+
+def test_tabs_at_the_ends_of_lines_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
+    tabs = OBJECT.replace("\n", "\t\t\n").replace("\t\n", "\t\r\n", 1)
+    assert verify_folder(written(tmp_path, a_yaml=tabs)).objects == 1

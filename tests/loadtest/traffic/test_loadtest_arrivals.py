@@ -19,6 +19,7 @@ def schedule(arrivals: Arrivals = "constant", **changes: float) -> Schedule:
     return Schedule(arrivals=arrivals, **({"rate": 100, "warmup_s": 2, "duration_s": 10} | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(get_args(Arrivals)), st.integers(1, 9), st.floats(0.5, 500), st.integers(0, 3))
 def test_any_number_of_processes_sends_the_same_schedule(kind: Arrivals, parts: int, rate: float, seed: int) -> None:
     whole = schedule(kind, rate=rate, seed=seed)

@@ -74,6 +74,7 @@ def test_the_promised_rate_decides(
     assert (verdict.status, [reason.id for reason in verdict.every_reason()]) == (status, reasons)
 
 
+@pytest.mark.slow
 def test_a_ramp_that_ends_too_early_or_has_too_few_requests_says_nothing() -> None:
     objective = OBJECTIVE.model_copy(update={"throughput_rps": 150})
     for schedule, reason in (
@@ -95,6 +96,18 @@ def test_a_ramp_with_too_few_requests_counts_them_all_and_names_no_rate() -> Non
     assert check.measured is None
 
 
+def test_a_ramp_without_a_good_answer_fails_however_short_it_is() -> None:
+    schedule = rising(10, 50, duration_s=20)
+    assert schedule.ramp
+    refused = measured(always(0.001), schedule, 60, 1).model_copy(
+        update={"response": Histogram((60,)), "errors": {"http 429": 600}}
+    )
+    verdict = judge_ramp(refused, ramp_result(refused, schedule.ramp, OBJECTIVE), OBJECTIVE)
+    text = "none of 600 requests got a good answer: http 429"
+    assert (verdict.status, [reason.text for reason in verdict.every_reason()]) == ("FAIL", [text])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("promised", [None, 50])
 def test_an_objective_that_held_up_to_the_end_of_a_ramp_passes(promised: float | None) -> None:
     objective = OBJECTIVE.model_copy(update={"throughput_rps": promised})

@@ -62,6 +62,7 @@ def test_a_trace_is_read_in_every_form(folder: Path, name: str, text: str) -> No
     [
         ("trace.csv", "0\nsoon\n", "trace.csv:2: time: got `soon`, allowed: seconds, or"),
         ("trace.csv", "time,sample\n0,a.png\nnan,a.png\n", "trace.csv:3: time: got `nan`"),
+        ("trace.csv", "0\n1700000000000\n", "trace.csv:2: time: got `1700000000000`, allowed: seconds, not a part of"),
         ("trace.csv", "sample,time\na.png,0\na.png\n", "trace.csv:3: time: got nothing"),
         ("trace.csv", "0,a.png\n1\n", "trace.csv:2: sample: got nothing, allowed: a file, as on other lines"),
         ("trace.csv", "0,a.png\n\n1,gone.png\n", "trace.csv:3: sample: got `gone.png`, but there is no file "),
@@ -172,6 +173,10 @@ def made_of(count: int, value_ms: float) -> dict[str, object]:
     [
         (RunOptions(rate=5, replay=Path("trace.csv")), "a trace has its own rate"),
         (RunOptions(rate=5, speed=2), "`--speed`: needs a trace"),
+        (
+            RunOptions(arrivals="constant"),
+            "`--arrivals`: not together with a trace, whose own times are replayed: day.csv",
+        ),
         (RunOptions(replay=Path("nowhere.csv")), "the trace cannot be read: No such file"),
     ],
 )
