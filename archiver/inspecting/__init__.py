@@ -1,6 +1,5 @@
 """Inspects an archive: what it contains, and what loading it would run. Nothing here imports torch."""
 
 from archiver.inspecting.inspect import inspect
-from archiver.inspecting.report import Report
 
-__all__ = ["Report", "inspect"]
+__all__ = ["inspect"]

@@ -2,8 +2,8 @@
 nothing of releases."""
 
 from k8s.cluster.api_errors import ApiError, FieldConflict, grant_commands
-from k8s.cluster.cluster import Applied, Cluster
-from k8s.cluster.endpoints import Endpoint, Endpoints, is_ready, read_endpoints
+from k8s.cluster.cluster import Cluster
+from k8s.cluster.endpoints import Endpoint, is_ready, read_endpoints
 from k8s.cluster.environment import describe_capacity, namespace_limits, prometheus_selectors, unselected_monitors
 from k8s.cluster.kubeconfig import connect
 from k8s.cluster.nodes import fitting_nodes, missing_room
@@ -14,11 +14,9 @@ from k8s.cluster.watch import Mirror
 __all__ = [
     "MANAGER",
     "ApiError",
-    "Applied",
     "Cluster",
     "Document",
     "Endpoint",
-    "Endpoints",
     "FieldConflict",
     "Mirror",
     "PodFacts",

@@ -1,6 +1,6 @@
 """Renders Kubernetes objects from a spec, an image and evidence, and writes them to a folder."""
 
-from k8s.manifests.config_map import CONFIG_FILE, config_sha256
+from k8s.manifests.config_map import config_sha256
 from k8s.manifests.evidence import check_evidence, override_evidence
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
@@ -25,7 +25,6 @@ from k8s.manifests.yaml_text import Manifest, ordered, resource, to_yaml
 __all__ = [
     "ADDONS",
     "CONFIG_ANNOTATION",
-    "CONFIG_FILE",
     "EVIDENCE_ANNOTATION",
     "LOAD_CONTAINER",
     "MANIFESTS_FOLDER",
