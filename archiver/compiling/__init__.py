@@ -4,10 +4,9 @@ from archiver.compiling.artifacts import prune_cache, save_program
 from archiver.compiling.cache import cpu_model, load_from_cache, store_in_cache
 from archiver.compiling.environment import quiet, reproducible_compiler, torch_threads
 from archiver.compiling.exporting import check_batch_sizes, export_graph, export_shape, reexport
-from archiver.compiling.parallel import Task, compile_all, task_for
+from archiver.compiling.parallel import compile_all, task_for
 
 __all__ = [
-    "Task",
     "check_batch_sizes",
     "compile_all",
     "cpu_model",

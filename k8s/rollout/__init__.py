@@ -5,13 +5,12 @@ from k8s.rollout.deploy import deploy
 from k8s.rollout.load_run import pod_metrics, run_load, served_packages
 from k8s.rollout.placement import Placement, RolloutOptions
 from k8s.rollout.record import RolloutRecord
-from k8s.rollout.release import Release, make_release
+from k8s.rollout.release import make_release
 from k8s.rollout.rollback import rollback
 from k8s.rollout.status import ServiceStatus, read_status
 
 __all__ = [
     "Placement",
-    "Release",
     "RolloutOptions",
     "RolloutRecord",
     "ServiceStatus",

@@ -14,7 +14,7 @@ from loadtest.measuring.measurement import (
     merge_seconds,
     merge_slices,
 )
-from loadtest.measuring.other_processes import OtherProcesses, OtherProcessesWatch
+from loadtest.measuring.other_processes import OtherProcessesWatch
 from loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
 from loadtest.measuring.streams import Latencies, Streams, add_up, merge_histograms, merge_streams
 from loadtest.measuring.units import figure, percent, utc_now
@@ -26,7 +26,6 @@ __all__ = [
     "Latencies",
     "Machine",
     "Measurement",
-    "OtherProcesses",
     "OtherProcessesWatch",
     "PackageIdentity",
     "PeakMemory",

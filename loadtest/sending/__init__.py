@@ -8,7 +8,7 @@ from loadtest.sending.client import Client, send_and_check
 from loadtest.sending.generator import Generator, OnSecond, generate, running_generator
 from loadtest.sending.headers import Header, parse_header
 from loadtest.sending.log_lines import read_record_lines, read_second_line
-from loadtest.sending.plan import Body, Expected, LoadPlan, LoadRequest, Server
+from loadtest.sending.plan import LoadPlan, LoadRequest, Server
 from loadtest.sending.processes import child_environment
 from loadtest.sending.recorder import StreamCounts
 from loadtest.sending.sample_bodies import with_samples
@@ -19,10 +19,8 @@ __all__ = [
     "BROKEN",
     "REFUSED",
     "TIMEOUT",
-    "Body",
     "Checker",
     "Client",
-    "Expected",
     "Generator",
     "Header",
     "HttpAnswer",

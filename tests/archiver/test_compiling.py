@@ -21,9 +21,10 @@ from tools import needs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from archiver import rehearsal
-from archiver.compiling import Task, compile_all, parallel, task_for, time_estimate
+from archiver.compiling import compile_all, parallel, task_for, time_estimate
 from archiver.compiling.artifacts import inductor_settings, normalise_package
 from archiver.compiling.environment import cached_instruction_checks
+from archiver.compiling.parallel import Task
 from config.errors import InputError, SourceError
 from config.progress import Progress
 

@@ -14,7 +14,8 @@ from loadtest_rig import running_server
 
 from loadtest.measuring import Measurement
 from loadtest.scheduling import Schedule
-from loadtest.sending import Expected, LoadPlan, LoadRequest, generate
+from loadtest.sending import LoadPlan, LoadRequest, generate
+from loadtest.sending.plan import Expected
 
 WANTED_RPS, WANTED_LAG_MS = 2500.0, 5.0
 RATES = (WANTED_RPS, 5000.0, 7500.0, 10_000.0)

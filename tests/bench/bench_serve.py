@@ -26,7 +26,7 @@ from contestants import PHOTO, STOCK, Contestant, kit, kit_mar, kit_spec, stock 
 from rounds import Course, measure, start, summary, worker_environment  # noqa: E402
 
 from config.spec import Spec  # noqa: E402
-from loadtest.comparing import Ratio  # noqa: E402
+from loadtest.comparing.ratios import Ratio  # noqa: E402
 
 HOME = ROOT / "build" / "bench-serve"
 KIT = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from config.pages import render_template
 from config.record import write_json, write_text
-from loadtest.comparing import Ratio, ratio
+from loadtest.comparing.ratios import Ratio, ratio
 from loadtest.measuring import this_machine
 
 # How often an end of an interval is exceeded: the most that five rounds can promise.

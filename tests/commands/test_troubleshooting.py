@@ -32,7 +32,8 @@ from k8s.cluster import connect
 from k8s.rollout.preflight import run_preflight
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
-from loadtest.measuring import GeneratorHealth, Measurement, OtherProcesses, PackageIdentity
+from loadtest.measuring import GeneratorHealth, Measurement, PackageIdentity
+from loadtest.measuring.other_processes import OtherProcesses
 from loadtest.scheduling import Schedule
 from server.java import checks
 

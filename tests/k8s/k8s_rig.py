@@ -14,20 +14,11 @@ from fake_apiserver import FakeCluster
 
 from config.progress import Progress
 from k8s.cluster import connect
-from k8s.rollout import (
-    Placement,
-    Release,
-    RolloutOptions,
-    RolloutRecord,
-    ServiceStatus,
-    delete,
-    deploy,
-    read_status,
-    rollback,
-)
+from k8s.rollout import Placement, RolloutOptions, RolloutRecord, ServiceStatus, delete, deploy, read_status, rollback
 from k8s.rollout.history import State
 from k8s.rollout.inference import CanaryRequest
 from k8s.rollout.preflight import Blocker
+from k8s.rollout.release import Release
 
 SHA256 = "ab" * 32
 SPACE, NAME = "sea", "shells"

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from queues import EDGES, Dice, Seconds, histogram, single
 
-from loadtest.comparing import Judgement, Round, Turn, first_side, judge_rounds, look_schedule, look_share
+from loadtest.comparing.comparison import Round, Turn
+from loadtest.comparing.judgement import Judgement, judge_rounds
+from loadtest.comparing.rounds import first_side, look_schedule, look_share
 from loadtest.judging import Objective
 from loadtest.scheduling import Schedule
 

@@ -13,12 +13,13 @@ from specs import DIGITS
 
 import marina
 from config.load import parse_spec
-from loadtest.comparing import Judgement, Round, Turn, first_side, judge_rounds, look_schedule, look_share, ratio
 from loadtest.comparing.answer_comparison import answers_match
-from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Side
+from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Round, Side, Turn
 from loadtest.comparing.comparison_junit import comparison_xml
 from loadtest.comparing.comparison_page import comparison_html
-from loadtest.comparing.judgement import FalseRates, ratio_text
+from loadtest.comparing.judgement import FalseRates, Judgement, judge_rounds, ratio_text
+from loadtest.comparing.ratios import ratio
+from loadtest.comparing.rounds import first_side, look_schedule, look_share
 from loadtest.comparing.swaps import by_chance
 from loadtest.judging import Reason
 from loadtest.measuring import Histogram

@@ -15,7 +15,8 @@ from test_loadtest_slo import OBJECTIVE, measured
 
 import marina
 from loadtest.judging import Reason, Verdict, judge
-from loadtest.measuring import Measurement, OtherProcesses, OtherProcessesWatch, PackageIdentity, ServerReadings
+from loadtest.measuring import Measurement, OtherProcessesWatch, PackageIdentity, ServerReadings
+from loadtest.measuring.other_processes import OtherProcesses
 from loadtest.reporting.junit import verdict_xml
 from loadtest.running import measuring_into, next_step
 

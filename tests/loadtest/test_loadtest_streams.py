@@ -26,7 +26,8 @@ from loadtest.measuring import Measurement, merge_measurements
 from loadtest.reporting import verdict_lines
 from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Ramp, Schedule
-from loadtest.sending import Body, Expected, LoadPlan, LoadRequest, StreamCounts
+from loadtest.sending import LoadPlan, LoadRequest, StreamCounts
+from loadtest.sending.plan import Body, Expected
 from loadtest.sending.recorder import Recorder
 from loadtest.sending.wire import AnswerReader, EventReader
 

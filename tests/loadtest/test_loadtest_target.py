@@ -29,7 +29,7 @@ from loadtest.calibrating.trials import RateTrials, ServerEnded
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import peak_memory, this_machine
 from loadtest.running import RunOptions, TargetOptions, run_load_test, target
-from loadtest.sending import Expected
+from loadtest.sending.plan import Expected
 from loadtest.sending.sample_request import expected_of, packaged_request, spec_request
 
 RECORD: dict[str, Any] = {

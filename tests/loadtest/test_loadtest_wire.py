@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.errors import InputError
-from loadtest.sending import Client, Expected, LoadRequest, parse_header, send_and_check
+from loadtest.sending import Client, LoadRequest, parse_header, send_and_check
 from loadtest.sending.answer_checks import Checker, has_structure
+from loadtest.sending.plan import Expected
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
 BODY = b'{"top_indices": [1]}'

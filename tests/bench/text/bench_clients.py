@@ -38,7 +38,8 @@ from config.record import write_json  # noqa: E402
 from loadtest.judging import latency_summary, stream_figures  # noqa: E402
 from loadtest.measuring import Histogram, this_machine  # noqa: E402
 from loadtest.scheduling import Arrivals, Schedule  # noqa: E402
-from loadtest.sending import Body, Expected, LoadPlan, LoadRequest, generate  # noqa: E402
+from loadtest.sending import LoadPlan, LoadRequest, generate  # noqa: E402
+from loadtest.sending.plan import Body, Expected  # noqa: E402
 
 GUIDELLM = "guidellm==0.8.1"
 RATES = {"fake": 20.0, "int8": 20.0}
