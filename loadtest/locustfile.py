@@ -61,7 +61,9 @@ def prepare(environment: Environment, **_: object) -> None:
         objective = objective_of(spec)
         ClosedLoop(environment, objective).attach()
     except MarinaError as err:
-        sys.exit(f"error: {err}")
+        print(f"error: {err}", file=sys.stderr)
+        # Otherwise it would be 1, as after a FAIL.
+        sys.exit(err.exit_code)
     ModelUser.request = request
     ModelUser.connection_timeout = ModelUser.network_timeout = client_timeout_s(objective)
     ModelUser.checkers = [Checker(body.expected) for body in request.all_bodies]

@@ -76,6 +76,11 @@ def test_errors_fail_it_by_name(url: str, tmp_path: Path) -> None:
     assert "shed:" in said
 
 
+def test_a_wrong_spec_is_no_fail(url: str, tmp_path: Path) -> None:
+    code, _, printed = locust(url, tmp_path, "-u1", "-t1s", slo="{p99_ms: soon}")
+    assert (code, "error: " in printed, "`slo.p99_ms`" in printed) == (2, True, True)
+
+
 TIMEOUTS = """
 import json
 from locust.env import Environment
