@@ -3,6 +3,7 @@
 It takes uint8 pixels or typed tensors, and returns float32 answers."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
 from config.spec import Spec
-from handlers.networks import DTYPES, ImageGraph, TensorGraph
+from handlers.networks import DTYPES, ImageGraph, TensorGraph, flat_outputs
 
+# What to do with a model of pictures whose numbers are no scores of classes.
+_INSTEAD = "write a handler of your own, with `top_k: 0` in `model.image`; or use `handler: tensor`"
 # Sums of probabilities and lengths of vectors may differ from 1 by as much.
 _ROUNDING = 1e-3
 
@@ -80,6 +83,7 @@ def output_ports(
         with torch.no_grad():
             outputs = graph(*(value.clone() for value in inputs))
     except Exception as err:
+        _check_classes(spec, graph, answers)
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
         if spec.model.task and "padding token" in str(err):
             hint = "add `pad_token_id` to its `config.json`, the number of a token that no text holds"
@@ -95,6 +99,7 @@ def output_ports(
         ) from err
     finally:
         hook.remove()
+    _check_classes(spec, graph, answers)
     where = f"{spec.file}: `model.source`"
     if not outputs:
         raise SourceError(f"{where}: its `forward` returned nothing, allowed: tensors with one row per input row")
@@ -141,21 +146,36 @@ def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor,
         raise SourceError(f"{spec.file}: `model.source`: got {got}, allowed: at least one output with values")
 
 
+def _check_classes(spec: Spec, graph: nn.Module, answers: Sequence[object]) -> None:
+    """Raises SourceError if what a network returned for pictures is not a number for each of two classes or more,
+    because the probability of one is always 1, or if there are fewer than `top_k`."""
+    if not answers or not isinstance(graph, ImageGraph) or not graph.top_k:
+        return
+    shapes = [tuple(value.shape[1:]) for value in flat_outputs(answers[-1]) if isinstance(value, torch.Tensor)]
+    if len(shapes) != 1 or len(shapes[0]) != 1 or shapes[0][0] < 2:
+        got = ", ".join(str(list(shape)) for shape in shapes) or "nothing"
+        raise SourceError(
+            f"{spec.file}: `model.source`: the model's output for a picture is {got}, allowed: [N], a number for each "
+            "of two classes or more",
+            hint=_INSTEAD,
+        )
+    if graph.top_k > (classes := shapes[0][0]):
+        text = f"got {graph.top_k}, but the model has {classes} classes"
+        raise SourceError(f"{spec.place('model', 'image', 'top_k')}: {text}", hint=f"top_k: {classes}")
+
+
 def check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:
-    """Raises SourceError if the network's numbers for a picture are not scores of two classes or more of which one
-    applies: the graph makes them probabilities that add up to 1."""
+    """Raises SourceError if the network's numbers for pictures are not scores of classes of which one applies: the
+    graph makes them probabilities that add up to 1."""
     tracker = _SigmoidTracker()
     with torch.no_grad(), tracker:
         scores = graph.outputs(pixels)[0]
-    instead = "write a handler of your own, with `top_k: 0` in `model.image`; or use `handler: tensor`"
-    if scores.ndim != 2 or scores.shape[1] < 2:
-        text = f"the model's output for a picture is {list(scores.shape[1:])}, allowed: [N], a number for each of two"
-        raise SourceError(f"{where}: {text} classes or more", hint=instead)
-    problem, hint = problem_type(graph.network), instead
+    is_sigmoid, scores = tracker.is_sigmoid(scores), scores.to(torch.float32)
+    problem, hint = problem_type(graph.network), _INSTEAD
     if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < _ROUNDING).all()):
         answers, hint = "probabilities", "leave out the model's softmax, or return the logarithm of its answer"
-    elif tracker.is_sigmoid(scores):
-        answers, hint = "a sigmoid for each class", f"if one class applies, leave out the sigmoid; if not, {instead}"
+    elif is_sigmoid:
+        answers, hint = "a sigmoid for each class", f"if one class applies, leave out the sigmoid; if not, {_INSTEAD}"
     elif problem in ("multi_label_classification", "regression"):
         answers = f"numbers for `{problem}`, as its configuration says"
     elif bool(((scores.norm(dim=-1) - 1).abs() < _ROUNDING).all()):

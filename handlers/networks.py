@@ -62,14 +62,12 @@ class ImageGraph(nn.Module):
 
     def outputs(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What the network itself returns for the pixels."""
-        return _flatten(self.network(self.normalised(pixels).to(self.dtype)))
+        return flat_outputs(self.network(self.normalised(pixels).to(self.dtype)))
 
     def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs = self.outputs(pixels)
         if self.top_k == 0:
             return outputs
-        if len(outputs) != 1:
-            raise ValueError(f"the network returns {len(outputs)} outputs, allowed: one, a number for each class")
         probabilities = torch.softmax(outputs[0].to(torch.float32), dim=-1)
         top_probs, top_indices = torch.topk(probabilities, self.top_k)
         return top_probs, top_indices
@@ -87,7 +85,7 @@ class TensorGraph(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = [self._cast(value) for value in inputs]
         ordered = len(values) - len(self.named)
-        return _flatten(self.network(*values[:ordered], **dict(zip(self.named, values[ordered:], strict=True))))
+        return flat_outputs(self.network(*values[:ordered], **dict(zip(self.named, values[ordered:], strict=True))))
 
     def _cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.dtype) if value.is_floating_point() and self.dtype != torch.float32 else value
@@ -111,7 +109,7 @@ def without_dataclasses(outputs: Any) -> Any:
     return {name: getattr(outputs, name) for name in fields}
 
 
-def _flatten(outputs: object) -> tuple[torch.Tensor, ...]:
+def flat_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
     """The output tensors in order. Fields that the model left empty, such as a loss, are skipped."""
     leaves = [leaf for leaf in pytree.tree_leaves(without_dataclasses(outputs)) if leaf is not None]
     halves = (torch.bfloat16, torch.float16)

@@ -1,7 +1,6 @@
 """Models whose answers depend on chance, on earlier requests or on the rest of the batch are refused with the line."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 from specs import make_spec
 from torch import nn
 
-from archiver.graph import build_graph, examples
+from archiver.graph import build_graph, examples, output_ports
 from archiver.package import check_row_answers, package
 from archiver.rows import check_repeatable, check_rows_apart
 from archiver.sources import load_source
@@ -143,6 +142,10 @@ class Unit(nn.Module):
     def forward(self, x):
         return nn.functional.normalize(x)
 
+class Whole(nn.Module):
+    def forward(self, x):
+        return (9 * x).long()
+
 class Many(nn.Identity):
     def __init__(self):
         super().__init__()
@@ -160,19 +163,36 @@ def check_of_pictures(folder: Path, layers: str, top_k: int = 5) -> Callable[[],
     changes = {"model.source": "./model.py:net", "model.handler": "image", "model.image": image}
     spec = make_spec(changes, folder / "spec.yaml")
     loaded = load_source(spec)
-    return partial(check_row_answers, spec, build_graph(spec, loaded, "fp32"), examples(spec, loaded, 4))
+    graph, pictures = build_graph(spec, loaded, "fp32"), examples(spec, loaded, 4)
+
+    def check() -> None:
+        output_ports(spec, graph, pictures)
+        check_row_answers(spec, graph, pictures)
+
+    return check
 
 
 @pytest.mark.parametrize(
     ("layers", "shape"),
-    [("nn.Flatten(), nn.Linear(64, 1)", "[1]"), ("nn.Conv2d(1, 6, 3, padding=1)", "[6, 8, 8]")],
-    ids=["one number", "a mask"],
+    [
+        ("nn.Flatten(), nn.Linear(64, 1)", "[1]"),
+        ("nn.Flatten(), nn.Linear(64, 1), nn.Flatten(0)", "[]"),
+        ("nn.Conv2d(1, 6, 3, padding=1)", "[6, 8, 8]"),
+        ("nn.Flatten(), nn.LSTM(64, 6)", "[6], [6], [6]"),
+    ],
+    ids=["one number", "a number", "a mask", "several outputs"],
 )
 def test_a_picture_model_that_scores_no_classes_is_refused(layers: str, shape: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as raised:
         check_of_pictures(tmp_path, layers, top_k=1)()
     expected = f"the model's output for a picture is {shape}, allowed: [N], a number for each of two classes or more"
     assert raised.value.message.endswith(expected)
+
+
+def test_more_classes_in_an_answer_than_the_model_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"`model\.image\.top_k`: got 5, but the model has 3 classes") as raised:
+        check_of_pictures(tmp_path, "nn.Flatten(), nn.Linear(64, 3)")()
+    assert raised.value.hint == "top_k: 3"
 
 
 @pytest.mark.parametrize(
@@ -184,6 +204,7 @@ def test_a_picture_model_that_scores_no_classes_is_refused(layers: str, shape: s
         ("Unit()", "vectors of length 1, as embeddings have", "write a handler of your own, with `top_k: 0`"),
         ("Many()", "numbers for `multi_label_classification`, as its configuration says", "write a handler of"),
         ("nn.LogSoftmax(-1)", None, ""),
+        ("Whole()", None, ""),
         ("nn.Sigmoid(), nn.Linear(6, 6)", None, ""),
         ("nn.Sigmoid(), nn.Threshold(0.5, 0, inplace=True)", None, ""),
     ],
