@@ -148,7 +148,7 @@ def check_output_sizes(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor,
 
 def _check_classes(spec: Spec, graph: nn.Module, answers: Sequence[object]) -> None:
     """Raises SourceError if what a network returned for pictures is not a number for each of two classes or more,
-    because the probability of one is always 1, or if there are fewer than `top_k`."""
+    because the probability of one is always 1."""
     if not answers or not isinstance(graph, ImageGraph) or not graph.top_k:
         return
     shapes = [tuple(value.shape[1:]) for value in flat_outputs(answers[-1]) if isinstance(value, torch.Tensor)]
@@ -159,9 +159,6 @@ def _check_classes(spec: Spec, graph: nn.Module, answers: Sequence[object]) -> N
             "of two classes or more",
             hint=_INSTEAD,
         )
-    if graph.top_k > (classes := shapes[0][0]):
-        text = f"got {graph.top_k}, but the model has {classes} classes"
-        raise SourceError(f"{spec.place('model', 'image', 'top_k')}: {text}", hint=f"top_k: {classes}")
 
 
 def check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:

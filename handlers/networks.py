@@ -69,7 +69,7 @@ class ImageGraph(nn.Module):
         if self.top_k == 0:
             return outputs
         probabilities = torch.softmax(outputs[0].to(torch.float32), dim=-1)
-        top_probs, top_indices = torch.topk(probabilities, self.top_k)
+        top_probs, top_indices = torch.topk(probabilities, min(self.top_k, probabilities.shape[-1]))
         return top_probs, top_indices
 
 

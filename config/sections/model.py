@@ -33,8 +33,8 @@ class Image(Section):
     interpolation: Literal["bicubic", "bilinear", "nearest"] = "bilinear"
     """How pixels are scaled. Lands in the record of the MAR."""
     top_k: Natural = 5
-    """How many classes an answer names; 0, for handlers of your own, leaves the network's outputs as they are. Compiled
-    into the graph."""
+    """The most classes that an answer names; 0, for handlers of your own, leaves the network's outputs as they are.
+    Compiled into the graph."""
     max_pixels: Count = 40_000_000
     """Larger pictures are refused before they are decoded, pixels. Lands in the record of the MAR."""
     max_decode_mb: Annotated[int, Field(ge=32, le=4096)] = 160

@@ -203,7 +203,7 @@ def _choose_handler(facts: ModelFacts, options: argparse.Namespace) -> ModelFact
     kind = _kind_of_answer(facts, picture, wanted) if handler != "tensor" and may_be_picture else None
     if kind is not None:
         own = kind != "image" or handler == "own"
-        top_k = min(5, facts.shapes[0][0]) if kind == "image" else 0
+        top_k = 5 if kind == "image" else 0
         template = None if kind == "image" else kind
         notes = list(facts.notes)
         if kind == "image" and handler is None:
