@@ -147,7 +147,7 @@ def test_ramp_up_is_left_out_when_asked(url: str, tmp_path: Path) -> None:
 
 def test_a_spec_without_objective_is_refused(url: str, tmp_path: Path) -> None:
     code, _, said = locust(url, tmp_path, "-u1", "-r1", "-t1s", slo="null")
-    assert code == 1
+    assert code == 2
     assert "`slo`: missing, a verdict needs an objective" in said
 
 

@@ -242,7 +242,6 @@ def test_a_defect_in_the_quantised_model_is_refused_and_nothing_is_written(
             "the model fails on inputs",
             id="an image the model cannot take",
         ),
-        pytest.param({"model.image.top_k": 11}, "the model fails on inputs", id="more classes than there are"),
         pytest.param({"model.labels": "imagenet"}, "has 1000 labels, but the model has 10 classes", id="labels"),
         pytest.param({"load.sample": "sample.json"}, "was answered with 422", id="a sample the model refuses"),
     ],

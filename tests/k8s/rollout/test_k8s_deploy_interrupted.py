@@ -37,7 +37,8 @@ def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_conti
     code = (
         "import sys; from pathlib import Path; from config.progress import Progress\n"
         "from k8s.cluster import connect\n"
-        "from k8s.rollout import Placement, Release, RolloutOptions, deploy\n"
+        "from k8s.rollout import Placement, RolloutOptions, deploy\n"
+        "from k8s.rollout.release import Release\n"
         "from k8s_rig import documents\n"
         "release = Release(documents('unready:2'), None)\n"
         "placement = Placement(connect(None, Path(sys.argv[1])), 'shells', 'sea', 'spec.yaml')\n"
@@ -55,7 +56,7 @@ def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_conti
             break
     process.send_signal(which)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     assert "marina deploy spec.yaml continues, marina rollback spec.yaml goes back to revision 1" in said
     state = cluster.state
     assert (state.phase, state.trying, state.current, state.holder) == ("interrupted", 2, 1, "")
