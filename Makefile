@@ -80,7 +80,7 @@ test: setup  ## run all tests; those that fail beside others run once more alone
 	$(BIN)/pytest --quiet --processes 4 $(ARGS)
 
 quick: setup  ## run the tests that need no server and no compiler  (ARGS for pytest)
-	$(BIN)/pytest --quiet --processes 2 -m "not slow" --ignore tests/e2e $(ARGS)
+	$(BIN)/pytest --quiet --processes 3 -m "not slow" --ignore tests/e2e $(ARGS)
 
 bench-serve: setup  ## ResNet-50 over HTTP: requests/s, compared with others and with the ceiling
 	$(BIN)/python tests/bench/bench_serve.py $(ARGS)

@@ -59,6 +59,7 @@ def test_the_page_about_the_rules_is_written_from_them() -> None:
     check_golden(render_page(page.read_text(encoding="utf-8")), page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", OPTIONS)
 def test_rendered_manifests_have_no_finding_for_any_option(changes: dict[str, Any]) -> None:
     target = "cuda" if changes.get("serving.device") == "cuda" else "cpu"

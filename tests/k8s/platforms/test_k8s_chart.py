@@ -129,6 +129,7 @@ def test_a_patch_in_a_file_may_test_what_a_value_fills_in(tmp_path: Path) -> Non
     assert (deployment["metadata"]["namespace"], deployment["spec"]["paused"]) == ("marina", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "records"), PLANS)
 def test_with_its_defaults_a_chart_gives_the_manifests(
     changes: dict[str, Any], records: dict[str, Any], tmp_path: Path
@@ -145,6 +146,7 @@ def test_a_chart_without_a_namespace_takes_the_value_that_leaves_it_out(tmp_path
         installed(folder, {"createNamespace": True})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "records"), PLANS)
 def test_a_chart_passes_helms_linter(changes: dict[str, Any], records: dict[str, Any], tmp_path: Path) -> None:
     report = helm().lint(chart(planned(changes, **records), tmp_path), strict=True)
