@@ -70,7 +70,6 @@ def simulate(options: argparse.Namespace) -> int:
 
 def _refuse_beside_recorded(options: argparse.Namespace) -> None:
     """A recording tells everything that these options would, and their values would be ignored."""
-
     for name in ("knee", "cold_start", "node_time", "forecast", "scale_up_window"):
         if getattr(options, name) not in (None, False, 0):
             raise InputError(f"`--{name.replace('_', '-')}`: not with `--recorded`, which replays what was recorded")

@@ -3,13 +3,14 @@
 error     a cluster refuses it, or it does harm in every cluster
 warning   it works, but good practice says to do it differently"""
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from k8s.manifests import SUPPORTED_VERSIONS, Plan
 from k8s.verify.application import Application
-from k8s.verify.located import Place
+from k8s.verify.located import LocatedDocument, Place
 
 Level = Literal["error", "warning"]
 
@@ -90,3 +91,15 @@ class Topic:
             return check
 
         return add
+
+
+def repeated(
+    application: Application, documents: Iterable[LocatedDocument], key: Callable[[LocatedDocument], tuple[str, ...]]
+) -> Iterator[tuple[LocatedDocument, LocatedDocument]]:
+    """Each object that has the key of an earlier one which it may meet, behind that one."""
+    known: dict[tuple[str, ...], list[LocatedDocument]] = defaultdict(list)
+    for document in documents:
+        same = known[key(document)]
+        if earlier := next((other for other in same if application.may_meet(other, document)), None):
+            yield earlier, document
+        same.append(document)

@@ -1,13 +1,12 @@
 """Rules about single objects: schemas, API versions, duplicates, namespaces."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 
 from config.errors import listed
 from k8s.verify.application import Application
 from k8s.verify.located import LocatedDocument, is_adapter_settings
-from k8s.verify.rule import Level, Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic, repeated
 from k8s.verify.schemas import SchemaMistake, is_built_in, is_shipped, served
 
 TOPIC = Topic("Objects")
@@ -83,12 +82,11 @@ def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     fix="delete one of them, or rename it",
 )
 def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
-    known: dict[tuple[str, ...], list[LocatedDocument]] = defaultdict(list)
-    for document in _objects(application):
-        same = known[document.group, document.kind, document.namespace, document.name]
-        earlier = next((other for other in same if application.may_meet(other, document)), None)
-        same.append(document)
-        if earlier and document.name:
+    def name_of(document: LocatedDocument) -> tuple[str, ...]:
+        return document.group, document.kind, document.namespace, document.name
+
+    for earlier, document in repeated(application, _objects(application), name_of):
+        if document.name:
             line = earlier.root.at("metadata", "name").line
             place = f"{earlier.file}:{line}" if line else earlier.file
             # A second one that is the same, such as a Namespace that each part of a folder brings, does no harm.

@@ -1,13 +1,12 @@
 """Rules about autoscalers: what they scale, within which bounds, and by which metrics."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 
 from config.errors import listed
 from k8s.verify.application import SCALABLE, Application, least_pods
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Level, Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic, repeated
 
 TOPIC = Topic("Scaling")
 
@@ -68,12 +67,8 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
     fix="keep one of them, with the metrics of both",
 )
 def _twice(application: Application, _: Scope) -> Iterator[Remark]:
-    known: dict[tuple[str, str], list[LocatedDocument]] = defaultdict(list)
-    for scaler in application.scalers:
-        same = known[application.scale_target(scaler)]
-        earlier = next((other for other in same if application.may_meet(other, scaler)), None)
-        same.append(scaler)
-        if earlier and earlier.reference != scaler.reference:
+    for earlier, scaler in repeated(application, application.scalers, application.scale_target):
+        if earlier.reference != scaler.reference:
             level: Level | None = "warning" if scaler.is_beside(earlier) else None
             yield Remark(
                 scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} already scales it", level=level

@@ -1,13 +1,11 @@
 """Deletes that the cluster refuses: by a missing permission, by a webhook, or by a conflict."""
 
 import functools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_apiserver_world import Fault
-from k8s_rig import NAME, SPACE, Rig, document, documents, rig
+from k8s_rig import NAME, SPACE, Rig, document, documents
 
 from config.errors import ClusterError, Refused
 
@@ -15,12 +13,6 @@ from config.errors import ClusterError, Refused
 pytestmark = pytest.mark.slow
 
 DENIED = "admission webhook denied the request: shells are protected"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_apiserver_world import Fault
-from k8s_rig import NAME, SPACE, Rig, document, documents, rig
+from k8s_rig import NAME, SPACE, Rig, document, documents
 from specs import ROOT
 
 from config.errors import Refused
@@ -21,12 +21,6 @@ from k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])

@@ -1,11 +1,9 @@
 """Pods that select nodes by label, and nodes that have these labels or lack them."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_rig import Rig, deployment, documents, rig
+from k8s_rig import Rig, deployment, documents
 
 from config.errors import ClusterError
 from k8s.cluster import fitting_nodes, missing_room
@@ -14,12 +12,6 @@ from k8s.cluster import fitting_nodes, missing_room
 pytestmark = pytest.mark.slow
 
 AVX2 = "feature.node.kubernetes.io/cpu-cpuid.AVX2"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as ready:
-        yield ready
 
 
 def wanting(**fields: Any) -> tuple[dict[str, Any], ...]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 def test_a_dry_run_reads_each_object_once(cluster: Rig) -> None:
