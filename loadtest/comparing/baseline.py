@@ -65,16 +65,21 @@ def _newest(spec: Spec, where: TargetOptions) -> LoadTestOutcome:
 
 def _differences(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Reason]:
     """One reason for each thing that must be the same and is not."""
-    parts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "machine": (old.machine.model_dump(include=_SAME_MACHINE), new.machine.model_dump(include=_SAME_MACHINE)),
-        "load": (old.load.model_dump(), new.load.model_dump()),
-        "objective": (old.objective.model_dump(), new.objective.model_dump()),
-        "tested": ({"started": old.tested.started}, {"started": new.tested.started}),
+    after = _conditions(new)
+    for name, value in _conditions(old).items():
+        if value != after[name]:
+            yield Reason(id="not-alike", text=f"`{name}` was {value} and is {after[name]}")
+
+
+def _conditions(outcome: LoadTestOutcome) -> dict[str, Any]:
+    parts = {
+        "machine": outcome.machine.model_dump(include=_SAME_MACHINE),
+        "load": outcome.load.model_dump(),
+        "ramp": {name: getattr(outcome.ramp, name, None) for name in ("begin_rps", "end_rps")},
+        "objective": outcome.objective.model_dump(),
+        "tested": {"started": outcome.tested.started},
     }
-    for part, (before, after) in parts.items():
-        for name, value in before.items():
-            if value != after[name]:
-                yield Reason(id="not-alike", text=f"`{part}.{name}` was {value} and is {after[name]}")
+    return {f"{part}.{name}": value for part, fields in parts.items() for name, value in fields.items()}
 
 
 def _rounds(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Round]:

@@ -9,7 +9,7 @@ from loadtest_rig import MACHINE, SPEC, write_package
 from queues import Queue, always, measured
 
 import marina
-from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, run_record
+from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, RampResult, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Machine
@@ -85,6 +85,14 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
         "not-alike: `load.rate` was 70.0 and is 80.0",
         "not-alike: `load.processes` was 2 and is 1",
     ]
+
+
+def test_a_rising_rate_is_not_compared_with_its_mean(compared: Any) -> None:
+    ramp = RampResult(begin_rps=20, end_rps=140, held_rps=20, broke_rps=None, about_rps=None, recovered=False, steps=())
+    rising = verdict(always(0.005), "ab" * 32, seed=1).model_copy(update={"ramp": ramp})
+    code, output = compared(rising, always(0.005))
+    assert code == 3
+    assert "not-alike: `ramp.begin_rps` was 20.0 and is None" in output
 
 
 def test_a_verdict_on_another_package_than_the_local_one_is_refused(compared: Any) -> None:
