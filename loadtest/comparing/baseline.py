@@ -8,7 +8,7 @@ from typing import Any
 
 from config.errors import InputError
 from config.spec import Spec
-from loadtest.comparing.compare import regression_of, write_comparison
+from loadtest.comparing.compare import judge_costs_and_write, regression_of
 from loadtest.comparing.comparison import Comparison, ComparisonLoad, Round, Side, Turn
 from loadtest.comparing.judgement import judge_rounds
 from loadtest.comparing.rounds import first_side
@@ -45,8 +45,7 @@ def compare_with_baseline(spec: Spec, baseline: Path, where: TargetOptions) -> C
         rounds=tuple(rounds),
         costs=new.costs,
     )
-    write_comparison(result, where.out)
-    return result
+    return judge_costs_and_write(result, where.out)
 
 
 def _newest(spec: Spec, where: TargetOptions) -> LoadTestOutcome:

@@ -173,11 +173,9 @@ def compare(
         runner = _RoundRunner(sides[0], sides[1], load, objective)
         looks = look_schedule(options.most_rounds(load, objective))
         judgement = _until_clear(runner, looks, spec, objective, answers)
-        costs = costs_of(spec, _seen_rps(runner.rounds), known_knee(where.out, package))
-        over = costs.over if costs else None
         result = Comparison(
-            status="FAIL" if over and judgement.status == "PASS" else judgement.status,
-            reasons=(*judgement.reasons, *([over] if over else [])),
+            status=judgement.status,
+            reasons=judgement.reasons,
             figures=judgement.figures,
             regression=regression_of(spec),
             objective=objective,
@@ -189,10 +187,9 @@ def compare(
             at=at,
             rounds=tuple(runner.rounds),
             looks=len(looks),
-            costs=costs,
+            costs=costs_of(spec, _seen_rps(runner.rounds), known_knee(where.out, package)),
         )
-    write_comparison(result, where.out)
-    return result
+    return judge_costs_and_write(result, where.out)
 
 
 def _until_clear(
@@ -229,11 +226,15 @@ def regression_of(spec: Spec) -> float:
     return spec.slo.regression
 
 
-def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Writes the three files, each atomically."""
+def judge_costs_and_write(comparison: Comparison, folder: Path) -> Comparison:
+    """The comparison, which is a FAIL if it would pass but costs too much; writes the three files, each atomically."""
+    if over := comparison.costs and comparison.costs.over:
+        status = "FAIL" if comparison.status == "PASS" else comparison.status
+        comparison = comparison.model_copy(update={"status": status, "reasons": (*comparison.reasons, over)})
     write_json(folder / "compare.json", comparison.to_data())
     write_text(folder / "compare.xml", comparison_xml(comparison))
     write_text(folder / "compare.html", comparison_html(comparison))
+    return comparison
 
 
 def comparison_text(comparison: Comparison) -> str:
