@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -160,13 +161,8 @@ def compare(
     at = utc_now()
     with ExitStack() as stack:
         generator = stack.enter_context(running_generator())
-        how: dict[str, Any] = {
-            "objective": objective,
-            "timeout_s": load.timeout_s,
-            "generator": generator,
-            "quiet": quiet,
-        }
-        sides = [stack.enter_context(open_side(side, new, where, **how)) for side in (old, new)]
+        opened = partial(open_side, objective=objective, timeout_s=load.timeout_s, generator=generator, quiet=quiet)
+        sides = [stack.enter_context(opened(side, new, where)) for side in (old, new)]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         if note := options.note(load, objective):
             sides[1].session.progress.say(f"note: {note}")

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from config.pages import Chart, linear_axis, log_axis, milliseconds
+from loadtest.calibrating.calibration import evidence_text
 from loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettings, TrialRecord
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee
@@ -259,6 +260,10 @@ def test_the_summary_names_figures_and_reasons() -> None:
 def test_evenly_spaced_arrivals_are_named_wherever_a_verdict_is_read() -> None:
     even = outcome(measured(20), arrivals="constant")
     assert verdict_text(even).endswith("2,000 requests in 10 s, evenly spaced arrivals")
+    calibrated = evidence().model_copy(update={"arrivals": "constant"})
+    assert evidence_text(calibrated).startswith(
+        "knee: PASS 75 requests/s, between 73 and 77 requests/s, evenly spaced arr"
+    )
     for made, words in ((even, "evenly spaced arrivals"), (PASSED, "Poisson arrivals")):
         assert words in verdict_html(made)
         assert words in verdict_xml(made)
