@@ -40,7 +40,7 @@ def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, qu
         reasons += _memory_over(session.target)
         evidence = Evidence(
             status="INVALID" if reasons else "PASS",
-            reasons=tuple(reasons),
+            reasons=(*reasons, *trials.busy_machine()),
             name=spec.name,
             version=spec.version,
             package=session.package.sha256 if session.package else None,
