@@ -169,6 +169,7 @@ def compare(
         runner = _RoundRunner(sides[0], sides[1], load, objective)
         looks = look_schedule(options.most_rounds(load, objective))
         judgement = _until_clear(runner, looks, spec, objective, answers)
+        seen_rps = sum(turn.new.in_time for turn in runner.rounds) / sum(turn.new.asked_s for turn in runner.rounds)
         result = Comparison(
             status=judgement.status,
             reasons=judgement.reasons,
@@ -183,7 +184,7 @@ def compare(
             at=at,
             rounds=tuple(runner.rounds),
             looks=len(looks),
-            costs=costs_of(spec, _seen_rps(runner.rounds), known_knee(where.out, package)),
+            costs=costs_of(spec, seen_rps, known_knee(where.out, package)),
         )
     return judge_costs_and_write(result, where.out)
 
@@ -210,10 +211,6 @@ def _until_clear(
         if not judgement.needs_more_rounds and not too_short:
             break
     return judgement
-
-
-def _seen_rps(rounds: Sequence[Round]) -> float:
-    return sum(turn.new.in_time for turn in rounds) / sum(turn.new.asked_s for turn in rounds)
 
 
 def regression_of(spec: Spec) -> float:
