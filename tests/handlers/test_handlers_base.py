@@ -51,6 +51,8 @@ class Custom(TensorHandler):
             return [np.zeros((2, 3), np.complex64)]
         if request.body == b"none":
             return []
+        if request.body == b"beyond":
+            return [np.full((2, 3), 101.0)]
         if request.body == b"refuse":
             raise Unprocessable("not this one", field="x" * 10, got="y" * 1000, allowed={1, 2})
         if request.body.startswith(b"repeat "):
@@ -128,6 +130,17 @@ def test_errors_of_users_are_shortened(custom):
     assert reply.status == 422
     assert reply.phrase in ("Unprocessable Entity", "Unprocessable Content")
     assert len(reply.json()["got"]) < 200
+
+
+def test_what_a_users_handler_reads_beyond_the_limits_of_an_input_is_refused_alone(custom):
+    before, reply, after = ask(custom, GOOD, b"beyond", GOOD)
+    assert [before.status, reply.status, after.status] == [200, 422, 200]
+    assert reply.json() == {
+        "error": "a number is out of range",
+        "field": "values",
+        "got": 101.0,
+        "allowed": "-100 to 100",
+    }
 
 
 @pytest.mark.parametrize("word", [b"\xff", b"x" * 100_000], ids=["not UTF-8", "long"])
