@@ -100,6 +100,11 @@ def test_instances_go_to_an_own_handler_only_on_their_path(loud):
     assert asked(loud, body).body == f"{2 * len(orjson.dumps(body))}!".encode()
 
 
+def test_json_of_a_declared_charset_is_a_prediction_of_json(loud, monkeypatch):
+    monkeypatch.setattr(loud, "encode", lambda *_: Answer(b"[1]", "application/json; charset=utf-8"))
+    assert asked(loud, {"instances": ["a"]}, **V1).json() == {"predictions": [[1]]}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
