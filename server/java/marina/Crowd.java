@@ -66,9 +66,9 @@ final class Crowd {
         return true;
     }
 
-    /** Gone; one that was not let in is not there. */
+    /** Gone; one that was not let in is not there, and one that made room has left its place before. */
     void leave(Door door) {
-        if (doors.remove(door)) {
+        if (doors.remove(door) && !door.stay.hasGivenWay()) {
             inside.decrementAndGet();
         }
     }
@@ -104,8 +104,15 @@ final class Crowd {
             // It has something in work now, or goes for another newcomer.
             return makeRoom();
         }
+        inside.decrementAndGet();
         longest.makeRoom();
         return true;
+    }
+
+    /** It has made room, and stays all the same. */
+    void returns(Door door) {
+        inside.incrementAndGet();
+        door.stay.returns();
     }
 
     /** To be called from time to time: ends who is idle too long, and whose answers nobody reads or makes. */
