@@ -296,7 +296,7 @@ def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:
         return step(*args)
     except (RequestError, AnswerError) as err:
         return Failure(err, request_id)
-    except Exception as err:
+    except (Exception, SystemExit) as err:
         logger.exception("request %s failed", request_id)
         return Failure(OutOfMemory() if is_out_of_memory(err) else AnswerError(), request_id)
 

@@ -43,6 +43,8 @@ class Custom(TensorHandler):
     def decode(self, request):
         if request.body == b"crash":
             raise KeyError("/secret/path")
+        if request.body == b"exit":
+            sys.exit(3)
         if request.body == b"memory":
             raise MemoryError
         if request.body == b"short":
@@ -95,6 +97,7 @@ def custom(tmp_path_factory):
     ("body", "status", "error"),
     [
         pytest.param(b"crash", 500, "internal error", id="decode raises"),
+        pytest.param(b"exit", 500, "internal error", id="decode exits"),
         pytest.param(b"memory", 507, "out of memory", id="decode has no memory"),
         pytest.param(b"short", 500, "internal error", id="decode gives another shape"),
         pytest.param(b"double", 500, "internal error", id="decode gives another type"),
