@@ -236,7 +236,7 @@ def test_a_wrong_length_of_the_json_is_malformed(double, length):
     assert reply.status in (400, 422)
 
 
-@pytest.mark.parametrize("size", [0, 23, 25, 1 << 40])
+@pytest.mark.parametrize("size", [0, 23, 25, 1 << 40, 24.0, "24"])
 def test_binary_data_of_another_size_is_malformed(double, size):
     described = {"name": "values", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": size}}
     head = json.dumps({"inputs": [described]}).encode()
