@@ -117,8 +117,8 @@ def _tensors(
             tensors[name] = _from_json(name, datatype, tuple(sides), item.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(after):
-            got = size if isinstance(size, int) else describe_json(size)
-            raise Malformed("the size is wrong", field="binary_data_size", got=got, allowed=f"0 to {len(after)}")
+            given = size if isinstance(size, int) else describe_json(size)
+            raise Malformed("the size is wrong", field="binary_data_size", got=given, allowed=f"0 to {len(after)}")
         tensors[name] = _from_bytes(name, datatype, tuple(sides), after[:size], until)
         after = after[size:]
     if len(after):
