@@ -38,12 +38,12 @@ def compare(options: argparse.Namespace) -> int:
     from loadtest import CompareOptions, compare_with_baseline, comparison_text, measuring_into
     from loadtest import compare as run
 
+    spec, how = read_spec(options), stage_options(CompareOptions, options)
     if (options.against is None) == (options.baseline is None):
         if options.baseline:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
-    spec, how = read_spec(options), stage_options(CompareOptions, options)
     folder, where = options.out / spec.name, server_options(options, spec.name)
     if options.baseline:
         comparison = compare_with_baseline(spec, options.baseline, where)
