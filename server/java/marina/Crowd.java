@@ -58,7 +58,7 @@ final class Crowd {
 
     /** Gone; one that was not let in is not there, and one that made room has left its place before. */
     void leave(Door door) {
-        if (doors.remove(door) && !door.stay.hasGivenWay()) {
+        if (doors.remove(door) && door.stay.leaves()) {
             inside.decrementAndGet();
         }
     }
@@ -99,10 +99,12 @@ final class Crowd {
         return true;
     }
 
-    /** It has made room, and stays all the same. */
+    /** It has made room, and stays all the same, unless it is gone. */
     void returns(Door door) {
-        inside.incrementAndGet();
-        door.stay.returns();
+        if (doors.contains(door)) {
+            inside.incrementAndGet();
+            door.stay.returns();
+        }
     }
 
     /** To be called from time to time: ends who is idle too long, and whose answers nobody reads or makes. */

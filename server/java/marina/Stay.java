@@ -69,8 +69,9 @@ final class Stay {
         return quiet.compareAndSet(since, GIVEN_WAY);
     }
 
-    boolean hasGivenWay() {
-        return quiet.get() == GIVEN_WAY;
+    /** Whether it had its place until now; nobody can claim that any more. */
+    boolean leaves() {
+        return quiet.getAndSet(GIVEN_WAY) != GIVEN_WAY;
     }
 
     /** It has something in work, and stays after all. */
