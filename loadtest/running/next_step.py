@@ -69,7 +69,9 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         else " ".join([_same_load(outcome, where, load.processes, outcome.objective.throughput_rps), *kept]),
         TOO_FEW: f"{same} --{'soak' if soaked else 'duration'} {_enough_s(outcome)}",
         UNDECIDED: f"{same} --{longer} {math.ceil(4 * measured_s)}",
-        "over-budget": f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
+        "over-budget": None
+        if outcome.pooled.streams
+        else f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
     }
     if ids & {"errors-only", "server-died"}:
         # A lower rate would not help, or nothing is left to send it to.
@@ -106,7 +108,7 @@ def _calibrate(outcome: LoadTestOutcome, where: Sequence[str]) -> str:
     values = [at + 1 for at in chosen if where[at] == "--service"]
     kept = [word for at, word in enumerate(where) if at not in (*chosen, *values)]
     held = "one pod holds" if _CLUSTER in where else "it holds"
-    more = "" if where else "; `--tune` searches settings that hold more"
+    more = "" if where or outcome.pooled.streams else "; `--tune` searches settings that hold more"
     return f"{_calibration(outcome, kept)} says which rate {held}{more}"
 
 

@@ -17,6 +17,7 @@ import marina
 from loadtest.judging import Reason, Verdict, judge
 from loadtest.measuring import Measurement, OtherProcessesWatch, PackageIdentity, ServerReadings
 from loadtest.measuring.other_processes import OtherProcesses
+from loadtest.measuring.streams import Streams
 from loadtest.reporting.junit import verdict_xml
 from loadtest.running import measuring_into, next_step
 
@@ -144,6 +145,13 @@ def test_after_a_server_that_runs_elsewhere_died_there_is_nothing_to_calibrate()
     died = outcome(made(200, server_end="nothing listens any more"))
     elsewhere = died.model_copy(update={"tested": died.tested.model_copy(update={"started": False})})
     assert next_step(elsewhere, RECORDS, URL) is None
+
+
+def test_settings_of_a_language_model_are_not_to_be_searched() -> None:
+    times = histogram([20] * 10)
+    streams = Streams(first=times, gaps=times, pace=times, met=1, tokens=1, prompt_tokens=1, cached_tokens=0)
+    step = next_step(outcome(made(200, streams=streams)), RECORDS)
+    assert step == "marina calibrate spec.yaml says which rate it holds"
 
 
 def test_the_next_command_sends_the_same_load_as_typed() -> None:
