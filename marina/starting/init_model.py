@@ -309,7 +309,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
     notes += read.left_out(task)
     fields = ", pooling: cls" if embedding.pooling == "cls" else ""
     fields += "" if embedding.is_normalised else ", normalise: false"
-    return ModelFacts(source, "text", task=task, longest=min(longest, 128), embedding=fields, notes=notes)
+    return ModelFacts(source, "text", task=task, longest=min(longest, read.cut or 128, 128), embedding=fields, notes=notes)
 
 
 def _of_language_model(source: str, folder: Any) -> ModelFacts:
