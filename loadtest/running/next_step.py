@@ -43,11 +43,13 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         if outcome.tested.started
         else None
     )
+    if "server-died" in ids:
+        # Nothing is left that more requests could be sent to.
+        return read_log
     pages = "" if in_cluster or "--pages-url" in where else "; `--pages-url URL` says where the supervisor's pages are"
     find_knee = _calibrate(outcome, where)
     longer = "soak" if soaked else "duration" if outcome.ramp else "max-duration"
     steps = {
-        "server-died": read_log,
         "package-differs": f"marina deploy {spec}" if in_cluster else f"marina package {spec}, then serve that",
         "package-unknown": f"{again} --any-package skips this check{pages}",
         "machine-busy": f"{again} when nothing else runs {'on the nodes of its pods' if in_cluster else 'here'}",
@@ -73,8 +75,8 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         if outcome.pooled.streams
         else f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
     }
-    if ids & {"errors-only", "server-died"}:
-        # A lower rate would not help, or nothing is left to send it to.
+    if "errors-only" in ids:
+        # A lower rate would not help.
         steps = {name: step for name, step in steps.items() if step != find_knee}
     return next((step for name, step in steps.items() if name in ids and step), None)
 

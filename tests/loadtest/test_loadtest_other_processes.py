@@ -141,8 +141,9 @@ def test_after_too_low_a_rate_the_one_that_is_promised_is_named() -> None:
     assert next_step(same, RECORDS, URL) is None
 
 
-def test_after_a_server_that_runs_elsewhere_died_there_is_nothing_to_calibrate() -> None:
-    died = outcome(made(200, server_end="nothing listens any more"))
+@pytest.mark.parametrize("answers", [10, 2000])
+def test_after_a_server_that_runs_elsewhere_died_there_is_nothing_to_load(answers: int) -> None:
+    died = outcome(made(200, server_end="nothing listens any more", response=histogram([200] * answers)))
     elsewhere = died.model_copy(update={"tested": died.tested.model_copy(update={"started": False})})
     assert next_step(elsewhere, RECORDS, URL) is None
 
