@@ -43,8 +43,8 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         if outcome.tested.started
         else None
     )
-    if "server-died" in ids:
-        # Nothing is left that more requests could be sent to.
+    if ids & {"errors-only", "server-died"}:
+        # Another load would not help, or nothing is left to send it to.
         return read_log
     pages = "" if in_cluster or "--pages-url" in where else "; `--pages-url URL` says where the supervisor's pages are"
     find_knee = _calibrate(outcome, where)
@@ -75,9 +75,6 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         if outcome.pooled.streams
         else f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
     }
-    if "errors-only" in ids:
-        # A lower rate would not help.
-        steps = {name: step for name, step in steps.items() if step != find_knee}
     return next((step for name, step in steps.items() if name in ids and step), None)
 
 

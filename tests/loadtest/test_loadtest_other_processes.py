@@ -91,6 +91,7 @@ def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Other
 
 RECORDS, URL = Path("build/digits"), ["--url", "http://x:8080"]
 LATE, DEAD = made(20, lag=histogram([30] * 2000)), made(20, server_end="its process ended with code 137")
+REFUSED = made(20, errors={"http-400": 2000}, in_time=0, response=histogram([]), others=BUSY)
 UNKNOWN = made(20, identity=PackageIdentity(wanted="ab", found=None), response=histogram([20] * 500))
 CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", "front", "--context", "my cluster"]
 
@@ -110,6 +111,7 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
         (UNKNOWN, URL, "--url http://x:8080 --any-package skips this check; `--pages-url URL` says"),
         (UNKNOWN, CLUSTER, "--in-cluster --one-pod --any-package skips this check"),
         (DEAD, [], "less build/digits/server.log"),
+        (REFUSED, [], "less build/digits/server.log"),
         (DEAD, CLUSTER, "marina status spec.yaml"),
         (LATE, [], "--rate 200 --warmup 2 --url URL from another machine than the server's"),
         (LATE, URL, "--rate 200 --warmup 2 --url http://x:8080 from another machine than the server's"),
