@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from loadtest.judging import (
@@ -103,9 +104,8 @@ def _calibration(outcome: LoadTestOutcome, where: Sequence[str] = ()) -> str:
 
 def _calibrate(outcome: LoadTestOutcome, where: Sequence[str]) -> str:
     """The command for a calibration of the same server, or of one pod of the cluster's service."""
-    chosen = [at for at, word in enumerate(where) if word in ("--one-pod", "--service")]
-    values = [at + 1 for at in chosen if where[at] == "--service"]
-    kept = [word for at, word in enumerate(where) if at not in (*chosen, *values)]
+    pods = ("--one-pod", "--service")
+    kept = [word for before, word in pairwise(("", *where)) if word not in pods and before != "--service"]
     held = "one pod holds" if _CLUSTER in where else "it holds"
     more = "" if where or outcome.pooled.streams else "; `--tune` searches settings that hold more"
     return f"{_calibration(outcome, kept)} says which rate {held}{more}"

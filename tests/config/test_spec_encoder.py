@@ -137,7 +137,10 @@ def test_an_embedding_that_its_library_does_not_scale_is_a_warning(kinds: list[s
 
 def test_what_else_a_library_does_to_each_text_is_a_warning(tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}
-    files = {"sentence_bert_config.json": {"do_lower_case": True, "max_seq_length": 16}, "config_sentence_transformers.json": prompts}
+    files = {
+        "sentence_bert_config.json": {"do_lower_case": True, "max_seq_length": 16},
+        "config_sentence_transformers.json": prompts,
+    }
     modules = [{"type": f"{MADE_BY}.{kind}", "path": ""} for kind in ("Transformer", "Normalize")]
     spec = check_embedder(tmp_path, modules, {})
     assert list(find_warnings(spec)) == []
