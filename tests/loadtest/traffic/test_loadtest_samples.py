@@ -3,14 +3,17 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from loadtest_rig import SPEC, running_server, sizes_seen, write_package
 
 from config.errors import InputError
 from config.load import parse_spec
 from config.record import read_package
 from config.spec import Spec
+from loadtest.calibrating.calibration import settings_of
 from loadtest.calibrating.evidence import ServingSettings
 from loadtest.calibrating.tuning import tuned_spec
 from loadtest.comparing.sides import Contender, _request
@@ -83,6 +86,20 @@ def test_samples_that_cannot_be_sent_are_refused(folder: Path, samples: object, 
     with pytest.raises(InputError) as raised:
         request_of(folder, samples)
     assert text in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("example", "more", "field"),
+    [("language", {}, "source"), ("custom", {"files": ["train.py"]}, "files"), ("custom", {}, "handler")],
+)
+def test_a_tuned_spec_still_means_the_same_model(tmp_path: Path, example: str, more: Any, field: str) -> None:
+    file = Path(f"config/examples/{example}/spec.yaml")
+    data = yaml.safe_load(file.read_text())
+    spec = parse_spec(yaml.safe_dump(data | {"model": data["model"] | more}), file)
+    tuned = tuned_spec(spec, settings_of(spec), tmp_path / "tuned")
+    was, now = (str(getattr(model, field)).replace("./", "") for model in (spec.model, tuned.model))
+    assert now != was
+    assert now.replace(f"{file.parent.resolve()}/", "") == was
 
 
 @pytest.mark.parametrize("samples", [{"samples": 1.0}, {"samples/a.png": 2.0}])
