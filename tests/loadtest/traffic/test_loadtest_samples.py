@@ -1,5 +1,6 @@
 """Several bodies: read from a folder or by weight, chosen alike for any number of processes, and really sent."""
 
+import base64
 import json
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,8 @@ from config.spec import Spec
 from loadtest.calibrating.calibration import settings_of
 from loadtest.calibrating.evidence import ServingSettings
 from loadtest.calibrating.tuning import tuned_spec
-from loadtest.comparing.sides import Contender, _request
+from loadtest.comparing.answer_comparison import _inputs
+from loadtest.comparing.sides import Contender, _request, find_contender
 from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest, packaged_request, with_samples
@@ -86,6 +88,30 @@ def test_samples_that_cannot_be_sent_are_refused(folder: Path, samples: object, 
     with pytest.raises(InputError) as raised:
         request_of(folder, samples)
     assert text in raised.value.message
+
+
+WRITER = """
+name: tales
+model: {source: hf:./model, handler: text, compile: eager}
+slo: {ttft_p99_ms: 300, itl_p99_ms: 50, goodput: 0.9}
+text: {slots: 4}
+"""
+
+
+def test_the_old_package_of_a_language_model_has_slots_of_its_own(tmp_path: Path) -> None:
+    writing = {"folder": "m", "engine": "torch", "context": 9, "slots": 3, "waiting": 2, "prefill_chunk": 1}
+    writing |= {"max_tokens": 9, "flush_ms": 1, "step_ms": 1, "speculation": "off", "ends": []}
+    write_package(tmp_path / "old", spec_text=WRITER, handler="text", compile="eager", batch_sizes=[], text=writing)
+    new = Contender("new", parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
+    old = find_contender(str(tmp_path / "old/model.mar"), new, tmp_path)
+    assert (old.spec.writing.slots, old.spec.waiting) == (3, 2)
+
+
+def test_answers_of_language_models_are_compared_whole_and_without_chance(tmp_path: Path) -> None:
+    body = json.dumps({"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}).encode()
+    request = LoadRequest(url="http://x:1", body=base64.b64encode(body), content_type="application/json")
+    ((_, sent, _),) = _inputs(request, parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
+    assert json.loads(sent) == {"prompt": "a", "stream": False, "temperature": 0}
 
 
 @pytest.mark.parametrize(
