@@ -44,7 +44,7 @@ def from_json(value: object, spec: TensorSpec) -> Array:
         with np.errstate(over="ignore"):
             array = np.array(value, dtype=np.int64 if dtype.kind in "iu" and dtype != np.uint64 else dtype)
     except OverflowError as err:
-        raise Unprocessable("a number is out of range", field=spec.name, allowed=_range_text(spec, dtype)) from err
+        raise Unprocessable("a number is out of range", field=spec.name, allowed=_range_text(spec)) from err
     return fit_array(array, spec)
 
 
@@ -98,9 +98,8 @@ def fit_array(array: Array, spec: TensorSpec) -> Array:
         # Before the check, so that a value on the limit is rounded as the limit is. Too large a value becomes infinite.
         with np.errstate(over="ignore"):
             array = array.astype(dtype, copy=False)
-    if array.size:
-        # A boolean of `.npy` or V2 may be any byte, and compiled code would compute with it.
-        _check_range(array.view(np.uint8) if dtype.kind == "b" else array, spec, dtype)
+    # A boolean of `.npy` or V2 may be any byte, and compiled code would compute with it.
+    check_range(array.view(np.uint8) if dtype.kind == "b" else array, spec)
     return array.astype(dtype, copy=False)
 
 
@@ -112,19 +111,21 @@ def _may_become(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return source.kind in "iu" or np.can_cast(source, target, "same_kind")
 
 
-def _check_range(array: Array, spec: TensorSpec, dtype: np.dtype[Any]) -> None:
+def check_range(array: Array, spec: TensorSpec) -> None:
+    """Raises Unprocessable if a value is beyond the limits of its input or column, or of the declared type."""
     for column, (least, most) in enumerate(spec.columns or ()):
         own = replace(spec, name=f"{spec.name}[{column}]", min=least, max=most, columns=None)
-        _check_range(array[..., column], own, dtype)
+        check_range(array[..., column], own)
     # min and max of an array with NaN are NaN, so these two passes find every wrong value.
     lowest, highest = array.min().item(), array.max().item()
-    low, high = _limits(spec, dtype)
+    low, high = _limits(spec)
     if not (low <= lowest and highest <= high):
         got = highest if lowest >= low or lowest != lowest else lowest
-        raise Unprocessable("a number is out of range", field=spec.name, got=got, allowed=_range_text(spec, dtype))
+        raise Unprocessable("a number is out of range", field=spec.name, got=got, allowed=_range_text(spec))
 
 
-def _limits(spec: TensorSpec, dtype: np.dtype[Any]) -> tuple[float, float]:
+def _limits(spec: TensorSpec) -> tuple[float, float]:
+    dtype = numpy_dtype(spec.dtype)
     if dtype.kind == "b":
         return 0, 1
     info = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
@@ -133,9 +134,9 @@ def _limits(spec: TensorSpec, dtype: np.dtype[Any]) -> tuple[float, float]:
     return (int(low), int(high)) if dtype.kind in "iu" else (float(dtype.type(low)), float(dtype.type(high)))
 
 
-def _range_text(spec: TensorSpec, dtype: np.dtype[Any]) -> str:
-    low, high = _limits(spec, dtype)
-    return f"{low:g} to {high:g}" if dtype.kind == "f" else f"{low} to {high}"
+def _range_text(spec: TensorSpec) -> str:
+    low, high = _limits(spec)
+    return f"{low:g} to {high:g}" if isinstance(low, float) else f"{low} to {high}"
 
 
 def from_npy(body: bytes | bytearray, *, max_bytes: int, field: str) -> Array:

@@ -247,7 +247,7 @@ def cheapest_cut(count: int, seconds: Mapping[int, float]) -> list[int]:
     return sorted(best[count][2], reverse=True)
 
 
-def is_out_of_memory(err: Exception) -> bool:
+def is_out_of_memory(err: BaseException) -> bool:
     if isinstance(err, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(err).lower()

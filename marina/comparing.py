@@ -6,7 +6,7 @@ from typing import Any
 
 from config.errors import InputError
 from marina.arguments import add_verb, print_result, read_spec, stage_options
-from marina.measuring import add_load_options
+from marina.measuring import add_load_options, server_options
 
 
 def add_verbs(verbs: Any) -> None:
@@ -35,17 +35,16 @@ def add_verbs(verbs: Any) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from loadtest import CompareOptions, TargetOptions, compare_with_baseline, comparison_text, measuring_into
+    from loadtest import CompareOptions, compare_with_baseline, comparison_text, measuring_into
     from loadtest import compare as run
 
+    spec, how = read_spec(options), stage_options(CompareOptions, options)
     if (options.against is None) == (options.baseline is None):
         if options.baseline:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
-    spec, how = read_spec(options), stage_options(CompareOptions, options)
-    folder: Path = options.out / spec.name
-    where = TargetOptions(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
+    folder, where = options.out / spec.name, server_options(options, spec.name)
     if options.baseline:
         comparison = compare_with_baseline(spec, options.baseline, where)
     else:

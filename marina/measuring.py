@@ -41,7 +41,7 @@ def loadtest(options: argparse.Namespace) -> int:
     from loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
     spec, how = read_spec(options), stage_options(RunOptions, options)
-    where = _server_options(options, spec.name)
+    where = server_options(options, spec.name)
     if (options.one_pod or options.service) and not options.in_cluster:
         raise InputError("`--one-pod` and `--service`: only with `--in-cluster`", hint="--in-cluster")
     if options.one_pod and options.service:
@@ -99,7 +99,7 @@ def calibrate(options: argparse.Namespace) -> int:
     from loadtest import calibrate as run
 
     spec = read_spec(options)
-    out, where = options.out / spec.name, _server_options(options, spec.name)
+    out, where = options.out / spec.name, server_options(options, spec.name)
     how = stage_options(CalibrateOptions, options)
     if options.tune and (options.in_cluster or options.url):
         raise InputError("`--tune`: not with `--in-cluster` or `--url`: it starts servers with other settings")
@@ -147,6 +147,12 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
     text = "seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
     add("--timeout", dest="timeout_s", metavar="S", type=float, help=text)
+    text = "send this header with every request; $VALUE is read from the environment and stored nowhere"
+    add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
+    add("--cacert", metavar="FILE", type=Path, help="certificates to trust of servers and pages at https")
+    text = "client certificate; the file must also contain its key, unless --key is given"
+    add("--cert", metavar="FILE", type=Path, help=text)
+    add("--key", metavar="FILE", type=Path, help="key of the client certificate")
 
 
 def _target_options(parser: argparse.ArgumentParser) -> None:
@@ -154,12 +160,6 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--url", metavar="U", help="address of a server that is already running (default: start one)")
     add_load_options(parser)
-    text = "send this header with every request; $VALUE is read from the environment and stored nowhere"
-    add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
-    add("--cacert", metavar="FILE", type=Path, help="certificates to trust when --url or --pages-url is https")
-    text = "client certificate; the file must also contain its key, unless --key is given"
-    add("--cert", metavar="FILE", type=Path, help=text)
-    add("--key", metavar="FILE", type=Path, help="key of the client certificate")
     add("--processes", metavar="P", type=int, help="number of processes that send the load (default: 1)")
 
 
@@ -240,7 +240,8 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--tune", action="store_true", help=text)
 
 
-def _server_options(options: argparse.Namespace, name: str) -> Any:
+def server_options(options: argparse.Namespace, name: str) -> Any:
+    """The server that these options name, as `TargetOptions`."""
     from loadtest import TargetOptions, parse_header
 
     _check_certificates(options)

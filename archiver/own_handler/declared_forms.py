@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
+from referencing.exceptions import Unresolvable
 
 from archiver.archive import RESERVED_MODULES
 from archiver.sources import import_file
@@ -37,7 +38,11 @@ def check_answer(spec: Spec, gives: BodyFormat, content_type: str, body: bytes) 
     if content_type.partition(";")[0].strip() != gives.content_type:
         raise SourceError(f"{where}: the sample was answered with `{content_type}`, declared: `{gives.content_type}`")
     if gives.content_type == JSON:
-        _check_fits(f"{where}: the answer to the sample", json.loads(body), gives.json_schema)
+        try:
+            answer = json.loads(body)
+        except ValueError as err:
+            raise SourceError(f"{where}: the answer to the sample is not JSON: {err}") from err
+        _check_fits(f"{where}: the answer to the sample", answer, gives.json_schema)
 
 
 def _load_own_handler(spec: Spec) -> type[Handler]:
@@ -95,6 +100,9 @@ def _checked(where: str, form: object) -> BodyFormat | None:
 
 
 def _check_fits(subject: str, value: Any, schema: dict[str, Any]) -> None:
-    errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: error.json_path)
+    try:
+        errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: error.json_path)
+    except (Unresolvable, RecursionError) as err:
+        raise SourceError(f"{subject} cannot be compared with its schema, because of a `$ref` in it: {err}") from err
     if errors:
         raise SourceError(f"{subject} does not fit its schema: `{errors[0].json_path}`: {errors[0].message}")

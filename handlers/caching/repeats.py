@@ -12,7 +12,7 @@ from handlers.caching.cache import AnswerCache, CacheControl, parse_cache_contro
 from handlers.request import Answer, Request
 
 # The headers that every answer may depend on.
-_HEADERS = ("accept", "content-type", "inference-header-content-length")
+_HEADERS = ("accept", "content-encoding", "content-type", "inference-header-content-length")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,6 @@ def unwrap(value: object, names: set[str] | None = None) -> object:
 
 
 def _prediction(answer: Answer) -> object:
-    if answer.content_type == JSON:
+    if answer.content_type.partition(";")[0].strip().lower() == JSON:
         return orjson.Fragment(answer.body)
     return {"b64": base64.b64encode(answer.body).decode()}

@@ -102,11 +102,8 @@ def _tensors(
     for item in inputs:
         name, datatype, shape = item["name"], item["datatype"], item["shape"]
         if not isinstance(datatype, str) or (datatype not in TYPES and datatype != "BYTES"):
-            allowed, got = (
-                ", ".join((*TYPES, "BYTES")),
-                datatype if isinstance(datatype, str) else describe_json(datatype),
-            )
-            raise Unprocessable("the datatype is unknown", field="datatype", got=got, allowed=allowed)
+            got = datatype if isinstance(datatype, str) else describe_json(datatype)
+            raise Unprocessable("the datatype is unknown", field="datatype", got=got, allowed=[*TYPES, "BYTES"])
         sides = shape if isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS else None
         if sides is None or not all(type(side) is int and 0 < side < 2**31 for side in sides):
             raise Unprocessable(
@@ -120,9 +117,8 @@ def _tensors(
             tensors[name] = _from_json(name, datatype, tuple(sides), item.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(after):
-            raise Malformed(
-                "the binary data is shorter than it says", field="binary_data_size", allowed=f"up to {len(after)}"
-            )
+            given = size if isinstance(size, int) else describe_json(size)
+            raise Malformed("the size is wrong", field="binary_data_size", got=given, allowed=f"0 to {len(after)}")
         tensors[name] = _from_bytes(name, datatype, tuple(sides), after[:size], until)
         after = after[size:]
     if len(after):

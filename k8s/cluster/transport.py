@@ -16,6 +16,8 @@ from k8s.cluster.api_errors import ApiError, api_error, describe_unreachable, ma
 CONNECT_S, READ_S = 10.0, 60.0
 _TRIES = 5
 _LONGEST_PAUSE_S = 10.0
+# How long a server that has answered before may be out of reach, such as while it restarts, and how often it is tried.
+_AWAY_S, _AWAY_PAUSE_S = 60.0, 2.0
 
 
 class Transport:
@@ -32,6 +34,7 @@ class Transport:
         self.settings = settings
         self.api = client.ApiClient(settings)
         self._pause = pause
+        self._has_answered = False
 
     def request(
         self, method: str, path: str, body: bytes | None = None, *, content_type: str = "", timeout_s: float = READ_S
@@ -49,10 +52,12 @@ class Transport:
 
     def with_retries(self, send: Callable[[], Any], *, races: bool = False) -> Any:
         """The result of `send`, after up to five tries if its errors are transient; with `races`, also after a lost
-        race."""
-        for attempt in range(1, _TRIES + 1):
+        race. A server that has answered before is tried for a minute."""
+        attempt, waited_s, began = 0, 0.0, time.monotonic()
+        while True:
+            attempt += 1
             try:
-                return send()
+                result = send()
             except DynamicApiError as err:
                 error: ClusterError = translated(err)
             except ClusterError as err:
@@ -60,11 +65,19 @@ class Transport:
             except urllib3.exceptions.HTTPError as err:
                 error = self.unreachable(err)
                 error.__cause__ = err
-            if attempt == _TRIES or not _may_succeed(error, races=races):
+            else:
+                self._has_answered = True
+                return result
+            self._has_answered |= isinstance(error, ApiError)
+            is_away = self._has_answered and isinstance(error.__cause__, urllib3.exceptions.HTTPError)
+            has_time = is_away and max(waited_s, time.monotonic() - began) < _AWAY_S
+            if not _may_succeed(error, races=races) or (attempt >= _TRIES and not has_time):
                 raise error
             asked_s = error.retry_after_s if isinstance(error, ApiError) else None
-            self._pause(min(_LONGEST_PAUSE_S, asked_s if asked_s is not None else 0.1 * 2**attempt))
-        raise AssertionError("unreachable")
+            longest_s = _AWAY_PAUSE_S if is_away else _LONGEST_PAUSE_S
+            pause_s = min(longest_s, asked_s if asked_s is not None else 0.1 * 2**attempt)
+            waited_s += pause_s
+            self._pause(pause_s)
 
     def unreachable(self, err: Exception) -> ClusterError:
         """The error for a request that got no answer."""

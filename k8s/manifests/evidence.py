@@ -86,6 +86,7 @@ class EvidenceRecord(StageRecord):
     at_70_percent: MeasuredLatency | None = None
     """The run at 70 % of the knee."""
     cold_start_s: Positive | None
+    arrivals: str = "poisson"
     memory: MeasuredMemory | None
     machine: GeneratorMachine
     server: MeasuredServer | None = None

@@ -108,6 +108,9 @@ def _measured(plan: Plan) -> Iterator[Note]:
         objective = ", ".join(f"{name}: {limit:g}" for name, limit in measured.items() if limit is not None)
         text = f"the knee was found for `{objective}`, not for what `slo` says now"
         yield Note(_scaling_file(plan), text, calibrate)
+    if evidence.arrivals == "constant" and spec.scaling.target_rps_per_pod == "auto":
+        text = "the knee was found with evenly spaced arrivals; at random ones, as users come, a pod holds less"
+        yield Note(_scaling_file(plan), text, calibrate)
     if plan.target_rps_per_pod and evidence.usable_cores != spec.cores:
         text = f"measured with {evidence.usable_cores:g} cores, a pod has {spec.cores:g}"
         yield Note(_scaling_file(plan), text, f"{calibrate} --url URL_OF_A_POD")

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from config.spec import Spec
-from k8s.monitoring.expressions import EXPECTED, RUNNING, WAITING, rate_window
+from k8s.monitoring.expressions import DURATION, EXPECTED, RUNNING, SHED, WAITING, rate_window
 
 # The autoscaler's name for the metric of each pod, by `scaling.metric`.
 METRICS = {
@@ -44,13 +44,14 @@ def adapter_rules(spec: Spec) -> list[dict[str, Any]]:
     """The rules for the metrics of each pod. A cluster without GPUs or language models has no series for some of them,
     which does no harm."""
     window = rate_window(spec)
-    arrivals = f"sum(rate(ts_inference_requests_total{{<<.LabelMatchers>>}}[{window}])) by (<<.GroupBy>>)"
     rates = f"sum(rate(<<.Series>>{{<<.LabelMatchers>>}}[{window}])) by (<<.GroupBy>>)"
+    arrivals = rates.replace("<<.Series>>", "ts_inference_requests_total")
+    shed = rates.replace("<<.Series>>", f"{DURATION}_count").replace("}", f",{SHED}}}")
     total = "sum(<<.Series>>{<<.LabelMatchers>>,STATE}) by (<<.GroupBy>>)"
     used = "avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"
     return [
         _rule("requests", "ts_inference_requests_total", rates),
-        _rule("queue_time", "ts_queue_latency_seconds_total", f"{rates} / clamp_min({arrivals}, 1)"),
+        _rule("queue_time", "ts_queue_latency_seconds_total", f"{rates} / clamp_min({arrivals} - {shed}, 1)"),
         # If the scrape does not honour DCGM's labels, `namespace` and `pod` are those of the exporter itself, and
         # DCGM's are renamed to `exported_namespace` and `exported_pod`.
         _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, matchers=',exported_pod=""'),

@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 from config.spec import Spec
-from k8s.monitoring.expressions import ANSWERED, FAILED, GOOD, SHED, Queries, dashboard_queries, objective_s
+from k8s.monitoring.expressions import ANSWERED, DURATION, FAILED, GOOD, SHED, Queries, dashboard_queries, objective_s
 from k8s.monitoring.panels import DATASOURCE, Panel, place_panels
 from k8s.monitoring.pod_panels import package_panels, pod_panels
 from k8s.monitoring.rules import FAST, budgets
@@ -14,7 +14,6 @@ from k8s.monitoring.text_panels import text_panels
 # The schema version of Grafana 10. Later versions convert older dashboards by themselves.
 _SCHEMA = 39
 _GRAFANA_INTERVAL_S = 15
-_DURATION = "inference_request_duration_seconds"
 
 
 def dashboard_identity(namespace: str, name: str) -> str:
@@ -159,7 +158,7 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
             "Latency distribution",
             "How long good answers took, by the buckets of the histogram.",
             "s",
-            {"{{le}}": queries.rate(queries.of(f"{_DURATION}_bucket", GOOD), "le")},
+            {"{{le}}": queries.rate(queries.of(f"{DURATION}_bucket", GOOD), "le")},
             kind="heatmap",
         ),
     ]
@@ -176,7 +175,7 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
 def _stages(queries: Queries) -> list[Panel]:
     stage, batch = "inference_stage_duration_seconds", "inference_batch_size"
     p99 = queries.quantile(0.99, queries.of(f"{stage}_bucket"), "stage")
-    rows, padding = (queries.rate(queries.of(name)) for name in (f"{batch}_sum", "inference_padding_rows_total"))
+    requests, padding = (queries.rate(queries.of(name)) for name in (f"{batch}_sum", "inference_padding_rows_total"))
     return [
         Panel(
             "Stages of a batch",
@@ -211,10 +210,9 @@ def _stages(queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Padding",
-            "Share of computed rows that were padding, because no compiled batch size fitted.",
-            "percentunit",
-            {"padding": f"{padding} / ({rows} + {padding})"},
-            maximum=1,
+            "Rows of padding computed for each request, because no compiled batch size fitted.",
+            "none",
+            {"padding": f"{padding} / {requests}"},
         ),
         Panel(
             "Log lines dropped",

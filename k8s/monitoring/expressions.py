@@ -24,7 +24,7 @@ EXPECTED = "inference_expected:rate"
 _WEEK_S, _WEEKS = 604_800, (1, 2, 3)
 _COLD_START_S = 60
 
-_DURATION = "inference_request_duration_seconds"
+DURATION = "inference_request_duration_seconds"
 FIRST, GAP = "inference_time_to_first_token_seconds", "inference_time_between_tokens_seconds"
 _EDGES = {FIRST: FIRST_EDGES_S, GAP: GAP_EDGES_S}
 WAITING, RUNNING = 'state="waiting"', 'state="running"'
@@ -91,7 +91,7 @@ class Queries:
 
     def answers(self, matcher: str, *by: str) -> str:
         """Answers per second with certain codes."""
-        return self.rate(self.of(f"{_DURATION}_count", matcher), *by)
+        return self.rate(self.of(f"{DURATION}_count", matcher), *by)
 
     def answers_or_zero(self, matcher: str) -> str:
         """As `answers`, but 0 instead of no result if there is traffic and such a code never occurred."""
@@ -100,7 +100,7 @@ class Queries:
     def within(self, limit: str) -> str:
         """Good answers per second within a limit in seconds. Exact on an edge of the histogram, interpolated between
         two."""
-        return self._within(_DURATION, edges_around(float(limit)), GOOD)
+        return self._within(DURATION, edges_around(float(limit)), GOOD)
 
     def _within(self, histogram: str, position: tuple[float, float, float], *matchers: str) -> str:
         low, high, share = position
@@ -128,7 +128,7 @@ class Queries:
 
     def latency(self, share: float) -> str:
         """A percentile of the latency of good answers, in seconds; exact to a bucket."""
-        return self.quantile(share, self.of(f"{_DURATION}_bucket", GOOD))
+        return self.quantile(share, self.of(f"{DURATION}_bucket", GOOD))
 
     def quantile(self, share: float, buckets: str, *by: str) -> str:
         """A percentile of a histogram."""
@@ -144,9 +144,11 @@ class Queries:
         return f"{pods} * {cost.per_10k(1.0):.6g} / {self.answers(GOOD)}"
 
     def queue_time(self) -> str:
-        """Mean seconds that a request waits for a worker. Divides by at least one request per second, which understates
-        the mean below that rate: an idle pod would give 0 / 0, and autoscalers need a number."""
-        return f"{self.rate(self.of('ts_queue_latency_seconds_total'))} / clamp_min({self.arrivals()}, 1)"
+        """Mean seconds that a request waits for a worker; a shed one never does. Divides by at least one request per
+        second, which understates the mean below that rate: an idle pod would give 0 / 0, and autoscalers need a
+        number."""
+        waiting = f"{self.arrivals()} - {self.answers(SHED)}"
+        return f"{self.rate(self.of('ts_queue_latency_seconds_total'))} / clamp_min({waiting}, 1)"
 
     def recorded(self, name: str) -> str:
         """A series that a recording rule makes."""

@@ -131,10 +131,10 @@ class Simulation:
         return rows
 
     def _price(self, result: AutoscalerResult) -> float | None:
-        """The price of 10,000 requests of this traffic, the pods' idle time included. None without a price of a pod, or
-        without requests."""
-        replay = result.replay
-        return self.cost.per_10k(replay.requests / replay.pod_seconds) if self.cost and replay.requests else None
+        """The price of 10,000 answered requests, the pods' idle time included. None without a price of a pod, or
+        without answers."""
+        answered = result.replay.requests - result.replay.shed
+        return self.cost.per_10k(answered / result.replay.pod_seconds) if self.cost and answered else None
 
 
 def make_result(label: str, hpa: Hpa, traffic: TrafficTrace, pod: PodProfile) -> AutoscalerResult:

@@ -20,6 +20,7 @@ from loadtest.calibrating.options import CalibrateOptions
 from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
 from loadtest.measuring import Measurement, figure, utc_now
+from loadtest.reporting import arrivals_text
 from loadtest.running import Target, TargetOptions, open_session
 
 _HEADROOM = 0.7
@@ -39,7 +40,7 @@ def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, qu
         reasons += _memory_over(session.target)
         evidence = Evidence(
             status="INVALID" if reasons else "PASS",
-            reasons=tuple(reasons),
+            reasons=(*reasons, *trials.busy_machine()),
             name=spec.name,
             version=spec.version,
             package=session.package.sha256 if session.package else None,
@@ -74,7 +75,8 @@ def evidence_text(evidence: Evidence) -> str:
         over = evidence.costs.over
         lines += [costs_text(evidence.costs), *([f"  {over.id}: {over.text}"] if over else [])]
     between = f", between {knee_interval_text(measured)}" if measured.interval else ""
-    return "\n".join([f"knee: {evidence.status} {knee_text(measured)}{between}", *lines])
+    spacing = f", {arrivals_text(evidence.arrivals)}" if evidence.arrivals != "poisson" else ""
+    return "\n".join([f"knee: {evidence.status} {knee_text(measured)}{between}{spacing}", *lines])
 
 
 def settings_of(spec: Spec) -> ServingSettings:

@@ -15,6 +15,7 @@ from loadtest.judging import (
     Verdict,
     VerdictStatus,
     best_guess,
+    busy_machine_reasons,
     decided_early,
     is_undecided,
     judge,
@@ -212,6 +213,13 @@ class RateTrials:
     def _headroom_s(self, rate: float) -> float:
         shortest_s = _LONG_RUN_S if self._options.trial_s is None else 0.0
         return max(shortest_s, 3 * self._options.length_s(rate, self._objective))
+
+    def busy_machine(self) -> list[Reason]:
+        """A note if other processes used the machine while the server missed the objective: it may hold more."""
+        missed = [busy_machine_reasons(run) for run, verdict in self.runs if verdict.status == "FAIL"]
+        busy = [reason for reasons in missed for reason in reasons]
+        text = f"in {len(busy)} of {len(missed)} runs that missed the objective, "
+        return [reason.model_copy(update={"text": text + reason.text}) for reason in busy[-1:]]
 
     def last_reasons(self) -> list[Reason]:
         """All reasons of the last run."""

@@ -1,16 +1,16 @@
 """Whether two servers give the same answers to the package's sample and to the files of `model.calibration`."""
 
-import http.client
 import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import gevent
+
 from config.errors import MarinaError
-from config.request_headers import UNCACHED
 from config.spec import Spec
 from loadtest.comparing.comparison import AnswerCounts
-from loadtest.sending import LoadRequest, content_type_of
+from loadtest.sending import Body, BrokenAnswer, Client, LoadRequest, content_type_of
 
 _MOST_INPUTS, _MOST_NAMED = 200, 5
 _TIMEOUT_S = 60.0
@@ -20,14 +20,17 @@ StatusAndBody = tuple[int, bytes]
 
 def compare_answers(old: LoadRequest, new: LoadRequest, spec: Spec) -> AnswerCounts:
     """Sends each input to both servers; if both refuse it with the same status, that counts as the same answer."""
-    differing, inputs = [], 0
-    with closing(_connection(old)) as to_old, closing(_connection(new)) as to_new:
-        for name, body, content_type in _inputs(new, spec):
-            inputs += 1
-            before, after = _ask(to_old, old, body, content_type), _ask(to_new, new, body, content_type)
-            if not answers_match(before, after, spec.model.tolerance):
-                differing.append(name)
-    return AnswerCounts(inputs=inputs, same=inputs - len(differing), differing=tuple(differing[:_MOST_NAMED]))
+    inputs = dict(_inputs(new, spec))
+    all_inputs = {"bodies": tuple(inputs.values())}
+    old, new = old.model_copy(update=all_inputs), new.model_copy(update=all_inputs)
+    with closing(Client(old)) as to_old, closing(Client(new)) as to_new:
+        differing = [
+            name
+            for number, name in enumerate(inputs)
+            if not answers_match(_ask(to_old, old, number), _ask(to_new, new, number), spec.model.tolerance)
+        ]
+    same = len(inputs) - len(differing)
+    return AnswerCounts(inputs=len(inputs), same=same, differing=tuple(differing[:_MOST_NAMED]))
 
 
 def answers_match(old: StatusAndBody, new: StatusAndBody, tolerance: float) -> bool:
@@ -72,32 +75,27 @@ def _pairs(old: Any, new: Any) -> Iterator[tuple[Any, Any]]:
         yield old, new
 
 
-def _inputs(request: LoadRequest, spec: Spec) -> Iterator[tuple[str, bytes, str]]:
-    """The name, body and content type of each input: the sample, and files of `model.calibration` if they are here."""
+def _inputs(request: LoadRequest, spec: Spec) -> Iterator[tuple[str, Body]]:
+    """The names and bodies of all inputs: the sample, and files of `model.calibration` if they are here."""
     sample = request.body
     if spec.model.writes:
         # Not streamed, and the likeliest text, because any other depends on chance.
         fields = {name: value for name, value in json.loads(sample).items() if name != "stream_options"}
         sample = json.dumps(fields | {"stream": False, "temperature": 0}).encode()
-    yield "the sample", sample, request.content_type
-    folder = spec.path(spec.model.calibration) if spec.model.calibration else None
-    files = sorted(folder.rglob("*")) if folder and folder.is_dir() else []
-    known = [(file, content_type) for file in files if file.is_file() and (content_type := content_type_of(file))]
+    yield "the sample", Body.model_construct(body=sample, content_type=request.content_type)
+    if spec.model.calibration is None:
+        return
+    folder = spec.path(spec.model.calibration)
+    files = ((file, content_type_of(file)) for file in sorted(folder.rglob("*")) if file.is_file())
+    known = [(file, content_type) for file, content_type in files if content_type]
     for file, content_type in known[:_MOST_INPUTS]:
-        yield file.name, file.read_bytes(), content_type
+        yield str(file.relative_to(folder)), Body.model_construct(body=file.read_bytes(), content_type=content_type)
 
 
-def _connection(request: LoadRequest) -> http.client.HTTPConnection:
-    host, port = request.address
-    kind = http.client.HTTPSConnection if request.tls else http.client.HTTPConnection
-    return kind(host, port, timeout=_TIMEOUT_S)
-
-
-def _ask(connection: http.client.HTTPConnection, request: LoadRequest, body: bytes, content_type: str) -> StatusAndBody:
-    headers = UNCACHED | {"Content-Type": content_type, "Accept": "application/json"}
+def _ask(client: Client, request: LoadRequest, number: int) -> StatusAndBody:
     try:
-        connection.request("POST", request.path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as err:
+        with gevent.Timeout(_TIMEOUT_S, TimeoutError(f"not within {_TIMEOUT_S:g} s")):
+            answer = client.send(number)
+    except (OSError, BrokenAnswer) as err:
         raise MarinaError(f"{request.url}: no answer to an input that both servers get: {err or type(err)}") from err
+    return answer.status, answer.body

@@ -8,7 +8,7 @@ from typing import Any
 
 from config.errors import InputError
 from config.spec import Spec
-from loadtest.comparing.compare import regression_of, write_comparison
+from loadtest.comparing.compare import judge_costs_and_write, regression_of
 from loadtest.comparing.comparison import Comparison, ComparisonLoad, Round, Side, Turn
 from loadtest.comparing.judgement import judge_rounds
 from loadtest.comparing.rounds import first_side
@@ -45,8 +45,7 @@ def compare_with_baseline(spec: Spec, baseline: Path, where: TargetOptions) -> C
         rounds=tuple(rounds),
         costs=new.costs,
     )
-    write_comparison(result, where.out)
-    return result
+    return judge_costs_and_write(result, where.out)
 
 
 def _newest(spec: Spec, where: TargetOptions) -> LoadTestOutcome:
@@ -65,16 +64,21 @@ def _newest(spec: Spec, where: TargetOptions) -> LoadTestOutcome:
 
 def _differences(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Reason]:
     """One reason for each thing that must be the same and is not."""
-    parts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "machine": (old.machine.model_dump(include=_SAME_MACHINE), new.machine.model_dump(include=_SAME_MACHINE)),
-        "load": (old.load.model_dump(), new.load.model_dump()),
-        "objective": (old.objective.model_dump(), new.objective.model_dump()),
-        "tested": ({"started": old.tested.started}, {"started": new.tested.started}),
+    after = _conditions(new)
+    for name, value in _conditions(old).items():
+        if value != after[name]:
+            yield Reason(id="not-alike", text=f"`{name}` was {value} and is {after[name]}")
+
+
+def _conditions(outcome: LoadTestOutcome) -> dict[str, Any]:
+    parts = {
+        "machine": outcome.machine.model_dump(include=_SAME_MACHINE),
+        "load": outcome.load.model_dump(),
+        "ramp": {name: getattr(outcome.ramp, name, None) for name in ("begin_rps", "end_rps")},
+        "objective": outcome.objective.model_dump(),
+        "tested": {"started": outcome.tested.started},
     }
-    for part, (before, after) in parts.items():
-        for name, value in before.items():
-            if value != after[name]:
-                yield Reason(id="not-alike", text=f"`{part}.{name}` was {value} and is {after[name]}")
+    return {f"{part}.{name}": value for part, fields in parts.items() for name, value in fields.items()}
 
 
 def _rounds(old: LoadTestOutcome, new: LoadTestOutcome) -> Iterator[Round]:

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -160,24 +161,18 @@ def compare(
     at = utc_now()
     with ExitStack() as stack:
         generator = stack.enter_context(running_generator())
-        how: dict[str, Any] = {
-            "objective": objective,
-            "timeout_s": load.timeout_s,
-            "generator": generator,
-            "quiet": quiet,
-        }
-        sides = [stack.enter_context(open_side(side, new, where, **how)) for side in (old, new)]
+        opened = partial(open_side, objective=objective, timeout_s=load.timeout_s, generator=generator, quiet=quiet)
+        sides = [stack.enter_context(opened(side, new, where)) for side in (old, new)]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         if note := options.note(load, objective):
             sides[1].session.progress.say(f"note: {note}")
         runner = _RoundRunner(sides[0], sides[1], load, objective)
         looks = look_schedule(options.most_rounds(load, objective))
         judgement = _until_clear(runner, looks, spec, objective, answers)
-        costs = costs_of(spec, _seen_rps(runner.rounds), known_knee(where.out, package))
-        over = costs.over if costs else None
+        seen_rps = sum(turn.new.in_time for turn in runner.rounds) / sum(turn.new.asked_s for turn in runner.rounds)
         result = Comparison(
-            status="FAIL" if over and judgement.status == "PASS" else judgement.status,
-            reasons=(*judgement.reasons, *([over] if over else [])),
+            status=judgement.status,
+            reasons=judgement.reasons,
             figures=judgement.figures,
             regression=regression_of(spec),
             objective=objective,
@@ -189,10 +184,9 @@ def compare(
             at=at,
             rounds=tuple(runner.rounds),
             looks=len(looks),
-            costs=costs,
+            costs=costs_of(spec, seen_rps, known_knee(where.out, package)),
         )
-    write_comparison(result, where.out)
-    return result
+    return judge_costs_and_write(result, where.out)
 
 
 def _until_clear(
@@ -219,21 +213,21 @@ def _until_clear(
     return judgement
 
 
-def _seen_rps(rounds: Sequence[Round]) -> float:
-    return sum(turn.new.in_time for turn in rounds) / sum(turn.new.asked_s for turn in rounds)
-
-
 def regression_of(spec: Spec) -> float:
     """By what share the new server may be worse; the spec must have an `slo`."""
     assert spec.slo is not None
     return spec.slo.regression
 
 
-def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Writes the three files, each atomically."""
+def judge_costs_and_write(comparison: Comparison, folder: Path) -> Comparison:
+    """The comparison, which is a FAIL if it would pass but costs too much; writes the three files, each atomically."""
+    if over := comparison.costs and comparison.costs.over:
+        status = "FAIL" if comparison.status == "PASS" else comparison.status
+        comparison = comparison.model_copy(update={"status": status, "reasons": (*comparison.reasons, over)})
     write_json(folder / "compare.json", comparison.to_data())
     write_text(folder / "compare.xml", comparison_xml(comparison))
     write_text(folder / "compare.html", comparison_html(comparison))
+    return comparison
 
 
 def comparison_text(comparison: Comparison) -> str:

@@ -155,7 +155,7 @@ def open_side(
     with _target(side, where, progress) as target:
         session = Session(
             target,
-            _request(side, request_of, target.url),
+            where.addressed(_request(side, request_of, target.url)),
             side.package,
             objective,
             1,
@@ -174,7 +174,7 @@ def _target(side: Contender, where: TargetOptions, progress: Progress) -> Iterat
         with progress.step(f"find the {side.label} server, {side.url}"):
             option = "--url" if side.label == "new" else "--against"
             target = existing_server(side.url, side.supervisor, option)
-            check_listening(target.url, f"marina serve {side.spec.file}", option=option)
+            check_listening(target.url, f"marina serve {side.spec.file}", where.tls, option)
         yield target
         return
     command = [*(where.command or serve_command(side.spec.file)), "--mar", str(side.mar)]

@@ -30,7 +30,7 @@ from loadtest.judging.ramp import MOST_STEPS, STEP_REQUESTS, judge_ramp, ramp_re
 from loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
 from loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
 from loadtest.judging.stream_checks import judged_tails
-from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, distrust_reasons
+from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, busy_machine_reasons, distrust_reasons
 from loadtest.judging.verdict import (
     EXIT_CODES,
     TOO_FEW,
@@ -74,6 +74,7 @@ __all__ = [
     "VerdictStatus",
     "arrivals_needed",
     "best_guess",
+    "busy_machine_reasons",
     "client_timeout_s",
     "costs_of",
     "costs_text",

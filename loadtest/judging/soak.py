@@ -122,24 +122,21 @@ def _growth_check(
     `fills` is how many bytes each process may fill at first, `highest` how high each figure was before these blocks."""
     status: VerdictStatus = "FAIL" if reasons else "PASS"
     for name, blocks in series.items():
-        shown, grown = trend(blocks, kind), _grown(kind, name, blocks, run)
-        if shown == "FAIL" and _still_fills(blocks, kind, run, fills.get(name, 0)):
-            shown = "INVALID"
+        if (shown := trend(blocks, kind)) == "PASS":
+            continue
+        doubt = ""
+        if shown == "INVALID":
+            doubt = f", but more and more slowly: {_LONGER}"
+        elif _still_fills(blocks, kind, run, fills.get(name, 0)):
             what = "a heap does while it fills up" if name == _JAVA else "buffers do while they fill up"
-            text = f"{grown}, as {what} during the first {_FULL_AFTER:,} requests"
-            reasons.append(Reason(id="settles", text=f"{text}: {_LONGER}"))
-        elif shown == "FAIL" and highest.get(name, 0.0) >= blocks[-1]:
-            shown = "INVALID"
-            reasons.append(Reason(id="settles", text=f"{grown}, but it was as high before: {_LONGER}"))
-        elif shown == "FAIL" and not _surely_over(blocks, kind):
-            shown = "INVALID"
-            text = f"{grown}, perhaps by no more than allowed: a longer soak will show it"
-            reasons.append(Reason(id="settles", text=text))
-        elif shown == "FAIL":
-            reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back{_OR_CYCLES}"))
-        elif shown == "INVALID":
-            reasons.append(Reason(id="settles", text=f"{grown}, but more and more slowly: {_LONGER}"))
-        status = worst_status([status, shown])
+            doubt = f", as {what} during the first {_FULL_AFTER:,} requests: {_LONGER}"
+        elif highest.get(name, 0.0) >= blocks[-1]:
+            doubt = f", but it was as high before: {_LONGER}"
+        elif not _surely_over(blocks, kind):
+            doubt = ", perhaps by no more than allowed: a longer soak will show it"
+        text = f"{_grown(kind, name, blocks, run)}{doubt or f' and never fell back{_OR_CYCLES}'}"
+        reasons.append(Reason(id="settles" if doubt else f"{kind}-grows", text=text))
+        status = worst_status([status, "INVALID" if doubt else "FAIL"])
     return _check(kind, status, max(map(rise, series.values()), default=None), reasons)
 
 

@@ -41,7 +41,9 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
     """Loads the server until the verdict is clear, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
     # The spec's objective is that of each pod.
     pods = where.remote.pods if where.remote else 1
-    objective = _of_pods(objective_of(spec), pods)
+    objective = objective_of(spec)
+    if objective.throughput_rps is not None:
+        objective = objective.model_copy(update={"throughput_rps": pods * objective.throughput_rps})
     first = options.schedule(spec, objective)
     if options.soak_s and where.remote:
         text = "`--soak`: not together with `--in-cluster`: it reads the memory of one server, not of several pods"
@@ -106,11 +108,6 @@ def verdict_text(outcome: LoadTestOutcome) -> str:
     pieces = stream_lines(stream_figures(outcome.pooled))
     shares = [f"  {pod_share_text(share)}" for share in outcome.pooled.shares]
     return "\n".join([lines, *ramp, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
-
-
-def _of_pods(objective: Objective, pods: int) -> Objective:
-    promised = objective.throughput_rps
-    return objective if promised is None else objective.model_copy(update={"throughput_rps": pods * promised})
 
 
 def _tested(spec: Spec, session: Session, runs: list[RunRecord]) -> LoadedServer:

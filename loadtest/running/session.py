@@ -108,6 +108,12 @@ class TargetOptions:
             context.load_cert_chain(self.cert, self.key)
         return context
 
+    def addressed(self, request: LoadRequest) -> LoadRequest:
+        """The request with these headers and certificates."""
+        files = {"cacert": self.cacert, "cert": self.cert, "key": self.key}
+        named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
+        return request.model_copy(update={"headers": self.headers, **named})
+
 
 @dataclass(frozen=True)
 class Session:
@@ -196,11 +202,9 @@ def open_session(
         request = with_samples(request, spec, package.record if package else None, trace)
         if where.remote:
             request = request.model_copy(update={"servers": where.remote.servers})
-        files = {"cacert": where.cacert, "cert": where.cert, "key": where.key}
-        named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
         yield Session(
             opened,
-            request.model_copy(update={"headers": where.headers, **named}),
+            where.addressed(request),
             package,
             objective,
             options.processes,

@@ -108,7 +108,7 @@ def check_listening(url: str, hint: str, tls: ssl.SSLContext | None = None, opti
                 connection, server_hostname=urlsplit(url).hostname
             ).close()
         except ssl.SSLCertVerificationError as err:
-            hint = "--cacert FILE, or for `compare` SSL_CERT_FILE=FILE, names the certificates to trust"
+            hint = "--cacert FILE names the certificates to trust"
             raise InputError(f"{text}: {err.verify_message}", hint=hint) from err
         except OSError as err:
             reason = getattr(err, "reason", None) or err.strerror or err

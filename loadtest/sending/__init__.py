@@ -8,17 +8,19 @@ from loadtest.sending.client import Client, send_and_check
 from loadtest.sending.generator import Generator, OnSecond, generate, running_generator
 from loadtest.sending.headers import Header, parse_header
 from loadtest.sending.log_lines import read_record_lines, read_second_line
-from loadtest.sending.plan import LoadPlan, LoadRequest, Server
+from loadtest.sending.plan import Body, LoadPlan, LoadRequest, Server
 from loadtest.sending.processes import child_environment
 from loadtest.sending.recorder import StreamCounts
 from loadtest.sending.sample_bodies import with_samples
 from loadtest.sending.sample_request import content_type_of, expected_of, packaged_request, spec_request
-from loadtest.sending.wire import HttpAnswer
+from loadtest.sending.wire import BrokenAnswer, HttpAnswer
 
 __all__ = [
     "BROKEN",
     "REFUSED",
     "TIMEOUT",
+    "Body",
+    "BrokenAnswer",
     "Checker",
     "Client",
     "Generator",

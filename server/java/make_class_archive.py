@@ -56,6 +56,8 @@ def make_class_archive() -> Path:
         lines = {line.partition(" id:")[0] for line in classes.read_text(encoding="utf-8").splitlines()}
         classes.write_text("".join(f"{line}\n" for line in sorted(lines) if line[:1] != "#"), encoding="utf-8")
         options = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={partial}", "-XX:+UseSerialGC"]
+        if java.version >= 17:
+            options.append("--enable-native-access=ALL-UNNAMED")  # as the server has it: Java 25 compares them
         command = [str(java.executable), "-Xshare:dump", *options, "-cp", ":".join(map(str, jars()))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not partial.exists():

@@ -16,7 +16,7 @@ from config.spec import Spec
 _LINE = re.compile(r'^A (\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
 # These series exist from the start: Prometheus sees no increase in the first value of a series, so the first failures
 # of a new one would be invisible.
-_ALWAYS_SHOWN = (200, 500, 503)
+_ALWAYS_SHOWN = (200, 500, 503, 507)
 
 
 @dataclass(frozen=True)

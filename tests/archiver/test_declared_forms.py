@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from specs import FILE_SOURCE, make_spec
 
-from archiver.own_handler import declared_forms
+from archiver.own_handler import check_answer, declared_forms
 from archiver.package import package
 from config.errors import SourceError
 from config.progress import Progress
@@ -57,6 +57,14 @@ def written(folder: Path, takes: str = TAKES, gives: str = GIVES) -> Spec:
             "its example does not fit its schema: `$`: 'a' is a required property",
             id="an example of another form",
         ),
+        *(
+            pytest.param(
+                f'Form({{"$ref": "{reference}"}}, 1)',
+                "its example cannot be compared with its schema, because of a `$ref` in it: ",
+                id=f"a reference to {reference}",
+            )
+            for reference in ("#", "#/nowhere")
+        ),
         pytest.param(
             'Form({}, {}, "text/plain")', "its example is `dict`, allowed for `text/plain`: a text", id="text"
         ),
@@ -66,6 +74,15 @@ def test_a_wrong_form_is_refused(takes: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as raised:
         declared_forms(written(tmp_path, takes=takes))
     assert str(raised.value).startswith(f"{tmp_path / 'spec.yaml'}: `Sums.takes`: {said}")
+
+
+@pytest.mark.parametrize("answer", [b"", b"{sums", b"\xff"])
+def test_an_answer_that_is_declared_as_json_and_is_none_is_refused(answer: bytes, tmp_path: Path) -> None:
+    spec = written(tmp_path)
+    _, gives = declared_forms(spec)
+    assert gives
+    with pytest.raises(SourceError, match=r"`Sums\.gives`: the answer to the sample is not JSON: "):
+        check_answer(spec, gives, "application/json", answer)
 
 
 @pytest.mark.slow

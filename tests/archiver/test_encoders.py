@@ -212,7 +212,7 @@ def test_a_text_that_is_too_long_is_refused_or_cut_at_one_end(served: Callable[.
         (["a"] * 65, 413),
         ("a" * 200_001, 413),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:20],
 )
 def test_only_the_request_without_a_text_is_refused(served: Callable[..., Any], body: object, status: int) -> None:
     good, bad = json.dumps("the cat").encode(), json.dumps(body).encode()

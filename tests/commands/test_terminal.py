@@ -270,7 +270,7 @@ def test_out_means_the_same_in_every_verb(verb: str, capsys: pytest.CaptureFixtu
     assert "folder that holds NAME/model.mar and the records" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("verb", ["check", "package", "serve", "loadtest", "manifests"])
+@pytest.mark.parametrize("verb", ["check", "package", "serve", "loadtest", "compare", "manifests"])
 def test_without_a_spec_outside_of_the_repository_no_default_file_is_mentioned(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
             posted(path, multipart, part % (b'; name="a"', b"Content-Type: text/plain; charset=" + SECRET + b"\r\n")),
             400,
         ),
+        "parts without a boundary": (posted(path, multipart.replace(b"=b", b"="), part % (b'; name="a"', b"")), 400),
         "many parts": (posted(path, multipart, part % (b'; name="a"', b"") * 1001), 400),
         "a part with a large head": (posted(path, multipart, part % (b'; name="a"', large)), 400),
         "a part of parts": (

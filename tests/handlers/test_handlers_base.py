@@ -43,6 +43,8 @@ class Custom(TensorHandler):
     def decode(self, request):
         if request.body == b"crash":
             raise KeyError("/secret/path")
+        if request.body == b"exit":
+            sys.exit(3)
         if request.body == b"memory":
             raise MemoryError
         if request.body == b"short":
@@ -51,6 +53,8 @@ class Custom(TensorHandler):
             return [np.zeros((2, 3), np.complex64)]
         if request.body == b"none":
             return []
+        if request.body == b"beyond":
+            return [np.full((2, 3), 101.0)]
         if request.body == b"refuse":
             raise Unprocessable("not this one", field="x" * 10, got="y" * 1000, allowed={1, 2})
         if request.body.startswith(b"repeat "):
@@ -93,6 +97,7 @@ def custom(tmp_path_factory):
     ("body", "status", "error"),
     [
         pytest.param(b"crash", 500, "internal error", id="decode raises"),
+        pytest.param(b"exit", 500, "internal error", id="decode exits"),
         pytest.param(b"memory", 507, "out of memory", id="decode has no memory"),
         pytest.param(b"short", 500, "internal error", id="decode gives another shape"),
         pytest.param(b"double", 500, "internal error", id="decode gives another type"),
@@ -128,6 +133,17 @@ def test_errors_of_users_are_shortened(custom):
     assert reply.status == 422
     assert reply.phrase in ("Unprocessable Entity", "Unprocessable Content")
     assert len(reply.json()["got"]) < 200
+
+
+def test_what_a_users_handler_reads_beyond_the_limits_of_an_input_is_refused_alone(custom):
+    before, reply, after = ask(custom, GOOD, b"beyond", GOOD)
+    assert [before.status, reply.status, after.status] == [200, 422, 200]
+    assert reply.json() == {
+        "error": "a number is out of range",
+        "field": "values",
+        "got": 101.0,
+        "allowed": "-100 to 100",
+    }
 
 
 @pytest.mark.parametrize("word", [b"\xff", b"x" * 100_000], ids=["not UTF-8", "long"])

@@ -100,6 +100,11 @@ def test_instances_go_to_an_own_handler_only_on_their_path(loud):
     assert asked(loud, body).body == f"{2 * len(orjson.dumps(body))}!".encode()
 
 
+def test_json_of_a_declared_charset_is_a_prediction_of_json(loud, monkeypatch):
+    monkeypatch.setattr(loud, "encode", lambda *_: Answer(b"[1]", "application/json; charset=utf-8"))
+    assert asked(loud, {"instances": ["a"]}, **V1).json() == {"predictions": [[1]]}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
@@ -231,7 +236,7 @@ def test_a_wrong_length_of_the_json_is_malformed(double, length):
     assert reply.status in (400, 422)
 
 
-@pytest.mark.parametrize("size", [0, 23, 25, 1 << 40])
+@pytest.mark.parametrize("size", [0, 23, 25, 1 << 40, 24.0, "24"])
 def test_binary_data_of_another_size_is_malformed(double, size):
     described = {"name": "values", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": size}}
     head = json.dumps({"inputs": [described]}).encode()

@@ -196,12 +196,14 @@ SCENARIOS = {
         {"1h": QUIET, "5h": {"GpuMemoryGrows"}},
         {f'inference_worker_cuda_bytes{{{PAGE},pid="7"}}': "1000+5x301"},
         interval_s=60,
+        evaluated_every="2m",
         spec=CUDA,
     ),
     "a pod reserves GPU memory with its first requests": Scenario(
         {"4h5m": QUIET, "5h30m": QUIET},
         {f'inference_worker_cuda_bytes{{{PAGE},pid="7"}}': "_x60 0x2 500x20 1000x260"},
         interval_s=60,
+        evaluated_every="2m",
         spec=CUDA,
     ),
     "GPU memory is nearly full": Scenario(

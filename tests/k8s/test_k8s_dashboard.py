@@ -211,6 +211,16 @@ def test_pods_cost_even_if_they_are_not_ready_or_get_no_requests(tmp_path: Path)
     assert not run_rule_test(tmp_path, digits_spec(COST), series, test)
 
 
+def test_padding_is_that_of_each_request_however_many_rows_it_has_or_none(tmp_path: Path) -> None:
+    # Ten requests/s: of two lists of three texts each, which run as four rows, and of eight answers that were kept.
+    series = {f"inference_batch_size_sum{{{PAGE}}}": "0+150x20", f"inference_padding_rows_total{{{PAGE}}}": "0+30x20"}
+    (shown,) = (panel["targets"] for panel in render_dashboard(digits_spec())["panels"] if panel["title"] == "Padding")
+    query = shown[0]["expr"].replace("$__rate_interval", "1m").replace("$namespace", "marina")
+    sample = {"labels": '{namespace="marina"}', "value": 0.2}
+    asked = {"expr": query.replace("$model", "digits"), "eval_time": "4m", "exp_samples": [sample]}
+    assert not run_rule_test(tmp_path, digits_spec(), series, {"promql_expr_test": [asked]})
+
+
 def test_the_cost_has_a_panel_with_a_line_at_its_budget() -> None:
     panels = {panel["title"]: panel for panel in render_dashboard(digits_spec(COST))["panels"]}
     shown = panels["Cost of 10,000"]

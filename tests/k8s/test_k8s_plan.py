@@ -243,8 +243,7 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
 @pytest.mark.parametrize(
     ("changes", "records", "text"),
     [
-        pytest.param({}, {"package": False}, "nothing was packaged yet, so the disk space for the model is a guess",
-                     id="package"),
+        ({}, {"package": False}, "nothing was packaged yet, so the disk space for the model is a guess"),
         pytest.param({}, {}, "`registry.local/marina/digits:1.0` was not built yet", id="image"),
         pytest.param({}, {"image": IMAGE | {"digest": None}}, "`registry.local/marina/digits:1.0` was not pushed yet: "
                      "pods run whatever image has that tag", id="push"),
@@ -255,10 +254,11 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
                      id="objective of streams"),
         pytest.param({}, {"evidence": evidence(machine={"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
                      "pod has 2", id="machine"),
+        pytest.param({}, {"evidence": evidence(arrivals="constant")}, "the knee was found with evenly spaced arrivals; "
+                     "at random ones, as users come, a pod holds less", id="arrivals"),
         pytest.param({}, {"evidence": evidence(cold_start_s=None)}, "the evidence is from a server that was "
                      "already running: its start was not measured", id="start"),
-        pytest.param({"scaling.min_replicas": 1}, {}, "only one pod: while it moves to another node, nothing answers",
-                     id="one pod"),
+        ({"scaling.min_replicas": 1}, {}, "only one pod: while it moves to another node, nothing answers"),
         pytest.param({"kubernetes.route": {"gateway": "edge/public"}}, {}, "the route's Gateway may be unable to reach "
                      "the pods until its namespace is one of `network.clients`", id="gateway"),
     ],

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
-from rule_scenarios import CUDA, OTHER, POD, groups, rules, run_rule_test
+from rule_scenarios import ANSWERS, AT, CUDA, OTHER, PAGE, POD, groups, rules, run_rule_test
 from specs import ROOT, digits_spec, make_spec, tales_spec
 from tools import needs
 
 from config.errors import InputError
 from config.latency import EDGES_MS, EDGES_S, FIRST_EDGES_S, GAP_EDGES_S, edges_around
 from handlers.generation.metrics import FIRST_BUCKETS, GAP_BUCKETS
+from k8s.monitoring.adapter import METRICS, adapter_rules
+from k8s.monitoring.contract import adapter_query
 from k8s.monitoring.expressions import keda_query, rule_queries
 from k8s.monitoring.rules import budgets, recording_rules
 from server.java.traffic import DurationHistogram
@@ -147,15 +149,40 @@ def test_kedas_query_returns_one_number(metric: str) -> None:
     assert keda_query(digits_spec({"scaling.metric": metric} | device)).startswith("sum(")
 
 
-def test_keda_scales_by_the_mean_of_a_pods_gpus_as_the_adapter_does(tmp_path: Path) -> None:
-    spec = digits_spec(CUDA | {"scaling.metric": "gpu", "kubernetes.resources.gpu": 2})
-    use = {(POD, 0): 40, (POD, 1): 60, (OTHER, 0): 10, (OTHER, 1): 30}
-    series = {
+GPU_USE = {(POD, 0): 40, (POD, 1): 60, (OTHER, 0): 10, (OTHER, 1): 30}
+MEASURED = {
+    "gpu": {
         f'DCGM_FI_DEV_GPU_UTIL{{namespace="marina",pod="{pod}",gpu="{gpu}"}}': f"{value}x20"
-        for (pod, gpu), value in use.items()
-    }
-    expected = {"expr": keda_query(spec), "eval_time": "4m", "exp_samples": [{"labels": "{}", "value": 50 + 20}]}
-    assert not run_rule_test(tmp_path, spec, series, {"promql_expr_test": [expected]})
+        for (pod, gpu), value in GPU_USE.items()
+    },
+    # Of 100 requests/s, ten wait 0.4 s and are answered; the others are shed at once.
+    "queue_time": {
+        f'ts_queue_latency_seconds_total{{{AT},model_name="digits"}}': "0+60x20",
+        f'ts_inference_requests_total{{{AT},model_name="digits"}}': "0+1500x20",
+        f'{ANSWERS}{{{PAGE},code="200"}}': "0+150x20",
+        f'{ANSWERS}{{{PAGE},code="503"}}': "0+1350x20",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_pod"),
+    [(CUDA | {"scaling.metric": "gpu", "kubernetes.resources.gpu": 2}, {POD: 50, OTHER: 20}),
+     ({"scaling.metric": "queue_time"}, {POD: 0.4})],
+    ids=["mean of a pod's GPUs", "wait of the answered requests"],
+)  # fmt: skip
+def test_keda_and_the_adapter_read_the_same(changes: dict[str, Any], by_pod: dict[str, float], tmp_path: Path) -> None:
+    spec = digits_spec(changes)
+    rule = next(rule for rule in adapter_rules(spec) if rule["name"]["as"] == METRICS[spec.scaling.metric])
+    shown = [{"labels": f'{{pod="{pod}"}}', "value": value} for pod, value in by_pod.items()]
+    expected = [
+        {"expr": query, "eval_time": "4m", "exp_samples": samples}
+        for query, samples in (
+            (keda_query(spec), [{"labels": "{}", "value": sum(by_pod.values())}]),
+            (adapter_query(rule, "marina", f"{POD}|{OTHER}"), shown),
+        )
+    ]
+    assert not run_rule_test(tmp_path, spec, MEASURED[spec.scaling.metric], {"promql_expr_test": expected})
 
 
 def test_every_alert_has_a_heading_in_the_runbook_and_no_heading_is_left_over() -> None:

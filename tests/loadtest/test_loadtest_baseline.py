@@ -9,7 +9,8 @@ from loadtest_rig import MACHINE, SPEC, write_package
 from queues import Queue, always, measured
 
 import marina
-from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, run_record
+from loadtest.judging.cost import Costs
+from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, RampResult, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Machine
@@ -51,9 +52,9 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     (tmp_path / "spec.yaml").write_text(SPEC)
     sha256 = write_package(tmp_path / "build/digits")
 
-    def compare(old: LoadTestOutcome, new_queue: Queue, package: str | None = None) -> tuple[int, str]:
+    def compare(old: LoadTestOutcome, new_queue: Queue, package: str | None = None, **changes: Any) -> tuple[int, str]:
         (tmp_path / "kept.json").write_text(json.dumps(old.to_data()))
-        newest = verdict(new_queue, package or sha256, seed=2)
+        newest = verdict(new_queue, package or sha256, seed=2).model_copy(update=changes)
         (tmp_path / "build/digits/verdict.json").write_text(json.dumps(newest.to_data()))
         out = ["--out", str(tmp_path / "build"), "--baseline", str(tmp_path / "kept.json")]
         code = marina.main(["compare", str(tmp_path / "spec.yaml"), *out])
@@ -85,6 +86,21 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
         "not-alike: `load.rate` was 70.0 and is 80.0",
         "not-alike: `load.processes` was 2 and is 1",
     ]
+
+
+def test_a_rising_rate_is_not_compared_with_its_mean(compared: Any) -> None:
+    ramp = RampResult(begin_rps=20, end_rps=140, held_rps=20, broke_rps=None, about_rps=None, recovered=False, steps=())
+    rising = verdict(always(0.005), "ab" * 32, seed=1).model_copy(update={"ramp": ramp})
+    code, output = compared(rising, always(0.005))
+    assert code == 3
+    assert "not-alike: `ramp.begin_rps` was 20.0 and is None" in output
+
+
+def test_a_package_that_is_no_worse_fails_if_it_is_over_its_budget(compared: Any) -> None:
+    costs = Costs(currency="USD", pod_hour=3.6, target_rps=None, seen_rps=80, at_target=None, at_seen=0.125, budget=0.1)
+    code, output = compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005), costs=costs)
+    assert code == 1
+    assert "over-budget: 10,000 requests cost 0.125 USD at 80 requests/s per pod, allowed: 0.1" in output
 
 
 def test_a_verdict_on_another_package_than_the_local_one_is_refused(compared: Any) -> None:

@@ -13,6 +13,7 @@ from loadtest.calibrating.options import CalibrateOptions
 from loadtest.calibrating.trials import OutOfTime, RateTrials
 from loadtest.judging import Objective, samples_needed
 from loadtest.measuring import Histogram, Measurement, PackageIdentity
+from loadtest.measuring.other_processes import OtherProcesses
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 
@@ -41,6 +42,17 @@ def test_the_line_of_a_run_says_what_the_search_takes_it_for(rate: float, status
     made.judge_rate(rate)
     assert [line.split(" requests/s ")[1].split()[0] for line in said.getvalue().splitlines()] == statuses
     assert made.runs[-1][1].status == statuses[-1]
+
+
+@pytest.mark.parametrize(("cores", "noted"), [(1.2, True), (0.1, False)])
+def test_other_processes_are_named_if_the_server_missed_the_objective_beside_them(cores: float, noted: bool) -> None:
+    others = OtherProcesses(cores=cores, of=2, processes=(("mypy", cores),))
+    made, _ = trials(always(0.01), change=lambda run: run.model_copy(update={"others": others}))
+    made.judge_rate(20)
+    assert made.busy_machine() == []
+    made.judge_rate(150)
+    text = "in 1 of 1 runs that missed the objective, other processes used 1.2 of 2 cores: mypy 1.2; "
+    assert [reason.text.startswith(text) for reason in made.busy_machine()] == [True] * noted
 
 
 def test_a_slow_server_that_clearly_fails_is_not_measured_for_a_thousand_answers() -> None:

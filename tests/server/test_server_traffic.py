@@ -85,6 +85,11 @@ def test_duration_on_an_edge_is_within_it() -> None:
     assert histograms[503].buckets[-1] == 1
 
 
+def test_the_first_failure_of_any_kind_is_an_increase() -> None:
+    shown = Traffic(SPEC).histograms()
+    assert {code: shown[code].count for code in shown} == {200: 0, 500: 0, 503: 0, 507: 0}
+
+
 def test_own_inferences_are_no_users() -> None:
     traffic = Traffic(SPEC)
     traffic.begin_own_inference("127.0.0.1:7")

@@ -17,24 +17,14 @@ final class Crowd {
     private static final long UNREAD_NS = TimeUnit.SECONDS.toNanos(Long.getLong("marina.unread_s", 60));
     private static final long BEGAN = System.nanoTime();
 
-    final int limit;
+    final int limit = Integer.getInteger("marina.max_connections", 2048);
     /** So many are told why they cannot come in; more are only closed, for each of them is an open file. */
-    private final int mostTold;
-    private final long idleNs;
+    private final int mostTold = Math.max(64, limit / 2);
+    private final long idleNs = TimeUnit.SECONDS.toNanos(Long.getLong("marina.idle_s", 620));
     private final Set<Door> doors = ConcurrentHashMap.newKeySet();
     private final AtomicInteger inside = new AtomicInteger();
     private final AtomicInteger told = new AtomicInteger();
     private final AtomicLong refused = new AtomicLong();
-
-    Crowd(int limit, long idleS) {
-        this.limit = limit;
-        this.mostTold = Math.max(64, limit / 2);
-        this.idleNs = TimeUnit.SECONDS.toNanos(idleS);
-    }
-
-    static Crowd fromProperties() {
-        return new Crowd(Integer.getInteger("marina.max_connections", 2048), Long.getLong("marina.idle_s", 620));
-    }
 
     /** Nanoseconds since this process began, never less than 1. */
     static long now() {
@@ -66,9 +56,9 @@ final class Crowd {
         return true;
     }
 
-    /** Gone; one that was not let in is not there. */
+    /** Gone; one that was not let in is not there, and one that made room has left its place before. */
     void leave(Door door) {
-        if (doors.remove(door)) {
+        if (doors.remove(door) && !door.stay.hasGivenWay()) {
             inside.decrementAndGet();
         }
     }
@@ -104,8 +94,15 @@ final class Crowd {
             // It has something in work now, or goes for another newcomer.
             return makeRoom();
         }
+        inside.decrementAndGet();
         longest.makeRoom();
         return true;
+    }
+
+    /** It has made room, and stays all the same. */
+    void returns(Door door) {
+        inside.incrementAndGet();
+        door.stay.returns();
     }
 
     /** To be called from time to time: ends who is idle too long, and whose answers nobody reads or makes. */

@@ -107,21 +107,28 @@ final class Door extends ChannelDuplexHandler {
 
     /** Goes, unless a whole request has come meanwhile. */
     void makeRoom() {
-        here.channel()
-                .eventLoop()
-                .execute(
-                        () -> {
-                            if (closing) {
-                                here.close();
-                            } else if (current == null && expecting) {
-                                understood();
-                                say(here, Refusal.late());
-                            } else if (current == null) {
-                                close(here);
-                            } else if (!current.received) {
-                                refuse(here, Refusal.late(), null);
-                            }
-                        });
+        here.channel().eventLoop().execute(() -> {
+            if (current != null && current.received) {
+                crowd.returns(this);
+            } else if (closing || !crowd.mayTell()) {
+                here.close();
+            } else {
+                turnedAway = true;
+                goes();
+            }
+        });
+    }
+
+    /** Ends a connection that has no whole request, and says so where the rest of one is owed. */
+    private void goes() {
+        if (current != null) {
+            refuse(here, Refusal.late(), null);
+        } else if (expecting) {
+            understood();
+            say(here, Refusal.late());
+        } else {
+            close(here);
+        }
     }
 
     /** Ends what is slow to come or to go. */
@@ -196,11 +203,8 @@ final class Door extends ChannelDuplexHandler {
         long left = patience.left(sending ? current.bodyBytes : 0);
         if (left > 0) {
             lookIn(context, left);
-        } else if (sending) {
-            refuse(context, Refusal.late(), null);
         } else {
-            understood();
-            say(context, Refusal.late());
+            goes();
         }
     }
 

@@ -17,7 +17,7 @@ final class Ledger {
     final AtomicLong open = new AtomicLong();
     /** Those of them that are TorchServe's to answer, on a path of inference. */
     final AtomicLong inferences = new AtomicLong();
-    final Crowd crowd = Crowd.fromProperties();
+    final Crowd crowd = new Crowd();
     final Memory memory = new Memory(crowd.limit);
     /** From now on every answer is the last of its connection. */
     volatile boolean draining;

@@ -40,12 +40,12 @@ final class Parts implements ByteProcessor {
         legible = found.length == 1 || PLAIN.contains(found[1].toLowerCase(Locale.ROOT));
     }
 
-    /** Null where netty sees no parts. */
+    /** Null where netty sees no parts, or fails at the type, as at {@code boundary=}: TorchServe says so then. */
     static Parts of(String type) {
         String[] found;
         try {
             found = Boundary.of(type);
-        } catch (HttpPostRequestDecoder.ErrorDataDecoderException err) {
+        } catch (RuntimeException err) {
             return null;
         }
         return found == null ? null : new Parts(found);

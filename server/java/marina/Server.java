@@ -79,7 +79,7 @@ public final class Server extends ModelServer {
         }
         int handle = Integer.getInteger("marina.listener");
         new Socket(handle).listen(BACKLOG);
-        Settings settings = Settings.fromProperties();
+        Settings settings = new Settings();
         Crowd crowd = ledger.crowd;
         ServerBootstrap bootstrap = new ServerBootstrap();
         bootstrap

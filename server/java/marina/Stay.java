@@ -7,7 +7,8 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /** What one connection is doing in the {@link Crowd}: since when it is quiet, and whether it takes its answer. */
 final class Stay {
-    /** Since when nothing is in work; 0 while something is, or when it has been told to go. */
+    private static final long GIVEN_WAY = -1;
+    /** Since when nothing is in work; 0 while something is. Its place is a newcomer's from {@link #claim} on. */
     private final AtomicLong quiet = new AtomicLong();
     /** Since when a head or a body is to come. */
     private long awaited;
@@ -21,29 +22,33 @@ final class Stay {
     void awaits() {
         kept = false;
         awaited = Crowd.now();
-        quiet.set(awaited);
+        quietFrom(awaited);
     }
 
     /** So many bytes of a body have come: it has been quiet for as long as it is behind the slowest that may be. */
     void sends(long bytes) {
-        quiet.set(awaited + Patience.earnedNs(bytes));
+        quietFrom(awaited + Patience.earnedNs(bytes));
     }
 
     /** A request has come. */
     void works() {
-        quiet.set(0);
+        quietFrom(0);
     }
 
     /** It has its answer. */
     void rests() {
         kept = true;
-        quiet.set(Crowd.now());
+        quietFrom(Crowd.now());
     }
 
     /** Its last answer is sent: nothing can be lost any more, so that it is the first to go. */
     void lingers() {
         kept = true;
-        quiet.set(1);
+        quietFrom(1);
+    }
+
+    private void quietFrom(long since) {
+        quiet.updateAndGet(before -> before == GIVEN_WAY ? before : since);
     }
 
     long quietSince() {
@@ -59,9 +64,18 @@ final class Stay {
         return kept && since > 0 && Crowd.now() - since > idleNs;
     }
 
-    /** Whether it is this caller that may tell it to go. */
+    /** Whether it is this caller that may tell it to go, and give its place to another. */
     boolean claim(long since) {
-        return quiet.compareAndSet(since, 0);
+        return quiet.compareAndSet(since, GIVEN_WAY);
+    }
+
+    boolean hasGivenWay() {
+        return quiet.get() == GIVEN_WAY;
+    }
+
+    /** It has something in work, and stays after all. */
+    void returns() {
+        quiet.set(0);
     }
 
     /** Whether the client has taken nothing of its answer for so long; to be asked from time to time. */

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from certificates import self_signed
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.e2e
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     connections = 0
+    statuses: ClassVar[list[int]] = []
 
     def setup(self) -> None:
         super().setup()
@@ -28,7 +30,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200 if self.headers["Authorization"] == "Bearer s3cret" else 401)
+        Handler.statuses.append(200 if self.headers["Authorization"] == "Bearer s3cret" else 401)
+        self.send_response(Handler.statuses[-1])
         self.send_header("Content-Length", "2")
         self.end_headers()
         self.wfile.write(b"{}")
@@ -111,6 +114,25 @@ def test_a_server_that_wants_a_certificate_of_its_clients_is_shown_one(
     verdict = json.loads((tmp_path / "build/digits/verdict.json").read_text(encoding="utf-8"))
     assert set(verdict["runs"][0]["measurement"]["errors"]) == ({"malformed"} if shown else {"broken"})
     assert verdict["tested"]["served"] == ("ab" * 32 if shown else None)
+
+
+def test_servers_that_are_compared_get_the_token_over_tls_with_each_request_and_input(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate = server
+    (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    write_package(tmp_path / "build/digits")
+    monkeypatch.setenv("TOKEN", "s3cret")
+    words = ["compare", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--url", url, "--against", url,
+             "--any-package", "--cacert", str(certificate), "--header", "Authorization: Bearer $TOKEN",
+             "--rate", "20", "--turn", "0.2", "--warmup", "0", "--max-duration", "1"]  # fmt: skip
+    Handler.statuses.clear()
+    assert marina.main([*words, "--quiet"]) == 3
+    rounds = json.loads((tmp_path / "build/digits/compare.json").read_text(encoding="utf-8"))["rounds"]
+    sent = sum(turn["sent"] for both in rounds for turn in (both["old"], both["new"]))
+    # And the sample, of which both are asked the answer.
+    assert Handler.statuses == [200] * (sent + 2)
+    assert not any(b"s3cret" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize("scheme", ["https", "HTTPS"])

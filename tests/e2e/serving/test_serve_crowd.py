@@ -45,6 +45,19 @@ def test_idle_connections_make_room_and_are_closed_in_time(small: Running) -> No
     eventually(lambda: metric(small, "marina_connections") <= 1)
 
 
+def test_a_connection_makes_room_for_a_single_other(small: Running) -> None:
+    before = metric(small, "marina_connections_refused_total")
+    with ExitStack() as kept:
+        idle = [connected(small, kept) for _ in range(ROOM)]
+        for each in idle:
+            each.sendall(posted(PATH, b"", b"{}"))
+            assert read_answer(each).status == 200
+        newcomers = [connected(small, kept) for _ in idle]
+        assert [each.recv(1) for each in idle] == [b""] * ROOM
+        assert [read_answer(connected(small, kept)).status for _ in newcomers] == [503] * ROOM
+    eventually(lambda: metric(small, "marina_connections_refused_total") == before + ROOM)
+
+
 def test_where_all_are_at_work_one_more_is_told_and_none_of_them_is_lost(small: Running) -> None:
     (worker,) = worker_pids(small)
     before = metric(small, "marina_connections_refused_total")

@@ -102,6 +102,7 @@ DIFFERENT = [
     pytest.param(GOOD, {}, OTHER, {}, id="another body"),
     pytest.param(NPY, {"accept": "application/json"}, NPY, {"accept": "application/x-npy"}, id="another answer's form"),
     pytest.param(GOOD, {}, GOOD, {"content-type": "application/json"}, id="another type"),
+    pytest.param(GOOD, {}, GOOD, {"content-encoding": "gzip"}, id="another encoding"),
     pytest.param(GOOD, {"x-unit": "m"}, GOOD, {"x-unit": "km"}, id="another header of the handler's"),
     pytest.param(GOOD, {"x-unit": ""}, GOOD, {}, id="an empty header and none"),
     pytest.param(

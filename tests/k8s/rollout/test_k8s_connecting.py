@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 import yaml
 from fake_apiserver import TOKEN, FakeCluster, Fault
 from fake_apiserver_controllers import RUNNING, Step
 from k8s_rig import documents, rig
+from kubernetes.client import Configuration
 
 from config.errors import ClusterError, InputError
 from k8s.cluster import Mirror, Ref, connect, watch
@@ -30,6 +32,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         before(self, *arguments, pause=lambda _: None)
 
     monkeypatch.setattr(Transport, "__init__", init)
+
+
+def test_a_server_that_has_answered_before_is_tried_for_a_minute_and_another_one_five_times() -> None:
+    def broken() -> None:
+        raise urllib3.exceptions.ProtocolError("connection reset")
+
+    waited: list[float] = []
+    transport = Transport(Configuration(host="https://127.0.0.1:9"), "c")
+    transport._pause = waited.append
+    with pytest.raises(ClusterError, match="connection reset"):
+        transport.with_retries(broken)
+    assert waited == pytest.approx([0.2, 0.4, 0.8, 1.6])
+    assert transport.with_retries(lambda: "an answer") == "an answer"
+    waited.clear()
+    with pytest.raises(ClusterError, match="connection reset"):
+        transport.with_retries(broken)
+    assert sum(waited[:-1]) < 60 <= sum(waited)
 
 
 def written(folder: Path, *, user: object = None, cluster: object = None, current: str = "c") -> Path:

@@ -44,6 +44,7 @@ PASSING = [
     pytest.param(Fault("GET", "/apis/apps/v1$", 503, reason="ServiceUnavailable"), [0.2]),
     pytest.param(Fault("GET", "/version", 0), [0.2]),
     pytest.param(Fault("PATCH", "/deployments/shells", 0), [0.2]),
+    pytest.param(Fault("PATCH", "/deployments/shells", 0, times=9), [0.2, 0.4, 0.8, 1.6, 2, 2, 2, 2, 2]),
     pytest.param(Fault("PATCH", "/deployments/shells", 409, reason="Conflict"), [0.2]),
 ]
 

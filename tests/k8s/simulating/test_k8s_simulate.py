@@ -43,6 +43,10 @@ def test_the_price_of_10_000_requests_includes_the_idle_time_of_pods() -> None:
     # One pod for an hour, asked 126,000 times: ten cents for 10,000.
     assert priced.rows()[-1] == ["10,000 requests cost", "0.1 EUR"]
     assert priced.to_data()["outcomes"][0]["cost_per_10k"] == pytest.approx(0.1)
+    # Shed requests do not make the answered ones cheaper than a pod at its knee answers them.
+    flood = SimulationOptions(TrafficTrace("flood", [1000.0] * 3600), knee_rps=100, cold_start_s=5)
+    priced = simulated(flood, {"cost": {"pod_hour": 3.6}, "scaling.max_replicas": 1})
+    assert priced.rows()[-1] == ["10,000 requests cost", "0.1 USD"]
 
 
 def test_without_requests_there_is_no_price_of_them() -> None:

@@ -110,8 +110,8 @@ def test_the_old_package_of_a_language_model_has_slots_of_its_own(tmp_path: Path
 def test_answers_of_language_models_are_compared_whole_and_without_chance(tmp_path: Path) -> None:
     body = json.dumps({"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}).encode()
     request = LoadRequest(url="http://x:1", body=base64.b64encode(body), content_type="application/json")
-    ((_, sent, _),) = _inputs(request, parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
-    assert json.loads(sent) == {"prompt": "a", "stream": False, "temperature": 0}
+    ((_, sent),) = _inputs(request, parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
+    assert json.loads(sent.body) == {"prompt": "a", "stream": False, "temperature": 0}
 
 
 @pytest.mark.parametrize(
