@@ -126,10 +126,17 @@ class ModelFolder:
         text = f"`sentence-transformers` makes scores by `{kind}`, and Marina by `Sigmoid`: their order is the same"
         return () if kind == "Sigmoid" else (text,)
 
+    @property
+    def cut(self) -> int | None:
+        """After how many tokens `sentence-transformers` cuts a text; None if it does not say."""
+        length = self._said(_TRANSFORMER).get("max_seq_length")
+        return length if isinstance(length, int) else None
+
+    def _said(self, name: str) -> dict[str, Any]:
+        return _read_json(self.path / name) if (self.path / name).is_file() else {}
+
     def _text_changes(self) -> list[str]:
-        transformer, prompts = (
-            _read_json(self.path / name) if (self.path / name).is_file() else {} for name in (_TRANSFORMER, _PROMPTS)
-        )
+        transformer, prompts = self._said(_TRANSFORMER), self._said(_PROMPTS)
         texts, name = prompts.get("prompts"), prompts.get("default_prompt_name")
         prompt = texts.get(name) if isinstance(texts, dict) and isinstance(name, str) else None
         changes = [f"puts `{prompt}` before each text"] if prompt else []

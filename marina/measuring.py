@@ -101,12 +101,15 @@ def calibrate(options: argparse.Namespace) -> int:
     spec = read_spec(options)
     out, where = options.out / spec.name, server_options(options, spec.name)
     how = stage_options(CalibrateOptions, options)
+    if options.tune and (options.in_cluster or options.url):
+        raise InputError("`--tune`: not with `--in-cluster` or `--url`: it starts servers with other settings")
+    if options.tune and spec.model.writes:
+        text = "`--tune`: not for a language model, which has one worker and slots instead of batches"
+        raise InputError(text, hint="set `text.slots` and `serving.threads`, and calibrate without `--tune`")
     if options.in_cluster:
         from k8s import make_plan
         from marina import in_cluster
 
-        if options.tune:
-            raise InputError("`--tune`: not together with `--in-cluster`: it starts servers with other settings")
         image = options.image or in_cluster.image_of(spec, out)
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
         where = replace(where, remote=target)

@@ -72,8 +72,15 @@ def encoder_warnings(spec: Spec) -> Iterator[str]:
         return
     folder = read_model_folder(spec.path(spec.model.folder or ""))
     yield from (f"`model.source`: {sentence}" for sentence in folder.left_out(spec.model.task))
-    if spec.model.task == "embed" and spec.encoding.normalise and not folder.read_embedding().is_normalised:
+    if spec.model.task != "embed":
+        return
+    if spec.encoding.normalise and not folder.read_embedding().is_normalised:
         yield (
             "`model.encoding.normalise`: true, but `sentence-transformers` does not scale this folder's embeddings: "
             "`normalise: false` gives the same numbers"
+        )
+    if (cut := folder.cut) and spec.encoding.max_tokens > cut:
+        yield (
+            f"`model.encoding.max_tokens`: {spec.encoding.max_tokens}, but `sentence-transformers` cuts off this "
+            f"folder's texts after {cut}: `max_tokens: {cut}` with `truncate: right` gives the same numbers"
         )

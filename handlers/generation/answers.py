@@ -15,12 +15,6 @@ from handlers.generation.tokenizer import ModelTokenizer
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 _DONE = b"data: [DONE]\n\n"
-_OBJECTS = {
-    ("completion", False): "text_completion",
-    ("completion", True): "text_completion",
-    ("chat", False): "chat.completion",
-    ("chat", True): "chat.completion.chunk",
-}
 
 
 class VerbatimWriter:
@@ -48,10 +42,11 @@ class AnswerWriter(VerbatimWriter):
     def __init__(self, parameters: Parameters, model: str, request_id: str, tokenizer: ModelTokenizer) -> None:
         super().__init__(stream=parameters.stream)
         self._parameters, self._tokenizer = parameters, tokenizer
-        prefix = "chatcmpl" if parameters.endpoint == "chat" else "cmpl"
+        of_chat = "chat.completion.chunk" if parameters.stream else "chat.completion"
+        prefix, kind = ("chatcmpl", of_chat) if parameters.endpoint == "chat" else ("cmpl", "text_completion")
         self._head = {
             "id": f"{prefix}-{request_id}",
-            "object": _OBJECTS[parameters.endpoint, parameters.stream],
+            "object": kind,
             "created": int(time.time()),
             "model": model,
         }

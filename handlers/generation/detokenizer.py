@@ -80,7 +80,5 @@ class StopFinder:
     def _stop_beginning(self, text: str) -> int:
         """How many of the last characters may be the beginning of a stop string."""
         longest = max(map(len, self._stops)) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
+        lengths = range(min(longest, len(text)), 0, -1)
+        return next((at for at in lengths if any(stop.startswith(text[-at:]) for stop in self._stops)), 0)

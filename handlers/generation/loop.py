@@ -172,7 +172,7 @@ class EngineLoop:
                     self._drop(abandoned.task.id)
             for sequence in [running for running in self._running.values() if running.task.id not in self._sequences]:
                 self._release(sequence)
-            for sequence in [known for known in self._sequences.values() if known.is_overdue(now)]:
+            for sequence in [known for known in self._sequences.values() if known.task.is_overdue(now)]:
                 sequence.finish("length")
                 self._release(sequence)
             held = len(self._running)

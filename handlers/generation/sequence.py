@@ -100,10 +100,6 @@ class TextSequence:
         """Ends the answer with an error, after the pieces so far."""
         self.end = "error"
 
-    def is_overdue(self, now: float) -> bool:
-        """Whether its deadline has passed and it has not ended."""
-        return self.end is None and self.task.is_overdue(now)
-
     @property
     def is_ready(self) -> bool:
         return bool(self._ready) or self.end == "error"

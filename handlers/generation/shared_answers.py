@@ -18,11 +18,6 @@ class SharedAnswer:
     pieces: list[Piece] = field(default_factory=list)
     readers: set[str] = field(default_factory=set)
 
-    def take_all(self) -> list[Piece]:
-        """Takes the new pieces from the source; returns all pieces so far."""
-        self.pieces += self.source.take()
-        return self.pieces
-
 
 class SharedReader:
     """A shared answer as one of its readers gets it, an `AnswerSource`."""
@@ -40,7 +35,8 @@ class SharedReader:
         return len(self.answer.pieces) > self._taken or self.answer.source.is_ready
 
     def take(self) -> list[Piece]:
-        new = self.answer.take_all()[self._taken :]
+        self.answer.pieces += self.answer.source.take()
+        new = self.answer.pieces[self._taken :]
         self._taken += len(new)
         return new
 

@@ -162,18 +162,14 @@ class _Environment(ImmutableSandboxedEnvironment):
 class _FilterInserter(NodeTransformer):
     """Makes filters of the operator `a ~ b` and of literals such as `[a, b]`, which cannot be intercepted otherwise."""
 
-    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
-        return self._bound(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
-        return self._bound(node)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
-        return self._bound(node) if node.ctx == "load" else node
-
     def _bound(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
         return nodes.Filter(node, "bounded", [], [], None, None, lineno=node.lineno)
+
+    visit_List = visit_Dict = _bound  # noqa: N815
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        return self._bound(node) if node.ctx == "load" else node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)

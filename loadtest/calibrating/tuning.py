@@ -33,7 +33,10 @@ _WARM_UP_SHARE = 0.3
 # The exit code of a command that Ctrl-C stopped: a process in the background may not get SIGINT itself.
 _INTERRUPTED = 130
 # Fields that may hold a path.
-_PATHS = {"model": ("source", "weights", "labels", "calibration", "handler"), "load": ("sample", "replay")}
+_PATHS = {
+    "model": ("source", "weights", "labels", "calibration", "handler", "files"),
+    "load": ("sample", "samples", "replay"),
+}
 
 Serve = Callable[[ServingSettings], AbstractContextManager[Session]]
 
@@ -132,21 +135,23 @@ def tuned_spec(spec: Spec, settings: ServingSettings, folder: Path) -> Spec:
     data = spec.model_dump(mode="json", exclude_unset=True)
     data["serving"] = data.get("serving", {}) | settings.model_dump() | {"drain_propagation_s": 0}
     for section, fields in _PATHS.items():
-        for field in fields:
-            value = data.get(section, {}).get(field)
-            if value is not None and _is_path(spec, value):
-                data[section][field] = str(spec.path(value).resolve())
-    samples = data.get("load", {}).get("samples")
-    if samples is not None:
-        data["load"]["samples"] = {str(spec.path(name).resolve()): weight for name, weight in samples.items()}
+        given = data.get(section, {})
+        given.update({field: _absolute(spec, given[field]) for field in fields if given.get(field)})
     file = folder / "spec.yaml"
     write_text(file, yaml.safe_dump(data, sort_keys=False))
     return parse_spec(file.read_text(encoding="utf-8"), file)
 
 
-def _is_path(spec: Spec, value: str) -> bool:
-    """Whether a value is a path: `./model.py:build` is one, `image` and `torchvision:resnet50` are not."""
-    return spec.path(value.partition(":")[0]).exists()
+def _absolute(spec: Spec, value: Any) -> Any:
+    """A field's value with absolute paths: `./model.py:build`, `hf:./model` and lists have some, `image` is none."""
+    if isinstance(value, dict):
+        return {_absolute(spec, name): weight for name, weight in value.items()}
+    if isinstance(value, list):
+        return [_absolute(spec, name) for name in value]
+    path = value.removeprefix("hf:")
+    if path == value and not spec.path(value.partition(":")[0]).exists():
+        return value
+    return f"{value.removesuffix(path)}{spec.path(path).resolve()}"
 
 
 def _package(file: Path, folder: Path) -> None:

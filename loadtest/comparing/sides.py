@@ -83,7 +83,12 @@ def _of_mar(mar: Path, spec: Spec, out: Path) -> Contender:
     packed = {field: settings[key] for field, key in _PACKED.items() if key in settings}
     data["serving"] = data.get("serving", {}) | packed | {"workers": record.workers, "threads": record.threads}
     data["serving"]["device"] = record.device
-    data["model"] |= {"precision": record.precision, "compile": record.compile, "batch_sizes": [*record.batch_sizes]}
+    data["model"] |= {"precision": record.precision, "compile": record.compile}
+    if record.text is None:
+        data["model"]["batch_sizes"] = [*record.batch_sizes]
+    else:
+        del data["serving"]["max_batch"]
+        data["text"] = data.get("text", {}) | {"slots": record.text.slots, "waiting": record.text.waiting}
     file = out / "old" / "spec.yaml"
     write_text(file, yaml.safe_dump(data, sort_keys=False))
     return Contender("old", load_spec(file, files=False), package, mar.parent)

@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from loadtest.judging import (
@@ -43,11 +44,13 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         if outcome.tested.started
         else None
     )
+    if ids & {"errors-only", "server-died"}:
+        # Another load would not help, or nothing is left to send it to.
+        return read_log
     pages = "" if in_cluster or "--pages-url" in where else "; `--pages-url URL` says where the supervisor's pages are"
     find_knee = _calibrate(outcome, where)
     longer = "soak" if soaked else "duration" if outcome.ramp else "max-duration"
     steps = {
-        "server-died": read_log,
         "package-differs": f"marina deploy {spec}" if in_cluster else f"marina package {spec}, then serve that",
         "package-unknown": f"{again} --any-package skips this check{pages}",
         "machine-busy": f"{again} when nothing else runs {'on the nodes of its pods' if in_cluster else 'here'}",
@@ -69,11 +72,10 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         else " ".join([_same_load(outcome, where, load.processes, outcome.objective.throughput_rps), *kept]),
         TOO_FEW: f"{same} --{'soak' if soaked else 'duration'} {_enough_s(outcome)}",
         UNDECIDED: f"{same} --{longer} {math.ceil(4 * measured_s)}",
-        "over-budget": f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
+        "over-budget": None
+        if outcome.pooled.streams
+        else f"{_calibration(outcome)} --tune searches settings with which the same pod answers more",
     }
-    if ids & {"errors-only", "server-died"}:
-        # A lower rate would not help, or nothing is left to send it to.
-        steps = {name: step for name, step in steps.items() if step != find_knee}
     return next((step for name, step in steps.items() if name in ids and step), None)
 
 
@@ -102,11 +104,10 @@ def _calibration(outcome: LoadTestOutcome, where: Sequence[str] = ()) -> str:
 
 def _calibrate(outcome: LoadTestOutcome, where: Sequence[str]) -> str:
     """The command for a calibration of the same server, or of one pod of the cluster's service."""
-    chosen = [at for at, word in enumerate(where) if word in ("--one-pod", "--service")]
-    values = [at + 1 for at in chosen if where[at] == "--service"]
-    kept = [word for at, word in enumerate(where) if at not in (*chosen, *values)]
+    pods = ("--one-pod", "--service")
+    kept = [word for before, word in pairwise(("", *where)) if word not in pods and before != "--service"]
     held = "one pod holds" if _CLUSTER in where else "it holds"
-    more = "" if where else "; `--tune` searches settings that hold more"
+    more = "" if where or outcome.pooled.streams else "; `--tune` searches settings that hold more"
     return f"{_calibration(outcome, kept)} says which rate {held}{more}"
 
 

@@ -81,7 +81,8 @@ def _streamed(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -
         if not is_whole:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
         expected = body.expected if is_whole else Expected(form="events")
-        lengths = [({"max_tokens": length}, share) for length, share in shares.items()]
+        name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+        lengths = [({name: length}, share) for length, share in shares.items()]
         for length, share in lengths or [({}, 1.0)]:
             text = json.dumps(fields | length)
             yield Body(

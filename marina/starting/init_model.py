@@ -290,7 +290,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
 
     read = read_model_folder(folder)
     embedding = read.read_embedding()
-    longest = read.longest or 512
+    longest = min(read.longest or 128, read.cut or 128, 128)
     kind = read.architecture
     writes = embedding.pooling is None and kind.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
     if options.task is None and writes:
@@ -309,7 +309,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
     notes += read.left_out(task)
     fields = ", pooling: cls" if embedding.pooling == "cls" else ""
     fields += "" if embedding.is_normalised else ", normalise: false"
-    return ModelFacts(source, "text", task=task, longest=min(longest, 128), embedding=fields, notes=notes)
+    return ModelFacts(source, "text", task=task, longest=longest, embedding=fields, notes=notes)
 
 
 def _of_language_model(source: str, folder: Any) -> ModelFacts:

@@ -83,12 +83,20 @@ def test_check_as_json_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == yaml.safe_load(text)
 
 
-def test_tune_asks_for_the_package_before_it_searches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([str(DIGITS)], f"package.json: nothing was packaged yet\n\nhint: marina package {DIGITS}"),
+        ([str(DIGITS), "--url", "http://127.0.0.1:1"], "`--tune`: not with `--in-cluster` or `--url`: it starts"),
+        (["config/examples/tales/spec.yaml"], "`--tune`: not for a language model, which has one worker"),
+    ],
+)
+def test_tune_says_before_it_searches_that_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], text: str
 ) -> None:
     monkeypatch.setattr("loadtest.calibrating.tune_settings", lambda *_, **__: pytest.fail("it searched"))
-    assert marina.main(["calibrate", str(DIGITS), "--tune", "--out", str(tmp_path)]) == 2
-    assert f"package.json: nothing was packaged yet\n\nhint: marina package {DIGITS}" in capsys.readouterr().err
+    assert marina.main(["calibrate", *words, "--tune", "--out", str(tmp_path)]) == 2
+    assert text in capsys.readouterr().err
 
 
 def test_a_wrong_spec_exits_with_2_and_nothing_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,12 +46,13 @@ def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(he
     (here / "model/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (here / "model/config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (here / "model/sentence_bert_config.json").write_text('{"max_seq_length": 24}')
     # In a process of its own, because a library speaks up only when it is first imported.
     command = [sys.executable, "-m", "marina", "init", "mine", "--quiet", "--source", "hf:model", "--task", "embed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     encoding = load_spec(here / "mine/spec.yaml").encoding
-    assert (encoding.pooling, encoding.normalise) == ("cls", False)
+    assert (encoding.pooling, encoding.normalise, encoding.max_tokens) == ("cls", False, 24)
     assert "puts `query: ` before each text" in done.stdout
 
 

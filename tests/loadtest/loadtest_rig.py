@@ -71,9 +71,11 @@ def spinning_generator(folder: Path, spins: bool = True, holds_s: float = 0.005)
         os.environ.update({} if before is None else {"PYTHONPATH": before})
 
 
-def write_package(folder: Path, *, sample: int = 300) -> str:
-    """Writes a package record, and a MAR with that record, the settings and a sample of this size; returns its hash."""
-    spec = parse_spec(SPEC, folder / "spec.yaml", files=False)
+def write_package(folder: Path, *, sample: int = 300, spec_text: str = SPEC, **more: Any) -> str:
+    """Writes a package record, and a MAR with that record, the settings and a sample of this size; returns its hash.
+
+    `spec_text` is the spec, and `more` are fields of the record."""
+    spec = parse_spec(spec_text, folder / "spec.yaml", files=False)
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {
         "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
@@ -86,7 +88,7 @@ def write_package(folder: Path, *, sample: int = 300) -> str:
         "agreement": {
             "inputs": "generated", "count": 1, "measure": "top-1", "agreement": 1, "max_abs_difference": 0, "cosine": 1,
         },
-        "files": {},
+        "files": {}, **more,
     }  # fmt: skip
     mar = folder / "model.mar"
     with zipfile.ZipFile(mar, "w") as archive:

@@ -274,6 +274,8 @@ def test_only_the_death_of_the_new_server_is_a_fail() -> None:
         (b'{"top_indices": [7]}', b'{"top_indices": null}', False),
         (b'{"top_indices": 7}', b'{"top_indices": 8}', False),
         (b"[" * 100_000, b"[" * 99_999, False),
+        (b'{"id": "a", "choices": [{"text": "b"}]}', b'{"id": "c", "choices": [{"text": "b"}]}', True),
+        (b'{"id": "a", "choices": [{"text": "b"}]}', b'{"id": "a", "choices": [{"text": "c"}]}', False),
         (b"words", b"words", True),
         (b"words", b"other", False),
     ],

@@ -17,6 +17,7 @@ import marina
 from loadtest.judging import Reason, Verdict, judge
 from loadtest.measuring import Measurement, OtherProcessesWatch, PackageIdentity, ServerReadings
 from loadtest.measuring.other_processes import OtherProcesses
+from loadtest.measuring.streams import Streams
 from loadtest.reporting.junit import verdict_xml
 from loadtest.running import measuring_into, next_step
 
@@ -90,6 +91,7 @@ def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Other
 
 RECORDS, URL = Path("build/digits"), ["--url", "http://x:8080"]
 LATE, DEAD = made(20, lag=histogram([30] * 2000)), made(20, server_end="its process ended with code 137")
+REFUSED = made(20, errors={"http-400": 2000}, in_time=0, response=histogram([]), others=BUSY)
 UNKNOWN = made(20, identity=PackageIdentity(wanted="ab", found=None), response=histogram([20] * 500))
 CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", "front", "--context", "my cluster"]
 
@@ -109,6 +111,7 @@ CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", 
         (UNKNOWN, URL, "--url http://x:8080 --any-package skips this check; `--pages-url URL` says"),
         (UNKNOWN, CLUSTER, "--in-cluster --one-pod --any-package skips this check"),
         (DEAD, [], "less build/digits/server.log"),
+        (REFUSED, [], "less build/digits/server.log"),
         (DEAD, CLUSTER, "marina status spec.yaml"),
         (LATE, [], "--rate 200 --warmup 2 --url URL from another machine than the server's"),
         (LATE, URL, "--rate 200 --warmup 2 --url http://x:8080 from another machine than the server's"),
@@ -140,10 +143,18 @@ def test_after_too_low_a_rate_the_one_that_is_promised_is_named() -> None:
     assert next_step(same, RECORDS, URL) is None
 
 
-def test_after_a_server_that_runs_elsewhere_died_there_is_nothing_to_calibrate() -> None:
-    died = outcome(made(200, server_end="nothing listens any more"))
+@pytest.mark.parametrize("answers", [10, 2000])
+def test_after_a_server_that_runs_elsewhere_died_there_is_nothing_to_load(answers: int) -> None:
+    died = outcome(made(200, server_end="nothing listens any more", response=histogram([200] * answers)))
     elsewhere = died.model_copy(update={"tested": died.tested.model_copy(update={"started": False})})
     assert next_step(elsewhere, RECORDS, URL) is None
+
+
+def test_settings_of_a_language_model_are_not_to_be_searched() -> None:
+    times = histogram([20] * 10)
+    streams = Streams(first=times, gaps=times, pace=times, met=1, tokens=1, prompt_tokens=1, cached_tokens=0)
+    step = next_step(outcome(made(200, streams=streams)), RECORDS)
+    assert step == "marina calibrate spec.yaml says which rate it holds"
 
 
 def test_the_next_command_sends_the_same_load_as_typed() -> None:

@@ -26,7 +26,7 @@ from loadtest.measuring import Measurement, merge_measurements
 from loadtest.reporting import verdict_lines
 from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Ramp, Schedule
-from loadtest.sending import LoadPlan, LoadRequest, StreamCounts
+from loadtest.sending import LoadPlan, LoadRequest, StreamCounts, with_samples
 from loadtest.sending.plan import Body, Expected
 from loadtest.sending.recorder import Recorder
 from loadtest.sending.wire import AnswerReader, EventReader
@@ -314,6 +314,14 @@ def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
         parse_spec(text, tmp_path / "spec.yaml", files=False)
     with pytest.raises(SpecError, match=r"`load.max_tokens`: got 1600, but no answer is longer than"):
         parse_spec(SPEC.replace("16:", "1600:"), tmp_path / "spec.yaml", files=False)
+
+
+def test_lengths_are_asked_for_by_the_name_that_a_body_uses(tmp_path: Path) -> None:
+    (tmp_path / "wishes.jsonl").write_text('{"prompt": "one"}\n{"messages": [], "max_completion_tokens": 9}\n')
+    request = LoadRequest(url="http://x:1", body=b"", content_type="application/json")
+    bodies = [json.loads(body.body) for body in with_samples(request, spec_at(tmp_path), None).bodies]
+    lengths = [(body.get("max_tokens"), body.get("max_completion_tokens")) for body in bodies]
+    assert lengths == [(4, None), (16, None), (None, 4), (None, 16)]
 
 
 @pytest.mark.slow

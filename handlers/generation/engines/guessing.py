@@ -39,10 +39,8 @@ class Guesser:
         """Up to `limit` tokens that may follow what was read; empty without a guess."""
         if self._next is None:
             return []
-        guesses: list[int] = []
-        for place in range(self._next, self._next + limit):
-            guesses.append(tokens[place] if place < len(tokens) else guesses[place - len(tokens)])
-        return guesses
+        # Beyond the end of the text come the first guesses again.
+        return [tokens[self._next + at % (len(tokens) - self._next)] for at in range(limit)]
 
 
 def choose_guess_count(right: float, *, limit: int, row_cost: float, rows: int) -> int:

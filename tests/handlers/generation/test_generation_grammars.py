@@ -186,6 +186,9 @@ REFUSED: dict[str, object] = {
     "a long schema": form({"enum": ["x" * 70_000]}),
     "a number that is not exact as a float": form({"anyOf": [{"enum": [{"id": [2**53 + 1]}]}]}),
     "a number of more than 64 bits": form({"properties": {"id": {"const": 1e20}}}),
+    "a control character to be written": form({"enum": ["b", {"c": ["a\x01"]}]}),
+    "one in a pattern": form({"items": {"pattern": r"^\\[a\]]\x1F$", "patternProperties": {}}}),
+    "one in a name": form({"patternProperties": {"a\0": {}}}),
     "properties that could all have one name": form({"items": {"required": ["a"], "minProperties": 3}}),
 }
 
@@ -206,6 +209,8 @@ def test_every_response_format_of_openai_becomes_a_schema() -> None:
     assert json.loads(read_schema(form(bounds)) or "") == bounds
     distinct = {"required": ["a"], "minProperties": 2, "const": {"minProperties": 9}}
     assert json.loads(read_schema(form(distinct)) or "") == distinct
+    texts = {"enum": ["\n\t\x7f"], "properties": {"\x01": {}}, "pattern": r"\A[^\]\x00-\x1f]\\x01\x41\n"}
+    assert json.loads(read_schema(form(texts)) or "") == texts
 
 
 NOT_ENFORCED: dict[str, Any] = {
@@ -225,12 +230,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_the_reason(grammars: G
 
 ENFORCED: dict[str, Any] = {
     "an object": BOAT,
-    "numbers": {
-        "type": "array",
-        "items": {"type": "number", "minimum": -2, "maximum": 3},
-        "minItems": 2,
-        "maxItems": 3,
-    },
+    "list": {"type": "array", "items": {"type": "number", "minimum": -2, "maximum": 3}, "minItems": 2, "maxItems": 3},
     "a pattern": {"type": "string", "pattern": "^[A-Z]{2}[0-9]{3}$"},
     "a choice": {"anyOf": [{"type": "null"}, {"type": "string", "format": "date"}]},
     "a reference": {

@@ -1,19 +1,24 @@
 """Several bodies: read from a folder or by weight, chosen alike for any number of processes, and really sent."""
 
+import base64
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from loadtest_rig import SPEC, running_server, sizes_seen, write_package
 
 from config.errors import InputError
 from config.load import parse_spec
 from config.record import read_package
 from config.spec import Spec
+from loadtest.calibrating.calibration import settings_of
 from loadtest.calibrating.evidence import ServingSettings
 from loadtest.calibrating.tuning import tuned_spec
-from loadtest.comparing.sides import Contender, _request
+from loadtest.comparing.answer_comparison import _inputs
+from loadtest.comparing.sides import Contender, _request, find_contender
 from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest, packaged_request, with_samples
@@ -83,6 +88,44 @@ def test_samples_that_cannot_be_sent_are_refused(folder: Path, samples: object, 
     with pytest.raises(InputError) as raised:
         request_of(folder, samples)
     assert text in raised.value.message
+
+
+WRITER = """
+name: tales
+model: {source: hf:./model, handler: text, compile: eager}
+slo: {ttft_p99_ms: 300, itl_p99_ms: 50, goodput: 0.9}
+text: {slots: 4}
+"""
+
+
+def test_the_old_package_of_a_language_model_has_slots_of_its_own(tmp_path: Path) -> None:
+    writing = {"folder": "m", "engine": "torch", "context": 9, "slots": 3, "waiting": 2, "prefill_chunk": 1}
+    writing |= {"max_tokens": 9, "flush_ms": 1, "step_ms": 1, "speculation": "off", "ends": []}
+    write_package(tmp_path / "old", spec_text=WRITER, handler="text", compile="eager", batch_sizes=[], text=writing)
+    new = Contender("new", parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
+    old = find_contender(str(tmp_path / "old/model.mar"), new, tmp_path)
+    assert (old.spec.writing.slots, old.spec.waiting) == (3, 2)
+
+
+def test_answers_of_language_models_are_compared_whole_and_without_chance(tmp_path: Path) -> None:
+    body = json.dumps({"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}).encode()
+    request = LoadRequest(url="http://x:1", body=base64.b64encode(body), content_type="application/json")
+    ((_, sent),) = _inputs(request, parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
+    assert json.loads(sent.body) == {"prompt": "a", "stream": False, "temperature": 0}
+
+
+@pytest.mark.parametrize(
+    ("example", "more", "field"),
+    [("language", {}, "source"), ("custom", {"files": ["train.py"]}, "files"), ("custom", {}, "handler")],
+)
+def test_a_tuned_spec_still_means_the_same_model(tmp_path: Path, example: str, more: Any, field: str) -> None:
+    file = Path(f"config/examples/{example}/spec.yaml")
+    data = yaml.safe_load(file.read_text())
+    spec = parse_spec(yaml.safe_dump(data | {"model": data["model"] | more}), file)
+    tuned = tuned_spec(spec, settings_of(spec), tmp_path / "tuned")
+    was, now = (str(getattr(model, field)).replace("./", "") for model in (spec.model, tuned.model))
+    assert now != was
+    assert now.replace(f"{file.parent.resolve()}/", "") == was
 
 
 @pytest.mark.parametrize("samples", [{"samples": 1.0}, {"samples/a.png": 2.0}])
