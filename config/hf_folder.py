@@ -58,7 +58,10 @@ class ModelFolder:
         """The most tokens that the model was made for; None if its configuration does not say."""
         # Models that also see pictures describe how they read texts in a part of it.
         part = self.config.get("text_config")
-        length = (part if isinstance(part, dict) else self.config).get("max_position_embeddings")
+        described = part if isinstance(part, dict) else self.config
+        # What GPT-2 and its kind call it. T5 has a field of that name too, which is no limit.
+        other = "n_positions" if str(self._kind).startswith(("gpt", "openai-gpt", "codegen", "ctrl")) else ""
+        length = described.get("max_position_embeddings", described.get(other))
         if not isinstance(length, int):
             return None
         if str(self._kind).endswith(("roberta", "camembert", "mpnet", "longformer")):

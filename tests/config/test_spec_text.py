@@ -191,6 +191,8 @@ def test_a_context_may_not_be_longer_than_the_window_of_the_attention(tmp_path: 
         ({"model_type": "xlm-roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512, None),
         ({"model_type": "mpnet", "max_position_embeddings": 514}, 512, None),
         ({"model_type": "bert", "max_position_embeddings": 512, "pad_token_id": 0}, 512, None),
+        ({"model_type": "gpt2", "n_positions": 128}, 128, None),
+        ({"model_type": "t5", "n_positions": 512}, None, None),
     ],
 )
 def test_the_limits_of_a_model_are_those_that_its_kind_has(
