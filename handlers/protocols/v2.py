@@ -170,7 +170,7 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
 def _requested_outputs(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
     """The requested outputs, each with whether it should come as bytes, or None for all outputs; and whether bytes are
     the default."""
-    binary = bool(_parameters(value).get("binary_data_output", False))
+    binary = _flag(_parameters(value), "binary_data_output", default=False)
     outputs = value.get("outputs")
     if not outputs:
         return None, binary
@@ -182,8 +182,17 @@ def _requested_outputs(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None
         parameters = _parameters(item)
         if "classification" in parameters:
             raise Unprocessable("classification is not supported", field="outputs", allowed="binary_data")
-        wanted[name] = bool(parameters.get("binary_data", binary))
+        wanted[name] = _flag(parameters, "binary_data", default=binary)
     return wanted, binary
+
+
+def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """A parameter that is true or false: the text "false" is neither."""
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        got = describe_json(value)
+        raise Unprocessable("the parameter is not a boolean", field=name, got=got, allowed="true or false")
+    return value
 
 
 def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -199,6 +199,14 @@ BROKEN = [
     ({"inputs": [tensor("values", ROW) | {"datatype": {}}]}, "the datatype is unknown"),
     ({"inputs": [tensor("values", ROW)], "parameters": "x"}, "parameters must be an object"),
     (
+        {"inputs": [tensor("values", ROW)], "parameters": {"binary_data_output": "false"}},
+        "the parameter is not a boolean in `binary_data_output`",
+    ),
+    (
+        {"inputs": [tensor("values", ROW)], "outputs": [{"name": "out", "parameters": {"binary_data": 0}}]},
+        "the parameter is not a boolean in `binary_data`",
+    ),
+    (
         {"inputs": [{"name": "values", "shape": [2, 3], "datatype": "FP32", "parameters": [1]}]},
         "parameters must be an object in",
     ),
