@@ -24,7 +24,7 @@ from handlers.caching import AnswerCache, find_repeats, open_cache, pack_answer
 from handlers.lengths import check_length
 from handlers.metrics import BatchReport, Metrics
 from handlers.protocols import HEADER, Exchange, NamedTensor, Row, read_exchange, tensor_rows
-from handlers.record import PackedRecord, RecordError, load_record
+from handlers.record import PackedRecord, RecordError, TensorSpec, load_record
 from handlers.request import Answer, Form, Request
 from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
 
@@ -247,8 +247,7 @@ class Handler:
                     wanted = f"{spec.dtype}{spec.shape_text()}"
                     raise TypeError(f"decode() returned {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
                 # At a row that a table does not have, compiled code ends the worker. Marina's own handlers have looked.
-                is_limited = array.dtype.kind != "f" or (spec.min, spec.max, spec.columns) != (None, None, None)
-                if is_limited and not self._is_built_in:
+                if not self._is_built_in and not _is_free(array, spec):
                     check_range(array, spec)
         return decoded
 
@@ -287,6 +286,11 @@ class Handler:
                 f"`sample`: `{sample.file}` was answered with {answer.status}: {answer.answer.body.decode()}"
             )
         return answer
+
+
+def _is_free(array: Array, spec: TensorSpec) -> bool:
+    """Whether the array may have any values: infinite ones too, where the spec sets no limits."""
+    return array.dtype.kind == "f" and (spec.min, spec.max, spec.columns) == (None, None, None)
 
 
 def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:

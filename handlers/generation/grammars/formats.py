@@ -14,6 +14,7 @@ _MAX_BYTES = 64 * 1024
 # The library reads numbers as floats, so it would write a larger whole number rounded.
 _LARGEST_EXACT = 2**53
 # The library leaves these characters out of a text, because JSON only has `\\u` for them.
+_LOST = "a text in `const`, `enum` or a pattern has a control character, which JSON only writes by `\\u`"
 _CONTROL = r"[\x00-\x07\x0b\x0e-\x1f]"
 # In a pattern they are the first group. A set of characters before it has others that can be written.
 _ESCAPED = r"\\(?:x|u00)(?:0[0-7bBeEfF]|1[0-9a-fA-F])|\\[av]"
@@ -78,23 +79,24 @@ def _not_enforced(part: object, *, is_value: bool = False) -> str:
     the part is a value to be written."""
     if is_value and isinstance(part, int | float) and abs(part) > _LARGEST_EXACT:
         return "a number in `const` or `enum` is over 2**53, so it would be rounded"
-    if _loses_characters(part, is_value):
-        return "a text in `const`, `enum` or a pattern has a control character, which JSON only writes by `\\u`"
+    if is_value and isinstance(part, str) and re.search(_CONTROL, part):
+        return _LOST
     if isinstance(part, list):
         return next(filter(None, (_not_enforced(item, is_value=is_value) for item in part)), "")
     if not isinstance(part, Mapping):
         return ""
+    if not is_value and _has_control_characters(part):
+        return _LOST
     if not is_value and _may_repeat_names(part):
         return "`minProperties` asks for several properties without names, and an answer could repeat the same name"
     inner = (_not_enforced(value, is_value=is_value or name in ("const", "enum")) for name, value in part.items())
     return next(filter(None, inner), "")
 
 
-def _loses_characters(part: object, is_value: bool) -> bool:
-    if is_value or not isinstance(part, Mapping):
-        return is_value and isinstance(part, str) and re.search(_CONTROL, part) is not None
-    named = part.get("patternProperties")
-    patterns = [part.get("pattern"), *(named if isinstance(named, Mapping) else ())]
+def _has_control_characters(schema: Mapping[str, object]) -> bool:
+    """Whether a pattern of this schema has one to be written."""
+    named = schema.get("patternProperties")
+    patterns = [schema.get("pattern"), *(named if isinstance(named, Mapping) else ())]
     return any(match[1] for text in patterns if isinstance(text, str) for match in _IN_PATTERN.finditer(text))
 
 
