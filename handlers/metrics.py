@@ -4,7 +4,7 @@ before."""
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -14,6 +14,7 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
 
 from handlers.record import PackedRecord
+from handlers.validation import ERROR_KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Metrics:
         ).labels(record.name)
         text = "Requests answered with an error by the handler, by kind"
         self._errors = Counter("inference_errors", text, ["model", "kind"], registry=registry)
+        self.show_errors(ERROR_KINDS)
         self._padding = self._counter("inference_padding_rows", "Rows that were computed and thrown away")
         self._positions = self._padded_positions = None
         if record.lengths is not None:
@@ -113,6 +115,12 @@ class Metrics:
             self._positions.inc(report.positions[0])
             self._padded_positions.inc(report.positions[1])
         self.count(report.errors)
+
+    def show_errors(self, kinds: Iterable[str]) -> None:
+        """Shows these kinds of errors before the first one: Prometheus sees no increase in the first value of a series,
+        so it would be invisible."""
+        for kind in kinds:
+            self._errors.labels(self._model, kind)
 
     def count(self, errors: Sequence[str]) -> None:
         """Counts errors, given as one kind per failed request, and updates the memory gauges once a second."""

@@ -42,6 +42,11 @@ class RequestError(Exception):
     status: ClassVar[int] = 400
     kind: ClassVar[str] = "malformed"
 
+    def __init_subclass__(cls) -> None:
+        # TorchServe would end the worker at the first answer with it.
+        if not (isinstance(cls.status, int) and 400 <= cls.status <= 499):
+            raise TypeError(f"`{cls.__name__}.status`: got {cls.status!r}, allowed: 400 to 499")
+
     def __init__(self, error: str, *, field: str | None = None, got: object = None, allowed: object = None) -> None:
         super().__init__(error)
         # All of it may hold what the client sent: names, or words that a user's handler repeats.
@@ -139,6 +144,12 @@ class OutOfMemory(AnswerError):
     """Out of memory, even after the batch was split."""
 
     status, kind, error = 507, "out_of_memory", "out of memory"
+
+
+# The kinds of Marina's own errors; a user's handler may have more.
+ERROR_KINDS = tuple(
+    error.kind for error in (RequestError, *RequestError.__subclasses__(), AnswerError, *AnswerError.__subclasses__())
+)
 
 
 def shorten(value: object, most: int = MAX_TEXT) -> object:

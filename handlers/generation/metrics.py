@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 from handlers.generation.engine import Usage
+from handlers.generation.refusals import REFUSAL_KINDS
 from handlers.generation.sequence import TextSequence
 from handlers.metrics import Metrics
 
@@ -21,6 +22,7 @@ class TextMetrics:
 
     def __init__(self, base: Metrics, model: str) -> None:
         self._base = base
+        base.show_errors(REFUSAL_KINDS)
         registry = self.registry = base.registry
         self._first = Histogram(
             "inference_time_to_first_token_seconds",

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import orjson
 
 _LONGEST_NAME = 80
+_KINDS = {404: "not_found", 413: "too_large", 415: "unsupported", 503: "busy", 500: "internal"}
+REFUSAL_KINDS = ("malformed", *_KINDS.values())
 
 
 class RequestRefused(Exception):
@@ -28,8 +30,7 @@ class RequestRefused(Exception):
     @property
     def kind(self) -> str:
         """The reason under which the metrics count it."""
-        kinds = {404: "not_found", 413: "too_large", 415: "unsupported", 503: "busy", 500: "internal"}
-        return kinds.get(self.status, "malformed")
+        return _KINDS.get(self.status, "malformed")
 
     def body(self) -> bytes:
         return error_body(self.message, self.status, self.param, self.code)

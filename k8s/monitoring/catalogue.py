@@ -27,8 +27,6 @@ class Series:
     kind: Kind
     source: Source
     labels: frozenset[str]
-    late: bool = False
-    """Whether the metric is missing from the page until the first event that it counts."""
     only_on: str = ""
     """The worker's device, the handler or the feature that the metric needs; empty if it is always exported."""
 
@@ -38,10 +36,8 @@ class Series:
         return label in self.labels | added or (label == "le" and self.kind == "histogram")
 
 
-def _series(
-    source: Source, kind: Kind, names: str, labels: str, *, late: bool = False, only_on: str = ""
-) -> list[Series]:
-    return [Series(name, kind, source, frozenset(labels.split()), late, only_on) for name in names.split()]
+def _series(source: Source, kind: Kind, names: str, labels: str, *, only_on: str = "") -> list[Series]:
+    return [Series(name, kind, source, frozenset(labels.split()), only_on) for name in names.split()]
 
 
 _KUBE: Source = "kube-state-metrics"
@@ -59,7 +55,7 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "histogram", "inference_stage_duration_seconds", "model stage"),
         *_series("page", "histogram", "inference_batch_size", "model"),
         *_series("page", "counter", "inference_padding_rows_total", "model"),
-        *_series("page", "counter", "inference_errors_total", "model kind", late=True),
+        *_series("page", "counter", "inference_errors_total", "model kind"),
         *_series("page", "gauge", "inference_artifact_info", "model version precision compile artifact device torch"),
         *_series("page", "gauge", "inference_worker_cuda_bytes", "model pid", only_on="cuda"),
         *_series("page", "histogram", f"{FIRST} {GAP}", "model", only_on="text"),
@@ -110,7 +106,7 @@ def find_series(stored: str) -> Series | None:
 
 
 def page_series(spec: Spec) -> list[Series]:
-    """The metrics on the page of this spec's pods. A `late` one may not be there yet."""
+    """The metrics on the page of this spec's pods."""
     features = {"", spec.worker_device, spec.model.handler}
     features |= {"cache"} if spec.serving.cache else set()
     features |= {"route"} if spec.text and spec.text.route else set()

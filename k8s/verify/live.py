@@ -66,8 +66,7 @@ def _declared(need: UsedSeries, families: dict[str, Metric]) -> Iterator[Fault]:
     name = need.series.name
     family = families.get(name.removesuffix("_total"))
     if family is None or not family.samples:
-        if not need.series.late:
-            yield (name, "metric-missing", f"not on the page, but used by {_some(need.places)}")
+        yield (name, "metric-missing", f"not on the page, but used by {_some(need.places)}")
         return
     if family.type != need.series.kind:
         yield (name, "metric-type", f"got `{family.type}`, allowed: `{need.series.kind}`")

@@ -154,6 +154,13 @@ def test_a_users_error_that_repeats_what_was_sent_hurts_nobody(custom, word):
     assert len(reply.body) < 5000
 
 
+@pytest.mark.parametrize("status", ["x", 200, 599, None])
+def test_a_users_error_has_a_status_of_a_request_error(status):
+    with pytest.raises(TypeError, match=f"`Odd.status`: got {status!r}, allowed: 400 to 499"):
+        type("Odd", (Unprocessable,), {"status": status})
+    type("Teapot", (Unprocessable,), {"status": 418})
+
+
 def test_setup_runs_before_the_worker_is_ready(custom):
     assert custom.was_set_up
 

@@ -25,6 +25,12 @@ def test_warm_up_is_not_counted(handler):
     assert value(handler, "inference_batch_size_count") == 0
 
 
+def test_each_kind_of_error_is_shown_before_its_first(handler):
+    kinds = "malformed not_acceptable too_large unsupported unprocessable internal non_finite_output"
+    for kind in f"{kinds} answer_too_large overdue out_of_memory".split():
+        assert value(handler, "inference_errors_total", kind=kind) == 0
+
+
 def test_batch_is_counted_by_stage_size_padding_and_kind_of_error(handler):
     handler._batcher.seconds = {4: 1.0}
     ask(handler, GOOD, b"[]", b"{", GOOD)

@@ -19,6 +19,7 @@ _CONTROL = r"[\x00-\x07\x0b\x0e-\x1f]"
 # In a pattern they are the first group. A set of characters before it has others that can be written.
 _ESCAPED = r"\\(?:x|u00)(?:0[0-7bBeEfF]|1[0-9a-fA-F])|\\[av]"
 _IN_PATTERN = re.compile(rf"\[(?:\\.|[^\]\\])*\]|({_CONTROL}|{_ESCAPED})|\\.")
+_NAMED_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 _KEYS = {"text": {"type"}, "json_object": {"type"}, "json_schema": {"type", "json_schema"}}
 
 
@@ -89,8 +90,14 @@ def _not_enforced(part: object, *, is_value: bool = False) -> str:
         return _LOST
     if not is_value and _may_repeat_names(part):
         return "`minProperties` asks for several properties without names, and an answer could repeat the same name"
-    inner = (_not_enforced(value, is_value=is_value or name in ("const", "enum")) for name, value in part.items())
-    return next(filter(None, inner), "")
+    reasons = (
+        # What has names of the user's choice here, such as `const`, is a schema under each of them.
+        _not_enforced([*value.values()])
+        if not is_value and name in _NAMED_SCHEMAS and isinstance(value, Mapping)
+        else _not_enforced(value, is_value=is_value or name in ("const", "enum"))
+        for name, value in part.items()
+    )
+    return next(filter(None, reasons), "")
 
 
 def _has_control_characters(schema: Mapping[str, object]) -> bool:

@@ -189,6 +189,7 @@ REFUSED: dict[str, object] = {
     "a control character to be written": form({"enum": ["b", {"c": ["a\x01"]}]}),
     "one in a pattern": form({"items": {"pattern": r"^\\[a\]]\x1F$", "patternProperties": {}}}),
     "one in a name": form({"patternProperties": {"a\0": {}}}),
+    "one in a property called `enum`": form({"properties": {"enum": {"pattern": r"\a"}}}),
     "properties that could all have one name": form({"items": {"required": ["a"], "minProperties": 3}}),
 }
 
@@ -209,6 +210,9 @@ def test_every_response_format_of_openai_becomes_a_schema() -> None:
     assert json.loads(read_schema(form(bounds)) or "") == bounds
     distinct = {"required": ["a"], "minProperties": 2, "const": {"minProperties": 9}}
     assert json.loads(read_schema(form(distinct)) or "") == distinct
+    # Their names are the user's, so what is under them is no value.
+    named = {"properties": {"const": {"maximum": 1e20}}, "$defs": {"enum": {"description": "\a"}}}
+    assert json.loads(read_schema(form(named)) or "") == named
     texts = {"enum": ["\n\t\x7f"], "properties": {"\x01": {}}, "pattern": r"\A[^\]\x00-\x1f]\\x01\x41\n"}
     assert json.loads(read_schema(form(texts)) or "") == texts
 
