@@ -147,8 +147,9 @@ class OutOfMemory(AnswerError):
 
 
 # The kinds of Marina's own errors; a user's handler may have more.
-ERROR_KINDS = tuple(
-    error.kind for error in (RequestError, *RequestError.__subclasses__(), AnswerError, *AnswerError.__subclasses__())
+ERROR_KINDS = (
+    *(error.kind for error in (RequestError, *RequestError.__subclasses__())),
+    *(error.kind for error in (AnswerError, *AnswerError.__subclasses__())),
 )
 
 
