@@ -148,8 +148,10 @@ class OutOfMemory(AnswerError):
 
 # The kinds of Marina's own errors; a user's handler may have more.
 ERROR_KINDS = (
-    *(error.kind for error in (RequestError, *RequestError.__subclasses__())),
-    *(error.kind for error in (AnswerError, *AnswerError.__subclasses__())),
+    RequestError.kind,
+    *(refusal.kind for refusal in RequestError.__subclasses__()),
+    AnswerError.kind,
+    *(failure.kind for failure in AnswerError.__subclasses__()),
 )
 
 
