@@ -31,6 +31,8 @@ class LoadRecord(Part):
     timeout_s: float
     samples: int = 1
     """The number of different bodies."""
+    samples_sha256: str | None = None
+    """The hash of them all, with their types and weights; None in a record of before."""
     sample_bytes: int
     """The size of the largest body."""
     sample_content_type: str

@@ -137,6 +137,7 @@ def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session)
         seed=options.seed,
         timeout_s=session.timeout_s,
         samples=len(session.request.all_bodies),
+        samples_sha256=session.request.bodies_sha256,
         sample_bytes=max(len(body.body) for body in session.request.all_bodies),
         sample_content_type=session.request.content_type,
     )

@@ -1,5 +1,6 @@
 """The plan of one generator process: the request, the structure of its answer, and when to send it."""
 
+import hashlib
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -86,6 +87,14 @@ class LoadRequest(Part):
         return self.bodies or (
             Body.model_construct(body=self.body, content_type=self.content_type, expected=self.expected),
         )
+
+    @property
+    def bodies_sha256(self) -> str:
+        """The hash of all bodies, with their types and weights."""
+        whole = hashlib.sha256()
+        for body in self.all_bodies:
+            whole.update(f"{body.weight:g} {body.content_type} {len(body.body)}\n".encode() + body.body)
+        return whole.hexdigest()
 
     def wire_bytes(self, chosen: Body | None = None) -> bytes:
         """The request as it is written to the connection, with the chosen body or its own."""

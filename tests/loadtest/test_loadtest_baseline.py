@@ -77,7 +77,8 @@ def test_a_package_is_compared_with_a_stored_verdict(compared: Any, service_s: f
 
 def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None:
     machine = MACHINE.model_copy(update={"cores": 4, "memory_bytes": 2**33})
-    code, output = compared(verdict(always(0.005), "ab" * 32, 1, machine, rate=70, processes=2), always(0.005))
+    load = {"rate": 70, "processes": 2, "samples_sha256": "12" * 32}
+    code, output = compared(verdict(always(0.005), "ab" * 32, 1, machine, **load), always(0.005))
     assert code == 3
     assert "compare: INVALID nothing was compared\n" in output
     named = [line.strip() for line in output.splitlines() if "not-alike" in line]
@@ -85,6 +86,7 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
         "not-alike: `machine.cores` was 4 and is 2",
         "not-alike: `load.rate` was 70.0 and is 80.0",
         "not-alike: `load.processes` was 2 and is 1",
+        f"not-alike: `load.samples_sha256` was {'12' * 32} and is None",
     ]
 
 

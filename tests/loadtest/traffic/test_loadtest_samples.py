@@ -67,6 +67,15 @@ def test_bodies_are_sent_as_often_as_their_weights_say(folder: Path) -> None:
     assert which(request, 50, seed=1) == which(request, 50, seed=1) != which(request, 50, seed=2)
 
 
+def test_the_hash_of_the_bodies_tells_any_other_body_type_or_weight(folder: Path) -> None:
+    (folder / "samples/d.png").write_bytes(b"y" * 10)
+    (folder / "samples/e.jpg").write_bytes(b"x" * 10)
+    asked = [{"samples/a.png": 1}, {"samples/d.png": 1}, {"samples/e.jpg": 1}, {"samples/a.png": 1, "samples/d.png": 3}]
+    asked += [{"samples/a.png": 3, "samples/d.png": 1}]
+    assert len({request_of(folder, samples).bodies_sha256 for samples in asked}) == len(asked)
+    assert request_of(folder, asked[0]).bodies_sha256 == request_of(folder, asked[0]).bodies_sha256
+
+
 def test_a_plan_that_went_through_json_has_the_same_bodies(folder: Path) -> None:
     schedule = Schedule(arrivals="poisson", rate=10, warmup_s=0, duration_s=1)
     plan = LoadPlan(request=request_of(folder, {"samples": 3}), schedule=schedule, timeout_s=10, limit_ms=50)
