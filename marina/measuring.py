@@ -14,6 +14,11 @@ from marina.terminal import localised
 # A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
 _VARIABLE = re.compile(r"^[^:]+:\s*(\w+\s+)?\$(\w+|\{\w+\})$")
 
+# The options of a load from the cluster's pods, and of one from this machine, with the names of their values.
+_OF_PODS = {f"--{name.replace('_', '-')}": name for name in ("one_pod", "service", "context", "kubeconfig", "image")}
+_OF_A_URL = {f"--{name}": name for name in ("url", "cacert", "cert", "key")}
+_OF_A_URL |= {"--pages-url": "supervisor", "--header": "headers"}
+
 
 def add_verbs(verbs: Any) -> None:
     _loadtest_options(
@@ -41,15 +46,12 @@ def loadtest(options: argparse.Namespace) -> int:
     from loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
     spec, how = read_spec(options), stage_options(RunOptions, options)
+    options.in_cluster |= options.dry_run
+    _check_target(options)
     where = server_options(options, spec.name)
-    if (options.one_pod or options.service) and not options.in_cluster:
-        raise InputError("`--one-pod` and `--service`: only with `--in-cluster`", hint="--in-cluster")
     if options.one_pod and options.service:
         raise InputError("`--one-pod`: not together with `--service`, whose Service chooses the pods")
-    if options.in_cluster or options.dry_run:
-        if where.headers or where.cacert or where.cert:
-            text = "`--header`, `--cacert` and `--cert`: only for a server at `--url`, not for pods of `--in-cluster`"
-            raise InputError(f"{text}, whose plan is stored in the cluster, where others can read it")
+    if options.in_cluster:
         from k8s import make_plan
         from marina import in_cluster
 
@@ -70,6 +72,17 @@ def loadtest(options: argparse.Namespace) -> int:
         if step := next_step(outcome, options.out / spec.name, _target_arguments(options)):
             print(localised(f"hint: {step}", options))
     return INTERRUPTED if outcome.interrupted else outcome.verdict.exit_code
+
+
+def _check_target(options: argparse.Namespace) -> None:
+    """Refuses options of one way to reach servers together with the other way, which would ignore them."""
+    if options.in_cluster:
+        why, ignored = "not with `--in-cluster`, which sends to pods by their own addresses", _OF_A_URL
+    else:
+        why, ignored = "only with `--in-cluster`", _OF_PODS
+    for option, name in ignored.items():
+        if getattr(options, name, None):
+            raise InputError(f"`{option}`: {why}")
 
 
 def _target_arguments(options: argparse.Namespace) -> list[str]:
@@ -99,6 +112,7 @@ def calibrate(options: argparse.Namespace) -> int:
     from loadtest import calibrate as run
 
     spec = read_spec(options)
+    _check_target(options)
     out, where = options.out / spec.name, server_options(options, spec.name)
     how = stage_options(CalibrateOptions, options)
     if options.tune and (options.in_cluster or options.url):

@@ -99,6 +99,25 @@ def test_tune_says_before_it_searches_that_it_cannot(
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["loadtest", "calibrate"])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["--context", "prod"], "`--context`: only with `--in-cluster`"),
+        (["--url", "http://127.0.0.1:1", "--image", "x"], "`--image`: only with `--in-cluster`"),
+        (["--in-cluster", "--url", "http://127.0.0.1:1"], "`--url`: not with `--in-cluster`, which sends to pods by"),
+        (["--in-cluster", "--pages-url", "http://127.0.0.1:1"], "`--pages-url`: not with `--in-cluster`"),
+        # The cluster would store it, where others can read it.
+        (["--in-cluster", "--header", "Authorization: x"], "`--header`: not with `--in-cluster`"),
+    ],
+)
+def test_options_of_another_way_to_the_servers_are_refused(
+    capsys: pytest.CaptureFixture[str], verb: str, given: list[str], text: str
+) -> None:
+    assert marina.main([verb, str(DIGITS), *given]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {text}")
+
+
 def test_a_wrong_spec_exits_with_2_and_nothing_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text("name: x\nmodle: {}\n", encoding="utf-8")
