@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -107,6 +107,13 @@ def stage_options(kind: Any, options: argparse.Namespace) -> Any:
         first = err.errors()[0]
         name = str(first["loc"][0]).removesuffix("_s").replace("_", "-")
         raise InputError(f"`--{name}`: got `{first['input']:.12g}`, allowed: {allowed_values(first)}") from err
+
+
+def refuse_ignored(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raises an error if one of these options was given, which the verb would ignore."""
+    for action in options.parser._actions:
+        if action.dest in names and getattr(options, action.dest) != action.default:
+            raise InputError(f"`{action.option_strings[0]}`: {why}")
 
 
 def read_spec(options: argparse.Namespace) -> "Spec":

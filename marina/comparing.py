@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import InputError
-from marina.arguments import add_verb, print_result, read_spec, stage_options
+from marina.arguments import add_verb, print_result, read_spec, refuse_ignored, stage_options
 from marina.measuring import add_load_options, server_options
 
 
@@ -44,6 +44,9 @@ def compare(options: argparse.Namespace) -> int:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
+    if options.baseline:
+        sending = (*vars(how), "any_package", "cacert", "cert", "headers", "key", "supervisor", "url")
+        refuse_ignored(options, sending, "not with `--baseline`, which sends nothing")
     folder, where = options.out / spec.name, server_options(options, spec.name)
     if options.baseline:
         comparison = compare_with_baseline(spec, options.baseline, where)

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import InputError, as_input_error
-from marina.arguments import INTERRUPTED, add_out_option, add_verb, print_json, print_result, read_spec, stage_options
+from marina.arguments import (
+    INTERRUPTED,
+    add_out_option,
+    add_verb,
+    print_json,
+    print_result,
+    read_spec,
+    refuse_ignored,
+    stage_options,
+)
 from marina.terminal import localised
 
 # A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
 _VARIABLE = re.compile(r"^[^:]+:\s*(\w+\s+)?\$(\w+|\{\w+\})$")
-
-# The options of a load from the cluster's pods, and of one from this machine, with the names of their values.
-_OF_PODS = {f"--{name.replace('_', '-')}": name for name in ("one_pod", "service", "context", "kubeconfig", "image")}
-_OF_A_URL = {f"--{name}": name for name in ("url", "cacert", "cert", "key")}
-_OF_A_URL |= {"--pages-url": "supervisor", "--header": "headers"}
 
 
 def add_verbs(verbs: Any) -> None:
@@ -75,14 +79,12 @@ def loadtest(options: argparse.Namespace) -> int:
 
 
 def _check_target(options: argparse.Namespace) -> None:
-    """Refuses options of one way to reach servers together with the other way, which would ignore them."""
+    of_pods = ("one_pod", "service", "context", "kubeconfig", "image")
+    of_a_server = ("url", "supervisor", "headers", "cacert", "cert", "key")
     if options.in_cluster:
-        why, ignored = "not with `--in-cluster`, which sends to pods by their own addresses", _OF_A_URL
+        refuse_ignored(options, of_a_server, "not with `--in-cluster`, which sends to pods by their own addresses")
     else:
-        why, ignored = "only with `--in-cluster`", _OF_PODS
-    for option, name in ignored.items():
-        if getattr(options, name, None):
-            raise InputError(f"`{option}`: {why}")
+        refuse_ignored(options, of_pods, "only with `--in-cluster`")
 
 
 def _target_arguments(options: argparse.Namespace) -> list[str]:

@@ -111,9 +111,14 @@ def test_a_verdict_on_another_package_than_the_local_one_is_refused(compared: An
     assert "verdict.json: it is about package cdcdcdcdcdcd, but the spec's package is" in output
 
 
-def test_a_file_that_is_not_a_verdict_is_refused(compared: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_verdict_is_refused(
+    compared: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005))
     (tmp_path / "kept.json").write_text("{}")
     arguments = ["compare", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--baseline"]
     assert marina.main([*arguments, str(tmp_path / "kept.json")]) == 2
     assert marina.main([*arguments, str(tmp_path / "kept.json"), "--against", "old.mar"]) == 2
+    capsys.readouterr()
+    assert marina.main([*arguments, str(tmp_path / "kept.json"), "--rate", "50"]) == 2
+    assert capsys.readouterr().err == "error: `--rate`: not with `--baseline`, which sends nothing\n"
