@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import pad
 
-from handlers.generation.engines.network import Weights, rotary_tables
+from handlers.generation.engines.weights import Weights, rotary_tables
 
 LIBRARY = "decoder.so"
 _KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
