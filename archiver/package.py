@@ -86,7 +86,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
         with progress.step(staged.compare_title), compiling.quiet(), compiling.torch_threads(spec.threads):
             agreed = staged.compare()
-        compiling.prune_cache(folder / CACHE)
+        compiling.keep_only_kernels(folder / CACHE)
         agreement.check_agreement(spec, agreed)
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")
