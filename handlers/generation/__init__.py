@@ -1,4 +1,5 @@
-"""The `text` handler: OpenAI's API, the queue for slots, and the engines that write token by token."""
+"""The `text` handler of language models: OpenAI's API, the queue for slots, stored conversations, cached answers, the
+route to a small model, and the engines that write token by token. Encoders are in `handlers/encoder.py`."""
 
 from handlers.generation.engine import Engine, NoToken, Sampling, Token
 from handlers.generation.engines import make_engine
