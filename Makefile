@@ -185,7 +185,7 @@ pictures: setup  ## make the README's pictures again  (SPEC=FILE)
 	$(BIN)/python docs/pictures/make.py '$(SPEC)' $(ARGS)
 
 golden: setup  ## write the golden files and docs/01-spec.md again
-	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/test_k8s_golden.py tests/k8s/test_k8s_verify.py
+	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/manifests/test_k8s_golden.py tests/k8s/verify/test_k8s_verify.py
 
 clean:  ## remove what was built; keep the virtual environment
 	rm -rf build

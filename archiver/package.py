@@ -21,6 +21,7 @@ from archiver.calibration import Rows, batches, calibration_inputs
 from archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
 from archiver.encoders import EncoderGraph
 from archiver.graph import build_graph, check_output_sizes, check_scores, examples, output_ports
+from archiver.input_limits import check_limits, limited_inputs
 from archiver.language_model import (
     calibration_texts,
     compare_text,
@@ -28,7 +29,6 @@ from archiver.language_model import (
     stage_language_model,
     why_not_runnable,
 )
-from archiver.limits import check_limits, limited_inputs
 from archiver.quantize import quantize
 from archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
 from archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
@@ -86,7 +86,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
         with progress.step(staged.compare_title), compiling.quiet(), compiling.torch_threads(spec.threads):
             agreed = staged.compare()
-        compiling.prune_cache(folder / CACHE)
+        compiling.keep_only_kernels(folder / CACHE)
         agreement.check_agreement(spec, agreed)
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")

@@ -1,4 +1,6 @@
-"""Quantises to int8 on x86 by torchao's PT2E flow, calibrated on real inputs; Inductor lowers it to VNNI or AMX."""
+"""Quantises to int8 on x86 by torchao's PT2E flow, calibrated on real inputs; Inductor lowers it to VNNI or AMX.
+
+The weights of language models are rounded when they are loaded, in `handlers/generation/engines/compiled.py`."""
 
 import logging
 

@@ -1,5 +1,8 @@
 """The command line: runs the stage of each verb, and turns errors into exit codes. A stage is imported when its verb
-runs."""
+runs.
+
+`command` has the parser and the exit codes. The verbs are in `packaging`, `serving`, `measuring`, `comparing`,
+`simulating`, `cluster` and the room `starting`."""
 
 from collections.abc import Sequence
 

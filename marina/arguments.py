@@ -1,4 +1,4 @@
-"""What all verbs share: options, help texts, and printing."""
+"""What all verbs share: options, help texts, exit codes, and printing."""
 
 import argparse
 import json

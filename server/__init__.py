@@ -2,7 +2,8 @@
 readiness honestly, drains without losing a request, and shows all metrics on one page. Of our packages it imports only
 `config`, and it never imports torch.
 
-Its rooms are system, java, watching and pages; each imports only the rooms before it. Names are imported on first use,
+`serving` checks and starts everything, `supervisor` runs it from loading to stopped, and `fetch` gets the MAR in a pod.
+The rooms are system, java, watching and pages; each imports only the rooms before it. Names are imported on first use,
 so that `python -m server` can handle signals before it imports the rest."""
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """Exports a graph, compiles its programs in parallel, and takes from a cache what was compiled before."""
 
-from archiver.compiling.artifacts import prune_cache, save_program
+from archiver.compiling.artifacts import keep_only_kernels, save_program
 from archiver.compiling.cache import cpu_model, load_from_cache, store_in_cache
 from archiver.compiling.environment import quiet, reproducible_compiler, torch_threads
 from archiver.compiling.exporting import check_batch_sizes, export_graph, export_shape, reexport
@@ -12,8 +12,8 @@ __all__ = [
     "cpu_model",
     "export_graph",
     "export_shape",
+    "keep_only_kernels",
     "load_from_cache",
-    "prune_cache",
     "quiet",
     "reexport",
     "reproducible_compiler",

@@ -67,9 +67,9 @@ def save_program(program: ExportedProgram, file: Path) -> None:
         normalise_package(raw, file)
 
 
-def prune_cache(cache: Path) -> None:
-    """Deletes everything from a compile cache except the kernels, which are all that a worker needs to start without a
-    compiler."""
+def keep_only_kernels(cache: Path) -> None:
+    """Deletes everything from the cache in a `jit` package except the kernels, which are all that a worker needs to
+    start without a compiler."""
     if not cache.is_dir():
         return
     for file in sorted(cache.rglob("*")):

@@ -15,7 +15,6 @@ from config.combinations import (  # noqa: F401  (importing them registers their
     writing,
 )
 from config.combinations.rule import COMBINATIONS, FILES, FORMS, Table
-from config.combinations.writing import find_warnings
 from config.spec import Spec
 from config.yaml_lines import Location
 
@@ -38,6 +37,11 @@ def find_conflicts(spec: Spec, broken: set[Location], *, files: bool) -> list[Co
     conflicts = _broken_rules(FORMS, spec, broken)
     broken = broken | {conflict.location for conflict in conflicts}
     return conflicts + _broken_rules(COMBINATIONS + (FILES if files else []), spec, broken)
+
+
+def find_warnings(spec: Spec) -> list[str]:
+    """Settings that are allowed but look like a mistake."""
+    return [*encoding.encoder_warnings(spec), *vllm.vllm_warnings(spec), *writing.writer_warnings(spec)]
 
 
 def _broken_rules(rules: Table, spec: Spec, broken: set[Location]) -> list[Conflict]:

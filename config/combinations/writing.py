@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from os.path import isdir
 
-from config.combinations.encoding import encoder_warnings
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.combinations.vllm import vllm_warnings
 from config.errors import listed
 from config.hf_folder import FolderRefused, read_model_folder
 from config.sections import Model, Text
@@ -100,10 +98,8 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
         yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
 
 
-def find_warnings(spec: Spec) -> Iterator[str]:
-    """Settings that are allowed but look like a mistake."""
-    yield from encoder_warnings(spec)
-    yield from vllm_warnings(spec)
+def writer_warnings(spec: Spec) -> Iterator[str]:
+    """Settings of a language model that are allowed but look like a mistake."""
     if not spec.model.writes or spec.slo is None or spec.slo.itl_p99_ms is None:
         return
     longest_s = ((spec.slo.ttft_p99_ms or 0) + spec.slo.itl_p99_ms * spec.writing.max_tokens) / 1000

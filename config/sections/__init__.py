@@ -1,6 +1,8 @@
 """The sections of a spec: types, defaults, and the meaning of each field, one module for each topic.
 
-`section` has their base class, and the types that several of them use."""
+`slo` and `load` are in `objective`, `scaling` and `kubernetes` in `deployment`, but `kubernetes.pod` and
+`kubernetes.patches` in `extension`, and `kubernetes.model` in `store`. The other modules have the name of their section
+or of its part. `section` has their base class, and the types that several of them use."""
 
 from config.sections.cost import Cost
 from config.sections.deployment import Kubernetes, Scaling

@@ -23,7 +23,7 @@ from handlers.base import Context
 from handlers.caching import open_cache
 from handlers.generation.answers import AnswerWriter, VerbatimWriter
 from handlers.generation.engines import make_engine
-from handlers.generation.engines.network import vocabulary_size
+from handlers.generation.engines.weights import vocabulary_size
 from handlers.generation.forwarding import ForwardedAnswer
 from handlers.generation.grammars import GrammarRefused, Grammars, with_options
 from handlers.generation.loop import EngineFailed, EngineLoop, Waitable, end_worker

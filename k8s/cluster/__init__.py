@@ -1,5 +1,5 @@
-"""The client of one cluster: connecting, reading, writing and watching objects, and the meaning of its errors. It knows
-nothing of releases."""
+"""The client of one cluster: connecting, reading, writing and watching objects, the meaning of its errors, and what it
+says about its nodes, namespaces, pods and Prometheus. It knows nothing of releases."""
 
 from k8s.cluster.api_errors import ApiError, FieldConflict, grant_commands
 from k8s.cluster.cluster import Cluster

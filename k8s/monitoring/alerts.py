@@ -32,13 +32,13 @@ class Alert:
     def rule(self, spec: Spec) -> dict[str, Any]:
         """The rule in Prometheus's format."""
         return {
-            "alert": f"Marina{self.name}",
+            "alert": self.name,
             "expr": self.expr,
             **({"for": self.for_} if self.for_ else {}),
             "labels": {"severity": self.severity, "model": spec.name},
             "annotations": {
                 "summary": f"{spec.name}: {self.summary}",
-                "runbook_url": f"{spec.kubernetes.monitoring.runbook_url}#marina{self.name.lower()}",
+                "runbook_url": f"{spec.kubernetes.monitoring.runbook_url}#{self.name.lower()}",
             },
         }
 
@@ -65,23 +65,23 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     )
     start_min = _start_min(spec)
     return [
-        Alert("NoData", f"absent({ready})", "Prometheus reads no metrics from any of its pods", "3m", "page"),
-        Alert("NoPodReady", f"sum by (namespace) ({ready}) == 0", "none of its pods is ready", "3m", "page"),
-        Alert("PodNotReady", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
+        Alert("MarinaNoData", f"absent({ready})", "Prometheus reads no metrics from any of its pods", "3m", "page"),
+        Alert("MarinaNoPodReady", f"sum by (namespace) ({ready}) == 0", "none of its pods is ready", "3m", "page"),
+        Alert("MarinaPodNotReady", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
         Alert(
-            "ReplicasMissing",
+            "MarinaReplicasMissing",
             f"{available} < {wanted}",
             "{{ $value }} pods are available, fewer than the Deployment wants",
             for_=f"{start_min}m",
         ),
         Alert(
-            "PodsUnseen",
+            "MarinaPodsUnseen",
             f"count by (namespace) ({ready}) < {available}",
             "Prometheus reads metrics from {{ $value }} pods, fewer than are available",
             for_="10m",
         ),
         Alert(
-            "PackagesMixed",
+            "MarinaPackagesMixed",
             f"count by (namespace) (count by (namespace, sha256) ({packages})) > 1",
             "pods serve {{ $value }} different packages",
             for_="1h",
@@ -102,12 +102,12 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     )
     alerts = [
         Alert(
-            "ContainerRestarts",
+            "MarinaContainerRestarts",
             f"round(increase({containers}[1h])) >= {RESTARTS}",
             "a container of " + _pod("restarted {{ $value }} times in an hour"),
         ),
         Alert(
-            "WorkerRestarts",
+            "MarinaWorkerRestarts",
             f"round({restarts} - {renewals}) >= {RESTARTS}",
             _pod("lost {{ $value }} workers in an hour"),
         ),
@@ -115,7 +115,7 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     if spec.model.on_mismatch == "jit" and spec.model.compile == "aot":
         recompiled = queries.of("inference_artifact_info", 'compile="aot"', 'artifact!="aot"')
         text = _pod("compiled the model again, because the packaged artifact does not fit its node")
-        alerts.append(Alert("Recompiled", f"max by (namespace, pod) ({recompiled}) == 1", text))
+        alerts.append(Alert("MarinaRecompiled", f"max by (namespace, pod) ({recompiled}) == 1", text))
     return alerts
 
 
@@ -126,21 +126,23 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     # New pods only help once they were requested, got a node, have started, and clients have found them.
     scaled_min = 2 * _start_min(spec)
     return [
-        Alert("RequestsShed", f"{shed} > {SHED_SHARE}", f"{_PERCENT} of requests are refused with 503", for_="5m"),
         Alert(
-            "CpuHigh",
+            "MarinaRequestsShed", f"{shed} > {SHED_SHARE}", f"{_PERCENT} of requests are refused with 503", for_="5m"
+        ),
+        Alert(
+            "MarinaCpuHigh",
             f"{queries.cpu_share()} > {cpu:g}",
             _pod(f"uses {_PERCENT} of its cpu request"),
             for_=f"{scaled_min}m",
         ),
         Alert(
-            "MemoryNearLimit",
+            "MarinaMemoryNearLimit",
             f"{queries.memory_share()} > {MEMORY_SHARE}",
             _pod(f"uses {_PERCENT} of its memory limit"),
             for_="10m",
         ),
         Alert(
-            "DiskNearlyFull",
+            "MarinaDiskNearlyFull",
             f"{queries.of('marina_disk_free_bytes')} < {LOW_TMP_BYTES}",
             _pod("has {{ $value | humanize }}B left for temporary files"),
             for_="5m",
@@ -158,11 +160,11 @@ def _gpu_alerts(queries: Queries) -> list[Alert]:
     full = f"{queries.gpu_memory_share()} > {GPU_MEMORY_SHARE}"
     return [
         Alert(
-            "GpuMemoryGrows",
+            "MarinaGpuMemoryGrows",
             f"{now} / {before} > {GPU_GROWTH} and {grown_up}",
             _pod("reserves more GPU memory than three hours ago"),
         ),
-        Alert("GpuMemoryNearlyFull", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
+        Alert("MarinaGpuMemoryNearlyFull", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
     ]
 
 
@@ -178,8 +180,8 @@ def _autoscaler_alerts(queries: Queries) -> list[Alert]:
     at_max = f"{wanted} >= {most} and {most} > {least}"
     text = "the autoscaler wants {{ $value }} pods, its maximum"
     return [
-        Alert("AutoscalerBlind", f"{idle} == 1", _BLIND, for_="10m"),
-        Alert("AutoscalerAtMax", at_max, text, for_="15m"),
+        Alert("MarinaAutoscalerBlind", f"{idle} == 1", _BLIND, for_="10m"),
+        Alert("MarinaAutoscalerAtMax", at_max, text, for_="15m"),
     ]
 
 

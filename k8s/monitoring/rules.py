@@ -95,9 +95,9 @@ def alert_rules(spec: Spec) -> list[Group]:
     queries, limit = rule_queries(spec), _limit(spec)
     alerts = [alert for budget in budgets(spec) for alert in _burn_alerts(queries, budget)]
     most = max(_OUTAGE_SHARE, spec.slo.error_rate) if spec.slo else _OUTAGE_SHARE
-    alerts.append(_outage_alert(queries, "MostRequestsFail", "inference_failed", most))
+    alerts.append(_outage_alert(queries, "MarinaMostRequestsFail", "inference_failed", most))
     if limit:
-        alerts.append(_outage_alert(queries, "MostRequestsSlow", "inference_slow", _OUTAGE_SHARE))
+        alerts.append(_outage_alert(queries, "MarinaMostRequestsSlow", "inference_slow", _OUTAGE_SHARE))
         alerts.append(_p99_alert(queries, limit))
     groups = {"objective": alerts, "state": state_alerts(spec, queries)}
     return [
@@ -142,12 +142,12 @@ def _token_rates(spec: Spec, queries: Queries) -> dict[str, str]:
 def _burn_alerts(queries: Queries, budget: Budget) -> Iterable[Alert]:
     text = _PROBLEMS[budget.part]
     limit = f"{budget.share * 100:g} %"
-    for speed, windows, severity in (("Fast", FAST, "page"), ("Slow", SLOW, "ticket")):
+    for burn, windows, severity in (("BudgetFastBurn", FAST, "page"), ("BudgetSlowBurn", SLOW, "ticket")):
         # No share exceeds 1, so a large budget cannot be spent that fast.
         arms = [_burning(queries, budget, *window) for window in windows if budget.share * window[2] < 1]
         if arms:
             yield Alert(
-                f"{budget.name}Budget{speed}Burn",
+                f"Marina{budget.name}{burn}",
                 " or ".join(arms),
                 summary=f"{{{{ $value | humanizePercentage }}}} of {text} (allowed: {limit})",
                 severity=severity,
@@ -173,7 +173,7 @@ def _outage_alert(queries: Queries, name: str, part: str, most: float) -> Alert:
 
 def _p99_alert(queries: Queries, limit: str) -> Alert:
     return Alert(
-        "P99OverObjective",
+        "MarinaP99OverObjective",
         f"{queries.recorded('inference_duration_seconds:p99_rate5m')} > {limit}",
         for_="15m",
         summary=f"p99 is {{{{ $value | humanizeDuration }}}}, the objective is {float(limit) * 1000:g} ms",

@@ -1,4 +1,5 @@
-"""Server-side apply of documents: first a dry run of all, then one by one, each after those that it needs."""
+"""Server-side apply of documents: first a dry run of all, then one by one, each after those that it needs; and the
+deletion of objects that are no longer among them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 from k8s.verify.check import all_rules, verify
 from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope
-from k8s.verify.run import explain_rule, verify_folder, verify_spec
+from k8s.verify.verification import explain_rule, verify_folder, verify_spec
 
 __all__ = [
     "Scope",

@@ -13,7 +13,9 @@ from loadtest.judging.certainty import (
 from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
 from loadtest.judging.interval import CONFIDENCE, Counts, difference_interval
-from loadtest.judging.outcome import (
+from loadtest.judging.pooling import pool
+from loadtest.judging.ramp import MOST_STEPS, STEP_REQUESTS, judge_ramp, ramp_result, ramp_text
+from loadtest.judging.record import (
     LatencySummary,
     LoadedServer,
     LoadRecord,
@@ -25,8 +27,6 @@ from loadtest.judging.outcome import (
     run_record,
     stream_figures,
 )
-from loadtest.judging.pooling import pool
-from loadtest.judging.ramp import MOST_STEPS, STEP_REQUESTS, judge_ramp, ramp_result, ramp_text
 from loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
 from loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
 from loadtest.judging.stream_checks import judged_tails

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise, takewhile
 
 from loadtest.judging.certainty import P99_SHARE, errors_interval, goodput_interval, tail_interval
 from loadtest.judging.interval import CONFIDENCE
-from loadtest.judging.outcome import RampResult, RampStep
+from loadtest.judging.record import RampResult, RampStep
 from loadtest.judging.stream_checks import judged_tails
 from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
 from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Verdict, VerdictStatus

@@ -18,8 +18,8 @@ from locust.runners import STATE_MISSING, MasterRunner
 from config.errors import MarinaError
 from loadtest.measuring import GeneratorHealth, Measurement, Second, merge_measurements, merge_seconds
 from loadtest.sending import messages
-from loadtest.sending.engine import user_class
 from loadtest.sending.generator import OnSecond
+from loadtest.sending.open_loop import user_class
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.processes import GATHER_TIMEOUT_S
 

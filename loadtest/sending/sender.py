@@ -18,10 +18,10 @@ from locust.env import Environment
 
 from config.errors import MarinaError
 from loadtest.measuring import GeneratorHealth, Measurement, Second, this_machine
-from loadtest.sending.engine import OpenLoop, user_class
 from loadtest.sending.generator import OnSecond
 from loadtest.sending.leader import Leader, Stopped
 from loadtest.sending.log_lines import END_LINE, record_lines, second_line
+from loadtest.sending.open_loop import OpenLoop, user_class
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.processes import child_environment, ignore_interrupts, raise_priority
 
@@ -36,10 +36,10 @@ class SingleProcessLoad:
         self._seconds = 0
         self._result: Queue[Measurement | Exception] = Queue()
         self.environment = Environment(user_classes=[user_class(self._follow)], host=plan.request.url)
-        self._engine = OpenLoop(plan, self.environment, self._report_second)
+        self._loop = OpenLoop(plan, self.environment, self._report_second)
 
     def stop(self) -> None:
-        self._engine.stop()
+        self._loop.stop()
 
     def run(self) -> Measurement:
         """Sends the schedule, starting now."""
@@ -55,7 +55,7 @@ class SingleProcessLoad:
 
     def _follow(self) -> None:
         try:
-            self._result.put(self._engine.run(time.perf_counter()))
+            self._result.put(self._loop.run(time.perf_counter()))
         except Exception as err:
             # Without this, Locust would start the task again.
             self._result.put(err)

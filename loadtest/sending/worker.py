@@ -20,7 +20,7 @@ from locust.env import Environment
 from config.errors import MarinaError
 from loadtest.measuring import GeneratorHealth, Second
 from loadtest.sending import messages
-from loadtest.sending.engine import OpenLoop, user_class
+from loadtest.sending.open_loop import OpenLoop, user_class
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_interrupts, raise_priority
 
@@ -64,9 +64,9 @@ class LoadWorker:
 
     def __init__(self, leader: str, port: int, part: int) -> None:
         self._part = part
-        self._engines: Queue[OpenLoop] = Queue()
+        self._loops: Queue[OpenLoop] = Queue()
         self._moments: Queue[float] = Queue()
-        self._engine: OpenLoop | None = None
+        self._loop: OpenLoop | None = None
         # Without options, Locust would read those of its command line from files and the environment.
         options = Namespace(web_base_path="")
         self._environment = Environment(user_classes=[user_class(self._follow)], parsed_options=options)
@@ -89,10 +89,10 @@ class LoadWorker:
         self._runner.greenlet.join()
 
     def _follow(self) -> None:
-        engine = self._engines.get()
+        loop = self._loops.get()
         self._send(messages.WAITING, {})
         try:
-            measured = engine.run(self._moments.get())
+            measured = loop.run(self._moments.get())
         except Exception as err:
             # Without this, Locust would start the task again; and the leader must know of it.
             self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
@@ -104,8 +104,8 @@ class LoadWorker:
     def _take_plan(self, data: dict[str, Any]) -> None:
         try:
             plan = LoadPlan.model_validate_json(data["plan"])
-            self._engine = OpenLoop(plan, self._environment, self._report_second)
-            self._engines.put(self._engine)
+            self._loop = OpenLoop(plan, self._environment, self._report_second)
+            self._loops.put(self._loop)
         except (ValueError, OSError) as err:
             self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
 
@@ -116,8 +116,8 @@ class LoadWorker:
         self._send(messages.CLOCK, data | {"clock": time.perf_counter()})
 
     def _stop(self, _: dict[str, Any]) -> None:
-        if self._engine is not None:
-            self._engine.stop()
+        if self._loop is not None:
+            self._loop.stop()
 
     def _send(self, name: str, data: dict[str, Any]) -> None:
         self._runner.send_message(name, data | {"part": self._part})

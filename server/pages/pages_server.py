@@ -1,5 +1,5 @@
-"""The HTTP server of the supervisor's pages, with limits on connections (and so threads), on the bytes of a head and on
-the time for a body.
+"""The HTTP server of the supervisor's pages, with limits on connections (and so threads), on the bytes of a head, on
+the bodies that are read at the same time, and on the time for each.
 
 When all connections are taken, the one that has waited longest without completing a request is closed for a new one, so
 that a probe gets in past any number of silent clients."""

@@ -19,7 +19,7 @@ from archiver.package import package
 from config.errors import AgreementError, SourceError
 from config.progress import Progress
 from config.record import Artifact, Draft
-from handlers.generation.engines import network
+from handlers.generation.engines import weights
 from handlers.generation.engines.compiled import CompiledDecoder
 
 # The network is too small to keep two threads busy.
@@ -159,7 +159,7 @@ def test_a_package_whose_weights_are_spoiled_is_refused(
 @pytest.mark.slow
 def test_an_engine_with_other_rotary_positions_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
-    other = lambda shape, context: network.rotary_tables(replace(shape, rope_theta=2 * shape.rope_theta), context)  # noqa: E731
+    other = lambda shape, context: weights.rotary_tables(replace(shape, rope_theta=2 * shape.rope_theta), context)  # noqa: E731
     monkeypatch.setattr("handlers.generation.engines.compiled.rotary_tables", other)
     with pytest.raises(AgreementError, match=r"perplexity of int8 is|`model.min_agreement`"):
         check_agreement(SPEC, compare_text(draft, folder, MODEL))

@@ -1,4 +1,5 @@
-"""Makes the engine that a package names."""
+"""The engines of language models: Marina's own, which compute the network in the worker, vLLM, and one that only
+repeats the prompt. `make_engine` makes the one that a package names."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
 """`text.engine: aot`: computes the network with the library that the packager compiled for its processor.
 
-The weights are laid out once, in the panels that `archiver/native/matrices.h` describes, for any number of rows."""
+The weights are rounded to `model.precision` and laid out once, for any number of rows, in the panels that
+`archiver/native/matrices.h` describes."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import pad
 
-from handlers.generation.engines.network import Weights, rotary_tables
+from handlers.generation.engines.weights import Weights, rotary_tables
 
 LIBRARY = "decoder.so"
 _KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}

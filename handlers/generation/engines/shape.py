@@ -1,7 +1,7 @@
 """Reads the shape of a network of Llama's kind from `config.json`.
 
 A field is refused if Marina does not compute it, or if no such network has its value. The weights show further mistakes
-(`network.py`), and the rest only show in texts."""
+(`weights.py`), and the rest only show in texts."""
 
 import json
 import math

@@ -10,7 +10,7 @@ import torch
 from specs import make_spec
 
 from archiver.graph import build_graph
-from archiver.limits import check_limits, limited_inputs
+from archiver.input_limits import check_limits, limited_inputs
 from archiver.sources import load_source
 from config.errors import SourceError
 from config.record import Port

@@ -19,7 +19,7 @@ from loadtest_rig import SPEC, behave, running_server, spinning_generator, write
 
 from config.errors import InputError
 from config.load import parse_spec
-from loadtest.judging.outcome import LoadTestOutcome
+from loadtest.judging.record import LoadTestOutcome
 from loadtest.running import RunOptions, TargetOptions, run_load_test, target
 
 pytestmark = pytest.mark.e2e

@@ -16,7 +16,7 @@ from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
 from config.spec import Spec
-from loadtest.judging.outcome import LoadTestOutcome
+from loadtest.judging.record import LoadTestOutcome
 from loadtest.running import RunOptions, TargetOptions, run_load_test
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, LoadRequest

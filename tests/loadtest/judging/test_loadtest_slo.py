@@ -343,6 +343,6 @@ def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
 
 @pytest.mark.parametrize("part", [Machine, Measurement])
 def test_the_page_names_every_field_of_the_record(part: type[Part]) -> None:
-    page = Path(__file__).parents[2].joinpath("docs/04-loadtest.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[3].joinpath("docs/04-loadtest.md").read_text(encoding="utf-8")
     record = page.partition("## verdict.json")[2].partition("## The generator")[0]
     assert [name for name in part.model_fields if not re.search(rf"`{name}\b", record)] == []

@@ -16,7 +16,7 @@ from k8s.manifests.writing import write_manifests
 from k8s.verify.check import all_rules
 from k8s.verify.located import read_objects
 from k8s.verify.rule import Violation
-from k8s.verify.run import verify_folder, verify_spec
+from k8s.verify.verification import verify_folder, verify_spec
 
 FOREIGN = ROOT / "tests/foreign"
 CHART = {

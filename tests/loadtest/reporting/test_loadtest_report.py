@@ -13,7 +13,7 @@ from loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettin
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee
 from loadtest.judging import Objective, judge
-from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
+from loadtest.judging.record import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
 from loadtest.measuring import (
     GeneratorHealth,
     Histogram,

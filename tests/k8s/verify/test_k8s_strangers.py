@@ -13,7 +13,7 @@ from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
 from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope, Violation
-from k8s.verify.run import verify_folder
+from k8s.verify.verification import verify_folder
 
 
 def violations(*changes: Change) -> list[Violation]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.verify.run import verify_folder
+from k8s.verify.verification import verify_folder
 
 SERVER = """
 apiVersion: apps/v1

@@ -10,7 +10,7 @@ from queues import Queue, always, measured
 
 import marina
 from loadtest.judging.cost import Costs
-from loadtest.judging.outcome import LoadedServer, LoadRecord, LoadTestOutcome, RampResult, run_record
+from loadtest.judging.record import LoadedServer, LoadRecord, LoadTestOutcome, RampResult, run_record
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Machine
