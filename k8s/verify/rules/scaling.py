@@ -52,11 +52,13 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
         if workload is None and (kind in SCALABLE or not kind):
             text = f"got `{kind}/{name}`, workloads here: {listed(there) or 'none'}"
             yield Remark(reference, text, level=None if there and application.is_whole else "warning")
-        elif workload is not None and reference.at("apiVersion").value not in (None, workload.document.api_version):
+        elif workload is not None:
             version, wanted = reference.at("apiVersion"), workload.document.api_version
-            yield Remark(
-                version, f"got `{version.value}`, but `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}"
-            )
+            # The controller of a HorizontalPodAutoscaler reads only the group, and assumes none; KEDA assumes apps/v1.
+            same = version.text.rpartition("/")[0] == wanted.rpartition("/")[0]
+            if version.value not in (None, wanted) if scaler.kind == "ScaledObject" else not same:
+                got = f"got `{version.value}`" if version.given else "missing"
+                yield Remark(version, f"{got}, but `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}")
 
 
 @TOPIC.rule(
