@@ -11,8 +11,8 @@ from typing import Any
 
 from k8s.cluster import ApiError, Cluster, Document, Ref
 from k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
-from k8s.rollout.diff import owned_fields
 from k8s.rollout.diagnosis import Cause, DeploymentView, find_causes
+from k8s.rollout.diff import owned_fields
 from k8s.rollout.history import Revision, State
 from k8s.rollout.placement import Placement
 from k8s.rollout.wait import PodSummary, availability, describe_empty, read_view, summarise_pods
