@@ -196,6 +196,7 @@ AVAILABLE = [
     seed("scaler-bounds", put("ScaledObject", "spec minReplicaCount", 0), base=KEDA),
     seed("scaler-bounds", put(HPA, "spec minReplicas", 0)),
     seed("cpu-without-request", *_WITHOUT_CPU),
+    seed("cpu-without-request", *_WITHOUT_CPU, drop(HPA, "spec metrics")),
     seed("scaler-container", put(HPA, "spec metrics 1 containerResource container", "serving")),
     seed("scaler-container", put("ScaledObject", "spec triggers 1 metadata containerName", "serving"), base=KEDA),
     seed("scaler-safety-net", drop(HPA, "spec metrics 1")),

@@ -12,6 +12,7 @@ TOPIC = Topic("Scaling")
 
 # Metrics that only a running server exports.
 _OF_SERVERS = re.compile(r"\b(inference|marina|ts)_")
+_V1_METRICS = "autoscaling.alpha.kubernetes.io/metrics"
 _KEDA_HPA = "advanced.horizontalPodAutoscalerConfig.behavior"
 
 
@@ -137,6 +138,10 @@ def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
 def _utilisations(scaler: LocatedDocument) -> Iterator[tuple[str, str]]:
     """The resources whose utilisation an autoscaler uses, each with the name of the container; an empty name means
     all containers."""
+    # Without a metric, an autoscaler of Kubernetes scales by cpu. `autoscaling/v1` has others in an annotation.
+    others = scaler.root.at("spec", "metrics"), scaler.root.at("metadata", "annotations", _V1_METRICS)
+    if scaler.kind == "HorizontalPodAutoscaler" and not any(place.value for place in others):
+        yield "cpu", ""
     for kind, metric in metric_sources(scaler.root.at("spec")):
         if kind in ("ContainerResource", "Resource") and metric.at("target", "type").text == "Utilization":
             yield metric.at("name").text, metric.at("container").text
