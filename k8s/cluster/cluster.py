@@ -94,7 +94,7 @@ class Cluster:
         query: dict[str, Any] = {"label_selector": labels or None, "field_selector": fields or None}
         query["resource_version"] = version
         query |= {"watch": "true", "allow_watch_bookmarks": "true", "timeout_seconds": seconds}
-        plain = _plain() | {"_request_timeout": (CONNECT_S, seconds + READ_S)}
+        plain = _plain() | {"_request_timeout": (CONNECT_S, seconds + CONNECT_S)}
         try:
             stream: urllib3.BaseHTTPResponse = self._dynamic.get(resource, namespace=namespace, **query, **plain)
             return stream

@@ -1,5 +1,6 @@
-"""A local copy of some objects of a cluster, which is kept up to date: listed once, then watched."""
+"""A local copy of some objects of a cluster, which is kept up to date: listed, then watched, and again."""
 
+import itertools
 import json
 import threading
 import time
@@ -14,8 +15,8 @@ from k8s.cluster.api_errors import ApiError
 from k8s.cluster.cluster import Cluster
 from k8s.cluster.reference import Document
 
-# Each watch ends after this time and is started again; the server would end it after an hour at the latest.
-_WATCH_S = 120
+# Each watch ends after this time, and all is listed again: a proxy may end streams at once, or keep what they hold.
+_WATCH_S = 20
 _PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 # How long the cluster may be out of reach before whoever reads the copy gets the error.
@@ -75,23 +76,20 @@ class Mirror:
         self._changed.set()
 
     def _follow(self) -> None:
-        while not self._stop.is_set():
+        for step in itertools.cycle((self._watch, self._relist)):
+            begun, pause_s = time.monotonic(), _PAUSE_S
             try:
-                self._watch()
+                step()
             except ClusterError as err:
-                self._recover(err)
+                status, asked_s = (err.status, err.retry_after_s) if isinstance(err, ApiError) else (0, None)
+                # That a version expired says nothing about the cluster.
+                if status != 410:
+                    self._failing = self._failing or (begun, err)
+                pause_s = min(_LONGEST_PAUSE_S, max(_PAUSE_S, asked_s or 0))
             except (urllib3.exceptions.HTTPError, OSError, AttributeError, KeyError, TypeError, ValueError):
-                # The stream broke off, or a proxy wrote something else into it.
-                self._stop.wait(_PAUSE_S)
-
-    def _recover(self, err: ClusterError) -> None:
-        """Lists again, at once if only the version expired (410), after a pause for any other error."""
-        status, asked_s = (err.status, err.retry_after_s) if isinstance(err, ApiError) else (0, None)
-        if status != 410:
-            self._failing = self._failing or (time.monotonic(), err)
-            self._stop.wait(min(_LONGEST_PAUSE_S, max(_PAUSE_S, asked_s or 0)))
-        with suppress(ClusterError):
-            self._relist()
+                pass  # the stream broke off, or a proxy wrote something else into it
+            if self._stop.wait(pause_s):
+                return
 
     def _watch(self) -> None:
         self._stream = self._cluster.watch(*self._what, self._version, seconds=_WATCH_S, **self._selected)

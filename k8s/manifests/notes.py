@@ -169,7 +169,8 @@ def _memory_reason(plan: Plan) -> str:
     cache = f" + {plan.spec.cache_bytes / MIB:.0f}Mi of kept answers" if plan.spec.cache_bytes else ""
     if plan.evidence is None or plan.evidence.memory is None:
         worker = f"{plan.worker_guess_bytes / MIB:.0f}Mi a worker{cache}"
-        return f"unmeasured: twice Java's heap and {worker}, at least 2Gi"
+        shared = f", + {plan.shared_bytes / MIB:.0f}Mi of /dev/shm" if plan.shared_bytes else ""
+        return f"unmeasured: twice Java's heap and {worker}, at least 2Gi{shared}"
     peak, largest = plan.evidence.memory.total_bytes, largest_requests_bytes(plan.spec)
     room = (
         f"+ {largest / MIB:.0f}Mi for the largest requests"

@@ -157,13 +157,15 @@ class Plan:
         if measured is None:
             # Java can use as much memory outside its heap as inside.
             java, workers = 2 * self.spec.serving.java_heap_mb * MIB, self.spec.workers * self.worker_guess_bytes
-            return in_mib(max(java + workers + self.spec.cache_bytes, 2048 * MIB))
+            return in_mib(max(java + workers + self.spec.cache_bytes, 2048 * MIB) + self.shared_bytes)
         return in_mib(memory_with_margin(self.spec, measured.total_bytes))
 
     @property
     def worker_guess_bytes(self) -> int:
-        """Memory of a worker that was not measured: half a GiB for a small model, more for large requests."""
-        return max(512 * MIB, 256 * MIB + self.spec.largest_batch_bytes)
+        """Memory of a worker that was not measured: half a GiB for a small model, more for a large one or for large
+        requests."""
+        model_bytes = self.package.bytes if self.package else 0
+        return max(512 * MIB, 256 * MIB + model_bytes + self.spec.largest_batch_bytes)
 
     @property
     def temporary_bytes(self) -> int:

@@ -179,8 +179,10 @@ def _autoscaler_alerts(queries: Queries) -> list[Alert]:
     # An autoscaler whose bounds are equal is always at its maximum. A chart's values may change them.
     at_max = f"{wanted} >= {most} and {most} > {least}"
     text = "the autoscaler wants {{ $value }} pods, its maximum"
+    # Scaled to 0, an autoscaler is switched off, which the same condition tells.
+    off = f"{queries.of_deployment('kube_deployment_spec_replicas')} == 0"
     return [
-        Alert("MarinaAutoscalerBlind", f"{idle} == 1", _BLIND, for_="10m"),
+        Alert("MarinaAutoscalerBlind", f"{idle} == 1 unless on (namespace) {off}", _BLIND, for_="10m"),
         Alert("MarinaAutoscalerAtMax", at_max, text, for_="15m"),
     ]
 

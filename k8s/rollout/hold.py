@@ -75,11 +75,11 @@ class Hold:
 def held(
     placement: Placement, state: State, record: RolloutRecord, progress: Progress, *, words: str = ""
 ) -> Iterator[Hold]:
-    """Takes the hold on a release. After Ctrl-C, SIGTERM or an error, writes that into the state and the record. The
+    """Takes the hold on a release. After Ctrl-C, a signal or an error, writes that into the state and the record. The
     command that continues ends in `words`."""
     store, holder = placement.store, _holder()
     hold = Hold(store, state)
-    with _sigterm_as_interrupt():
+    with _stops_as_interrupt():
         if state.holder:
             _outlive(placement, state, progress)
         try:
@@ -123,17 +123,23 @@ def _holder() -> str:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Turns SIGTERM, which a cancelled CI job gets, into KeyboardInterrupt."""
+def _stops_as_interrupt() -> Iterator[None]:
+    """Turns the first SIGTERM, which a cancelled CI job gets, or SIGHUP, which a closed terminal sends, into
+    KeyboardInterrupt. Under `nohup` SIGHUP stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    stops = [number for number in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+
     def interrupt(*_: object) -> None:
+        for number in stops:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in stops}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

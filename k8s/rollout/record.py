@@ -41,6 +41,8 @@ class RolloutRecord:
     site: dict[str, Any] = field(default_factory=dict)
     changes: list[ObjectChange] = field(default_factory=list)
     pruned: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """The objects that a delete left, because marina no longer manages them."""
     waited: WaitResult | None = None
     canary: Canary | None = None
     error: str = ""
@@ -97,7 +99,7 @@ class RolloutRecord:
 
 _PLAIN = (
     *("verb", "name", "namespace", "context", "server", "result", "revision", "previous", "running", "image"),
-    *("site", "pruned", "error", "next", "started", "finished"),
+    *("site", "pruned", "left", "error", "next", "started", "finished"),
 )
 
 
@@ -147,7 +149,8 @@ def _headline(record: RolloutRecord) -> str:
             return f"rolled back to {subject}: {pods}; {counts}"
         case "deleted":
             where = f"{record.namespace} (context {record.context})"
-            return f"deleted {record.name} from {where}: {len(record.pruned)} objects"
+            left = f", but not {', '.join(record.left)}, which others manage now" if record.left else ""
+            return f"deleted {record.name} from {where}: {len(record.pruned)} objects{left}"
         case "interrupted":
             return f"{record.verb} of {subject} was {record.error}"
         case _:

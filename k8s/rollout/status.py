@@ -12,6 +12,7 @@ from typing import Any
 from k8s.cluster import ApiError, Cluster, Document, Ref
 from k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
 from k8s.rollout.diagnosis import Cause, DeploymentView, find_causes
+from k8s.rollout.diff import owned_fields
 from k8s.rollout.history import Revision, State
 from k8s.rollout.placement import Placement
 from k8s.rollout.wait import PodSummary, availability, describe_empty, read_view, summarise_pods
@@ -137,16 +138,25 @@ def _missing(cluster: Cluster, state: State, revision: Revision) -> Iterator[Cau
 
 
 def _changed(revision: Revision, view: DeploymentView | None, typed: str) -> Iterator[Cause]:
-    """The containers that run another image than that of the revision, because somebody changed the Deployment."""
+    """The containers that run another image than that of the revision, because somebody changed the Deployment; not
+    those whose image is still Marina's own field, as after a webhook has written the name of a mirror into it."""
     stored = next((document for document in revision.documents if document["kind"] == "Deployment"), None)
     if view is None or stored is None:
         return
-    images, live = _images(stored), _images(view.deployment)
+    images, live, ours = _images(stored), _images(view.deployment), _owned_containers(view.deployment)
     for name, image in images.items():
-        if live.get(name, image) != image:
+        if live.get(name, image) != image and "f:image" not in ours.get(f'k:{{"name":"{name}"}}', {}):
             text = f"container `{name}` has image `{live[name]}`, revision {revision.number} has `{image}`"
             hint = f"marina rollback {typed} --to {revision.number} --force-conflicts sets it back"
             yield Cause("changed", f"Deployment {stored['metadata']['name']}", text, hint=hint)
+
+
+def _owned_containers(deployment: Document) -> dict[str, Any]:
+    """The fields of each container that Marina owns."""
+    owned = owned_fields(deployment) or {}
+    for key in ("f:spec", "f:template", "f:spec", "f:containers"):
+        owned = owned.get(key, {})
+    return owned
 
 
 def _images(deployment: Document) -> dict[str, str]:

@@ -69,10 +69,11 @@ def wait(
             if available or over:
                 break
             changed.wait(_TICK_S)
-    # The mirrors may be of slightly different moments, so the final report reads everything once more.
+    # The mirrors may be late, each by its own time, so the end is judged and reported by reading everything once more.
     last = view
     with suppress(ClusterError):
         last = read_view(cluster, deployment) or view
+    available = available or availability(last.deployment)
     report.changes_in(last)
     why_not = () if available else tuple(find_causes(last, _logs(cluster, deployment.namespace)))
     return WaitResult(bool(available), available or over, tuple(summarise_pods(last)), why_not, waited_s)

@@ -42,6 +42,8 @@ spec:
                  additionalProperties: {type: string}}, names: {type: array, items: {type: string}}}}
 """
 _WIDGET = "apiVersion: example.org/v1\nkind: Widget\nspec: "
+_MORE = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more}\ndata: {a: b}"
+_PROJECTED = {"sources": [{"configMap": {"name": "more", "items": [{"key": "b", "path": "b"}]}}]}
 _HPA = """
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -95,6 +97,7 @@ CONNECTED = [
     seed("reference-missing", put(D, f"{SERVER} envFrom", [{"configMapRef": {"name": "more"}}])),
     seed("reference-missing", put(D, f"{POD} volumes 2 persistentVolumeClaim claimName", "other"), base=CLAIM),
     seed("key-missing", put(D, f"{POD} volumes 0 configMap items 0 key", "spec.yml")),
+    seed("key-missing", add(_MORE), put(D, f"{POD} volumes 2", {"name": "more", "projected": _PROJECTED})),
 ]
 
 SECURE = [
@@ -132,8 +135,10 @@ SECURE = [
     seed("nowhere-to-write", put(D, f"{SERVER} volumeMounts 1 readOnly", True)),
     seed("token-mounted", put(D, f"{POD} automountServiceAccountToken", True)),
     seed("secret-in-env", put(D, f"{SERVER} env", [{"name": "STORE_TOKEN", "value": "abc"}])),
+    seed("secret-in-env", put(D, f"{SERVER} env", [{"name": "STORE", "value": "postgres://app:abc@store.svc/db"}])),
     seed("image-digest", put(D, f"{SERVER} image", "registry.local/marina/digits")),
     seed("image-digest", put(D, f"{SERVER} image", "registry.local:5000/digits:1.0")),
+    seed("image-digest", put(D, f"{SERVER} image", "registry.local:5000/digits@sha256:" + "a" * 63)),
 ]  # fmt: skip
 
 _WITHOUT_CPU = (drop(D, f"{SERVER} resources requests cpu"), drop(D, f"{SERVER} resources limits cpu"))
@@ -144,6 +149,9 @@ RUNNING = [
     seed("scratch-size", drop(D, f"{POD} volumes 1 emptyDir sizeLimit")),
     seed("readiness-is-liveness", put(D, f"{SERVER} livenessProbe httpGet path", "/live"),
          put(D, f"{SERVER} readinessProbe", {"httpGet": {"path": "/live", "port": "supervisor", "scheme": "HTTP"},
+                                             "periodSeconds": 10, "failureThreshold": 6})),
+    seed("readiness-is-liveness", put(D, f"{SERVER} livenessProbe httpGet path", "/live"),
+         put(D, f"{SERVER} readinessProbe", {"httpGet": {"path": "/live", "port": 8090, "scheme": "HTTP"},
                                              "periodSeconds": 10, "failureThreshold": 6})),
     seed("liveness-of-model", drop(D, f"{SERVER} livenessProbe httpGet"),
          put(D, f"{SERVER} livenessProbe exec command",
@@ -183,12 +191,15 @@ AVAILABLE = [
     seed("replicas-owned", put(D, "spec replicas", 2)),
     seed("replicas-owned", put(D, "spec replicas", 2), base=KEDA),
     seed("scaler-target", add(_HPA + "  minReplicas: 2"), put(HPA, "spec scaleTargetRef name", "digit")),
-    seed("scaler-target", put(HPA, "spec scaleTargetRef apiVersion", "apps/v1beta1")),
+    seed("scaler-target", put(HPA, "spec scaleTargetRef apiVersion", "extensions/v1beta1")),
+    seed("scaler-target", drop(HPA, "spec scaleTargetRef apiVersion")),
+    seed("scaler-target", put("ScaledObject", "spec scaleTargetRef apiVersion", "apps/v1beta1"), base=KEDA),
     seed("scaler-twice", add(_HPA + "  minReplicas: 2"), base=KEDA),
     seed("scaler-twice", add(_HPA + "  minReplicas: 2")),
     seed("scaler-bounds", put("ScaledObject", "spec minReplicaCount", 0), base=KEDA),
     seed("scaler-bounds", put(HPA, "spec minReplicas", 0)),
     seed("cpu-without-request", *_WITHOUT_CPU),
+    seed("cpu-without-request", *_WITHOUT_CPU, drop(HPA, "spec metrics")),
     seed("scaler-container", put(HPA, "spec metrics 1 containerResource container", "serving")),
     seed("scaler-container", put("ScaledObject", "spec triggers 1 metadata containerName", "serving"), base=KEDA),
     seed("scaler-safety-net", drop(HPA, "spec metrics 1")),

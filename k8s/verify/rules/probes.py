@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
-from k8s.verify.application import Application, startup_budget_s
+from k8s.verify.application import Application, Workload, startup_budget_s
 from k8s.verify.located import Place
 from k8s.verify.rule import Level, Remark, Scope, Topic
 
@@ -33,12 +34,17 @@ def _same(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         for container in workload.long_lived:
             ready, live = container.at("readinessProbe"), container.at("livenessProbe")
-            asked = [tuple(repr(probe.at(name).value) for name in _HANDLERS) for probe in (ready, live)]
+            asked = [[_question(workload, probe.at(name)) for name in _HANDLERS] for probe in (ready, live)]
             # A liveness probe that waits longer gives a busy pod time to recover.
             if ready.given and live.given and asked[0] == asked[1] and _patience_s(live) <= _patience_s(ready):
                 # Other servers than those of models may answer such a question however busy they are.
                 level: Level | None = None if container in workload.torchserves else "warning"
                 yield Remark(live, "asks what `readinessProbe` asks", level=level)
+
+
+def _question(workload: Workload, handler: Place) -> dict[str, Any]:
+    """What a probe asks, with a port that is named by its number."""
+    return handler.table | {"port": workload.port_number(handler.at("port"))}
 
 
 def _patience_s(probe: Place) -> int:

@@ -124,11 +124,8 @@ def _overlaps(workload: Workload) -> bool:
 )
 def _keys(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        used = [
-            (volume, f"{kind}.items[].key", kind)
-            for volume in workload.pod.at("volumes").items()
-            for kind in ("configMap", "secret")
-        ]
+        volumes = [*workload.pod.all("volumes[]"), *workload.pod.all("volumes[].projected.sources[]")]
+        used = [(volume, f"{kind}.items[].key", kind) for volume in volumes for kind in ("configMap", "secret")]
         for container in workload.all_containers:
             used += [
                 (node, f"{kind}.key", kind)
@@ -137,7 +134,8 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
             ]
         for root, path, field in used:
             kind = "ConfigMap" if field.startswith("configMap") else "Secret"
-            name = root.at(field, "secretName" if field == "secret" else "name").text
+            # Only a volume of its own calls it `secretName`.
+            name = root.at(field, "secretName").text or root.at(field, "name").text
             holder = application.find(kind, name, workload.document)
             for key in root.all(path) if holder and root.at(field, "optional").value is not True else []:
                 parts = [holder.root.at(part).table for part in ("data", "binaryData", "stringData")] if holder else []

@@ -12,6 +12,7 @@ TOPIC = Topic("Scaling")
 
 # Metrics that only a running server exports.
 _OF_SERVERS = re.compile(r"\b(inference|marina|ts)_")
+_V1_METRICS = "autoscaling.alpha.kubernetes.io/metrics"
 _KEDA_HPA = "advanced.horizontalPodAutoscalerConfig.behavior"
 
 
@@ -52,11 +53,13 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
         if workload is None and (kind in SCALABLE or not kind):
             text = f"got `{kind}/{name}`, workloads here: {listed(there) or 'none'}"
             yield Remark(reference, text, level=None if there and application.is_whole else "warning")
-        elif workload is not None and reference.at("apiVersion").value not in (None, workload.document.api_version):
+        elif workload is not None:
             version, wanted = reference.at("apiVersion"), workload.document.api_version
-            yield Remark(
-                version, f"got `{version.value}`, but `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}"
-            )
+            # The controller of a HorizontalPodAutoscaler reads only the group, and assumes none; KEDA assumes apps/v1.
+            same = version.text.rpartition("/")[0] == wanted.rpartition("/")[0]
+            if version.value not in (None, wanted) if scaler.kind == "ScaledObject" else not same:
+                got = f"got `{version.value}`" if version.given else "missing"
+                yield Remark(version, f"{got}, but `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}")
 
 
 @TOPIC.rule(
@@ -135,6 +138,10 @@ def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
 def _utilisations(scaler: LocatedDocument) -> Iterator[tuple[str, str]]:
     """The resources whose utilisation an autoscaler uses, each with the name of the container; an empty name means
     all containers."""
+    # Without a metric, an autoscaler of Kubernetes scales by cpu. `autoscaling/v1` has others in an annotation.
+    others = scaler.root.at("spec", "metrics"), scaler.root.at("metadata", "annotations", _V1_METRICS)
+    if scaler.kind == "HorizontalPodAutoscaler" and not any(place.value for place in others):
+        yield "cpu", ""
     for kind, metric in metric_sources(scaler.root.at("spec")):
         if kind in ("ContainerResource", "Resource") and metric.at("target", "type").text == "Utilization":
             yield metric.at("name").text, metric.at("container").text

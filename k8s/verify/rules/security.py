@@ -19,6 +19,9 @@ _SECRET_NAME = re.compile(
 _NO_SECRET = re.compile(
     r"|true|false|yes|no|on|off|none|null|empty|\d+|/.*|\$\(.*\)|<.*>|\[.*\]|(arn|op|vault):.*", re.IGNORECASE
 )
+# An address with a password in it, unless that comes from elsewhere: `postgres://app:$(PASSWORD)@db`.
+_WITH_PASSWORD = re.compile(r"://[^/\s:@]*:(?![$<{])[^/\s?#@]+@")
+_DIGEST = re.compile(r"@\w+:[0-9a-f]{64,}$")
 _TEMPORARY = ("/tmp", "/var/tmp")
 
 
@@ -73,7 +76,8 @@ def _secret(application: Application, _: Scope) -> Iterator[Remark]:
     names = {secret.name for secret in application.of("Secret")}
     for variable in (item for container in application.containers for item in container.at("env").items()):
         name, value = variable.at("name").text, variable.at("value").text
-        if _SECRET_NAME.search(name) and not _NO_SECRET.fullmatch(value) and value not in names:
+        named = _SECRET_NAME.search(name) and not _NO_SECRET.fullmatch(value) and value not in names
+        if named or _WITH_PASSWORD.search(value):
             yield Remark(variable.at("value"), f"the value of `{variable.at('name').text}` is written here")
 
 
@@ -86,6 +90,6 @@ def _secret(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _digest(application: Application, _: Scope) -> Iterator[Remark]:
     for container in application.containers:
-        name, digest, _hash = container.at("image").text.partition("@")
-        if name and not digest:
-            yield Remark(container.at("image"), f"got `{name}`")
+        image = container.at("image")
+        if image.text and not _DIGEST.search(image.text):
+            yield Remark(image, f"got `{image.text}`")

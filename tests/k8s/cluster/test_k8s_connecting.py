@@ -3,7 +3,7 @@
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,24 @@ def test_a_watch_into_which_a_proxy_writes_is_restarted(tmp_path: Path, monkeypa
             while not mirror.objects:
                 changed.clear()
                 assert mirror.objects or changed.wait(10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passed_on", [lambda _: [], lambda lines: list(lines)[:0]], ids=["ended at once", "kept back"])
+def test_what_a_proxy_passes_on_of_no_watch_is_seen_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed_on: Callable[[Iterator[Any]], list[Any]]
+) -> None:
+    lines, changed = watch._lines, threading.Event()
+    monkeypatch.setattr(watch, "_lines", lambda response: passed_on(lines(response)))
+    monkeypatch.setattr(watch, "_WATCH_S", 1)
+    with FakeCluster(tmp_path) as fake, Mirror(connect(None, fake.kubeconfig), "v1", "Namespace", "", changed) as known:
+        fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}})
+        while len(known.objects) < 2:
+            changed.clear()
+            assert len(known.objects) == 2 or changed.wait(10)
+    asked = ["watch=true" in path for _, path in fake.requests if path.startswith("/api/v1/namespaces")]
+    # Each watch comes after a list.
+    assert asked.count(True) <= asked.count(False)
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """Derived numbers: what Kubernetes makes of the autoscaler's target, and the reasons that `manifests` prints."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from k8s_plans import EVIDENCE, planned, the_only
 
 from config.errors import InputError
+from config.quantity import quantity
 from k8s.manifests.notes import derived_numbers
 from k8s.manifests.objects import render_objects
 
@@ -44,7 +46,7 @@ def test_a_derived_target_is_the_one_that_the_autoscaler_gets() -> None:
             {"model.image.max_decode_mb": 2000, "serving.cache": {"mb": 268.435456}},
             {},
             "6080Mi",
-            "unmeasured: twice Java's heap and 2259Mi a worker + 512Mi of kept answers, at least 2Gi",
+            "unmeasured: twice Java's heap and 2260Mi a worker + 512Mi of kept answers, at least 2Gi",
         ),
         (
             {"serving.cache": {"mb": 268.435456}},
@@ -59,6 +61,13 @@ def test_the_reason_for_the_memory_names_everything_that_it_is_the_sum_of(
 ) -> None:
     numbers = {number.name: (number.value, number.reason) for number in derived_numbers(planned(changes, **records))}
     assert numbers["memory of a pod"] == (memory, reason)
+
+
+def test_memory_that_was_not_measured_has_room_for_the_model() -> None:
+    small = planned()
+    assert small.package
+    large = replace(small, package=small.package.model_copy(update={"bytes": 3 * 2**30}))
+    assert quantity(large.memory) > quantity(small.memory) / 2 + small.spec.workers * 3 * 2**30
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specs import tales_spec
+from specs import changed, tales_spec
 
 from config.errors import InputError
 from config.record import write_json
+from k8s.manifests.notes import derived_numbers
 from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import make_plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
@@ -62,6 +63,10 @@ def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path
     without = make_plan(tales_spec(), tmp_path)
     assert "shm" not in str(render_objects(without)["40-deployment.yaml"])
     assert plan.temporary_bytes - without.temporary_bytes == 2**30
+    # What the processes share counts towards the pod's memory.
+    guessed = make_plan(tales_spec(changed({"kubernetes.resources.memory": "auto"}, SERVED)), tmp_path)
+    assert derived_numbers(guessed)[0].value == "4Gi"
+    assert derived_numbers(guessed)[0].reason.endswith("at least 2Gi, + 2048Mi of /dev/shm")
 
 
 def test_the_gpu_memory_that_vllm_reserves_fires_no_alert(tmp_path: Path) -> None:

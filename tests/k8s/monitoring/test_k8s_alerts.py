@@ -184,6 +184,15 @@ SCENARIOS = {
         {"5m": QUIET, "12m": {"AutoscalerBlind"}},
         {f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}': "1x80"},
     ),
+    "somebody scaled to no pods, which switches the autoscaler off": Scenario(
+        {"20m": {"NoData"}},
+        {
+            f"marina_ready{{{PAGE}}}": None,
+            f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': "0x80",
+            f'kube_deployment_status_replicas_available{{{KUBE},deployment="digits"}}': "0x80",
+            f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}': "1x80",
+        },
+    ),
     "KEDA's autoscaler gets no metrics": Scenario(
         {"12m": {"AutoscalerBlind"}},
         {

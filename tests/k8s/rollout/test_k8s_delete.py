@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import pytest
+from fake_apiserver_controllers import KIND
 from fake_apiserver_world import Fault
 from k8s_rig import NAME, SPACE, Rig, document, documents
 
@@ -122,3 +123,16 @@ def test_an_object_that_somebody_else_is_deleting_is_not_called_gone(cluster: Ri
     cluster.fake.faults.append(Fault("DELETE", f"/services/{NAME}", 409, times=2, reason="Conflict"))
     cluster.delete()
     assert f"Service {NAME}: is being deleted, and waits for example.org/cleanup\n" in cluster.said.getvalue()
+
+
+def test_a_delete_says_at_its_end_what_it_left_because_somebody_took_it_over(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    taken = cluster.fake.get("Deployment", NAME, SPACE)
+    assert taken
+    with cluster.fake.store.lock:
+        taken["metadata"]["managedFields"] = []
+        cluster.fake.store.put(KIND["Deployment"], taken)
+    result = cluster.delete()
+    assert result.to_text().endswith(f": 2 objects, but not Deployment {NAME}, which others manage now")
+    assert cluster.record["left"] == [f"Deployment {NAME}"]
+    assert cluster.fake.names("Deployment", SPACE) == [NAME]

@@ -23,7 +23,7 @@ from k8s.rollout.rollback import load_state
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("which", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_continues(
     cluster: Rig, tmp_path: Path, which: signal.Signals
 ) -> None:

@@ -47,6 +47,17 @@ def test_a_webhook_that_writes_something_new_at_each_request_makes_no_new_revisi
     assert (changed.result, changed.revision, cluster.image) == ("deployed", 2, "good:2")
 
 
+def test_an_image_whose_registry_a_webhook_replaces_is_not_called_changed(cluster: Rig) -> None:
+    def mirrored(document: Document) -> None:
+        for container in document["spec"]["template"]["spec"]["containers"] if document["kind"] == "Deployment" else []:
+            container["image"] = "mirror.local/" + container["image"].removeprefix("mirror.local/")
+
+    cluster.fake.admit = mirrored
+    cluster.deploy(*documents("good:1"))
+    assert (cluster.image, cluster.status().causes) == ("mirror.local/good:1", ())
+    assert cluster.deploy(*documents("good:1")).result == "unchanged"
+
+
 def test_a_revision_that_a_quota_or_a_webhook_refuses_to_store_changes_nothing(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     quota = "exceeded quota: team, requested: count/configmaps=1, used: 4, limited: 4"

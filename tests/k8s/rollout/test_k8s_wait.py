@@ -81,8 +81,17 @@ def test_a_deadline_that_the_rollout_before_exceeded_does_not_end_a_new_one(foll
     done = view(replicas=2, generation=3, observed=3, available=2)
     assert follow(noticed, done, new=True).complete
     said = "0 of 2 new pods ready (2 created), no progress for 600 s"
-    assert follow(noticed, done).summary == said
+    over = follow(noticed, noticed)
+    assert (over.summary, over.seconds) == (said, LOOK_S)
     again = view(replicas=2, generation=3, observed=3, available=1, given_up="12:10")
     assert follow(noticed, again, new=True).summary == said
     never = follow(*[noticed] * 20, new=True)
     assert (never.summary, never.seconds) == (said, 15 * LOOK_S)
+
+
+def test_pods_that_are_available_at_the_end_are_no_failure_whatever_was_seen_before(
+    follow: Callable[..., WaitResult],
+) -> None:
+    late = view(replicas=1, generation=2, observed=1, available=1)
+    result = follow(late, late, view(replicas=1, generation=2, observed=2, available=1))
+    assert (result.complete, result.summary, result.causes) == (True, "1 of 1 pods available", ())

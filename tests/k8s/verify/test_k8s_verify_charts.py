@@ -41,6 +41,12 @@ spec:
   scaleTargetRef: {kind: StatefulSet, name: a}
   triggers: [{type: cpu, metadata: {type: %s, value: "5"}}]
 ---"""
+TARGET = """
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: a}
+spec: {minReplicas: 2, maxReplicas: 3, scaleTargetRef: {apiVersion: %s, kind: StatefulSet, name: a}}
+---"""
 ADDRESSES = """
 apiVersion: networking.k8s.io/v1
 kind: ServiceCIDR
@@ -68,6 +74,19 @@ def levels(folder: Path, text: str) -> dict[str, str]:
 def test_what_only_refers_to_a_secret_is_none(tmp_path: Path, value: str) -> None:
     assert "secret-in-env" not in levels(tmp_path, SERVER % ("", variable(value)))
     assert "secret-in-env" in levels(tmp_path, SERVER % ("", variable("hf_" + value)))
+
+
+@pytest.mark.parametrize("password", ["$(PASSWORD)", "<PASSWORD>", "", "80/@", "80?at=@"])
+def test_an_address_without_a_password_in_it_is_no_secret(tmp_path: Path, password: str) -> None:
+    address = variable("redis://a:%s@b").replace("A_TOKEN", "STORE")
+    assert "secret-in-env" not in levels(tmp_path, SERVER % ("", address % password))
+    assert levels(tmp_path, SERVER % ("", address % "p4ss"))["secret-in-env"] == "error"
+
+
+def test_the_controller_of_an_autoscaler_reads_only_the_group_of_its_target(tmp_path: Path) -> None:
+    scaled = SERVER % ("", LIVENESS) + TARGET
+    assert "scaler-target" not in levels(tmp_path, scaled % "apps/v1beta2")
+    assert levels(tmp_path, scaled % "extensions/v1beta1")["scaler-target"] == "error"
 
 
 def test_an_empty_name_is_no_reference(tmp_path: Path) -> None:
