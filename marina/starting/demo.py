@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import MarinaError, Refused, ToolMissing
+from config.progress import replace_line
 from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_result
 from marina.cleanup import cleanup_on_exit
 from marina.terminal import commands_text
@@ -165,7 +166,7 @@ class _Demo:
 
     def _clear(self) -> None:
         if sys.stderr.isatty() and not self._options.quiet:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            replace_line("", sys.stderr)
 
     def _say(self, text: str) -> None:
         if not self._options.json:
