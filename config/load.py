@@ -6,6 +6,7 @@ combinations still check every field that is right."""
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -70,7 +71,7 @@ def _read(file: Path) -> str:
         raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of an existing one") from err
     except IsADirectoryError as err:
         inside = file / "spec.yaml"
-        hint = f"marina check {inside}" if inside.is_file() else "marina init mine"
+        hint = f"marina check {quote(str(inside))}" if inside.is_file() else "marina init mine"
         raise InputError(f"{file}: is a folder, not a file", hint=hint) from err
     except (OSError, UnicodeDecodeError) as err:
         raise InputError(f"{file}: not readable as text: {reason_of(err)}") from err

@@ -1,11 +1,20 @@
 """Shows the progress of long work on stderr: one line for each step, with the time it took."""
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
+
+
+def replace_line(text: str, stream: TextIO) -> None:
+    """Shows text instead of a terminal's last line, cut to its width: of a line that wraps, a part would stay."""
+    width = 0  # as of a terminal that does not know it
+    with suppress(OSError, ValueError):
+        width = os.get_terminal_size(stream.fileno()).columns
+    print(f"\r\x1b[K{text[: width - 1] if width else text}", end="", file=stream, flush=True)
 
 
 class Progress:
@@ -38,11 +47,11 @@ class Progress:
 
     def _tick(self, text: str, begin: float, done: threading.Event) -> None:
         while not done.wait(0.2):
-            print(f"\r  {text:<44} {time.monotonic() - begin:6.1f} s …", end="", file=self._stream, flush=True)
+            replace_line(f"  {text:<44} {time.monotonic() - begin:6.1f} s …", self._stream)
 
     def _finish(self, done: threading.Event, ticker: threading.Thread, line: str) -> None:
         done.set()
         if ticker.ident is not None:
             ticker.join()
-            line = f"\r\x1b[K{line}"
+            replace_line("", self._stream)
         self.say(line)

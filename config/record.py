@@ -8,6 +8,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -260,7 +261,7 @@ def read_record(mar: Path) -> Record:
     with open_mar(mar) as archive:
         if RECORD not in archive.namelist():
             text = f"{mar}: has no `{RECORD}`, so Marina did not make it"
-            raise ArchiveError(text, hint=f"marina inspect {mar}")
+            raise ArchiveError(text, hint=f"marina inspect {quote(str(mar))}")
         data = archive.read(RECORD)
     try:
         return Record.model_validate_json(data)

@@ -147,7 +147,7 @@ def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     tuning, space = tune_settings(spec, how, where.out, quiet=options.quiet), settings_space(spec, objective_of(spec))
     best_already = bool(tuning.best == tuning.tried[0])
     if not options.json:
-        print(tuning_text(tuning, space, where.out))
+        print(tuning_text(tuning, space, spec.file, where.out))
     elif not best_already:
         print_json(tuning_record(tuning, space))
     return best_already

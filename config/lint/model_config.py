@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -67,7 +68,7 @@ def lint_model_config(data: bytes, file: str) -> Iterable[Finding]:
     keys = [key.value for key, _ in node.value]
     if "name" in keys and "model" in keys:
         text = f"{file}: this is a spec of Marina, allowed: a `config.properties` or `{MODEL_FILE}` of TorchServe"
-        raise InputError(text, hint=f"marina check {file}")
+        raise InputError(text, hint=f"marina check {quote(file)}")
     return [*_check_keys(node), *_check_settings(_settings(node))]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os.path import normpath
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from config.errors import InputError, Problem, SpecError
@@ -157,7 +158,7 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     that cannot be read."""
     if not folder.is_dir():
         fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
-        raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
+        raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {quote(str(folder.parent))}")
     parts, overlays, labelled = kustomize_parts(folder), overlays_below(folder), adds_labels(folder)
     files = sorted(
         file

@@ -34,7 +34,7 @@ def with_settings(text: str, settings: ServingSettings) -> str:
 
 
 def settings_patch(before: str, after: str, file: str) -> str:
-    """A patch of the change, for `patch -p0`."""
+    """A patch of the change."""
     lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), file, file)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -74,7 +75,7 @@ def tuning_record(tuning: Tuning, space: SettingsSpace) -> dict[str, Any]:
     }
 
 
-def tuning_text(tuning: Tuning, space: SettingsSpace, out: Path) -> str:
+def tuning_text(tuning: Tuning, space: SettingsSpace, spec_file: Path, out: Path) -> str:
     """The result of the search as a few lines for the terminal."""
     start = tuning.tried[0]
     lines = [*(f"  {reason}" for reason in tuning.why), f"tried {len(tuning.tried)} of {space.size} settings"]
@@ -83,7 +84,9 @@ def tuning_text(tuning: Tuning, space: SettingsSpace, out: Path) -> str:
     if tuning.best == start:
         return "\n".join([*lines, "the spec's settings are the best found"])
     change = f"{figure(start.rps or 0)} to {figure(tuning.best.rps)} requests/s"
-    return "\n".join([*lines, f"better settings: {change}", f"hint: patch -p0 < {out / 'tune.patch'}"])
+    # Without its name, `patch` finds no file with a space, `..` or a leading `/` in its path.
+    apply = f"hint: patch {quote(str(spec_file))} {quote(str(out / 'tune.patch'))}"
+    return "\n".join([*lines, f"better settings: {change}", apply])
 
 
 class _Measure:

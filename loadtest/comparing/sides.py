@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 import yaml
 
@@ -99,7 +100,8 @@ def _of_spec(file: Path, new: Contender) -> Contender:
     folder = new.folder.parent / spec.name
     if folder.resolve() == new.folder.resolve() and file.resolve() != new.spec.file.resolve():
         text = f"`--against`: {file} and {new.spec.file} are both packaged into {folder}, so only one of them is there"
-        raise InputError(text, hint=f"cp {folder}/model.mar old.mar before packaging, then --against old.mar")
+        hint = f"cp {quote(str(folder))}/model.mar old.mar before packaging, then --against old.mar"
+        raise InputError(text, hint=hint)
     return Contender("old", spec, read_package(folder), folder)
 
 

@@ -60,7 +60,7 @@ def _process_check(run: Measurement, kind: GrowthKind, begin_s: float, fills: Ma
     early = [reading for reading in vitals.readings if reading.at_s < begin_s]
     readings = vitals.readings[len(early) :]
     looks = len(vitals.readings) + vitals.missed
-    series = _by_process(readings, kind)
+    series = _by_process(readings or early, kind)
     if not series or len(vitals.readings) < _SEEN_SHARE * looks:
         why = vitals.why or "the server's metrics do not include it"
         text = f"{_SUBJECTS[kind]} could not be read: {why}"

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from config.progress import replace_line
 from loadtest.measuring import GeneratorHealth, Second
 from loadtest.reporting.text import ms
 from loadtest.scheduling import Schedule
@@ -23,13 +24,12 @@ class LiveLine:
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
-            print("\r\x1b[K", end="", file=self._stream, flush=True)
+            replace_line("", self._stream)
 
     def show(self, second: int, ended: Second, beats: Sequence[GeneratorHealth]) -> None:
         """Shows the requests that ended in one second."""
         if self._shown:
-            line = live_text(self._label, self._schedule, second, ended, beats)
-            print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
+            replace_line(live_text(self._label, self._schedule, second, ended, beats), self._stream)
 
 
 def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats: Sequence[GeneratorHealth]) -> str:

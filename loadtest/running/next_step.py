@@ -63,6 +63,8 @@ def next_step(outcome: LoadTestOutcome, folder: Path, where: Sequence[str] = ())
         "backlog-grows": find_knee,
         "throughput-not-held": find_knee,
         **dict.fromkeys(("p99-over", "ttft-over", "itl-over", "goodput-low"), find_knee),
+        # What was measured is too little to say more than that the same load must run to its end.
+        "cut-short": again,
         **dict.fromkeys(
             ("settles", "memory-grows", "files-grows", "drift-grows"), f"{same} --soak {2 * measured_s:g}s"
         ),

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from urllib.parse import SplitResult, urlsplit
 
 from config.errors import InputError, MarinaError
@@ -226,7 +227,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout
         if process.poll() is not None:
             raise MarinaError(f"the server ended with code {process.returncode} before it was ready: {_last_line(log)}")
         if time.monotonic() > until:
-            raise MarinaError(f"the server was not ready after {timeout_s:g} s: {_last_line(log)}", hint=f"less {log}")
+            text = f"the server was not ready after {timeout_s:g} s: {_last_line(log)}"
+            raise MarinaError(text, hint=f"less {quote(str(log))}")
         time.sleep(0.05)
 
 

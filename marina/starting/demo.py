@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import MarinaError, Refused, ToolMissing
+from config.progress import replace_line
 from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_result
 from marina.cleanup import cleanup_on_exit
 from marina.terminal import commands_text
@@ -61,10 +62,12 @@ class _Demo:
 
     def run(self) -> dict[str, Any]:
         from config.load import load_spec
+        from loadtest import objective_of
 
         try:
             with self._running("check"):
                 given = load_spec(self._options.spec)
+                objective_of(given)  # a demo ends with a verdict, and packaging may take minutes
                 spec = _packageable(given)
             out = self._options.out / spec.name
             self._record = {"name": spec.name, "version": spec.version}
@@ -113,7 +116,7 @@ class _Demo:
     def _load(self, spec: Any, out: Path, server: Any) -> None:
         from loadtest import RunOptions, TargetOptions, ms, run_load_test
 
-        rate = (spec.slo.throughput_rps if spec.slo else None) or _WITHOUT_OBJECTIVE_RPS
+        rate = spec.slo.throughput_rps or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
         where = TargetOptions(out=out, url=server.url, supervisor=server.supervisor)
         with self._running("load"):
@@ -165,7 +168,7 @@ class _Demo:
 
     def _clear(self) -> None:
         if sys.stderr.isatty() and not self._options.quiet:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            replace_line("", sys.stderr)
 
     def _say(self, text: str) -> None:
         if not self._options.json:
@@ -194,8 +197,6 @@ def _packageable(spec: Any) -> Any:
 
 
 def _objective(spec: Any) -> str:
-    if spec.slo is None:
-        return ""
     rate = f" at {spec.slo.throughput_rps:g} requests/s" if spec.slo.throughput_rps else ""
     pieces = {"first text": spec.slo.ttft_p99_ms, "each further piece": spec.slo.itl_p99_ms}
     limits = {name: limit for name, limit in pieces.items() if limit} or {"p99": spec.slo.p99_ms}

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 
 from config.errors import InputError, SourceError, listed, nearest
@@ -17,9 +18,9 @@ def resolve_source(source: str) -> str:
         raise InputError(f"`--source`: got `{source}`, without a path", hint="--source ./model.py:Net")
     if source.endswith(_WEIGHTS):
         text = f"`--source`: got `{source}`, but such a file goes with the code of its model"
-        raise InputError(text, hint=f"--source ./model.py:Net --weights {source}")
+        raise InputError(text, hint=f"--source ./model.py:Net --weights {quote(source)}")
     if Path(source).is_dir():
-        raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source hf:{source}")
+        raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source {quote(f'hf:{source}')}")
     if not re.search(r"^(hf|torchvision):|\.py(:|$)|\.pt2$", source):
         close = nearest(source, TORCHVISION_MODELS)
         allowed = "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2` or `hf:./folder`"
@@ -32,7 +33,7 @@ def resolve_source(source: str) -> str:
         return f"{source}:{models[0]}"
     if models:
         text = f"`--source`: `{source}` defines {listed(models)}: name one of them"
-        raise InputError(text, hint=f"--source {source}:{models[-1]}")
+        raise InputError(text, hint=f"--source {quote(f'{source}:{models[-1]}')}")
     text = f"`--source`: `{source}` defines no `torch.nn.Module`, and no function such as `build`"
     raise InputError(text, hint=f"in {source}: `def build(): return Net(…)`")
 

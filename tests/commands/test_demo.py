@@ -77,6 +77,18 @@ def test_a_wrong_spec_stops_it_at_once(digits: Path, capsys: pytest.CaptureFixtu
     assert "`model.weights`: no such file" in err
 
 
+def test_a_spec_without_an_objective_stops_it_before_anything_is_compiled(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = yaml.safe_load((digits / "spec.yaml").read_text(encoding="utf-8"))
+    (digits / "spec.yaml").write_text(yaml.safe_dump(spec | {"slo": None}), encoding="utf-8")
+    assert marina.main(["demo", str(digits / "spec.yaml"), "--out", str(digits / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, (digits / "out").exists()) == ("", False)
+    assert "the demo stopped at `check`: " in err
+    assert "`slo`: missing, a verdict needs an objective" in err
+
+
 def test_a_model_that_cannot_be_packaged_stops_it(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = yaml.safe_load((digits / "spec.yaml").read_text(encoding="utf-8"))
     spec["model"]["image"]["channels"] = 3

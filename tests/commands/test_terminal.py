@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,19 +227,34 @@ def test_every_verb_takes_the_options_that_commands_name(option: str, verb: str)
     assert vars(parser().parse_args([verb, "x", f"--{option}", "y"]))[option] in ("y", Path("y"))
 
 
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        ("inspect nowhere.mar", "marina package SPEC"),
+        ("serve my_models/spec.yaml", "marina package my_models/spec.yaml"),
+        ("serve my_models/spec.yaml --mar my_models/other.mar", "marina inspect my_models/other.mar"),
+        ("check my_models", "marina check my_models/spec.yaml"),
+        ("check --properties my_models/spec.yaml", "marina check my_models/spec.yaml"),
+        ("verify --dir my_models/gone", "marina verify --dir my_models"),
+        ("init mine --source my_models", "--source hf:my_models"),
+        ("init mine --source my_models/net.pt", "--source ./model.py:Net --weights my_models/net.pt"),
+        ("init mine --source my_models/nets.py", "--source my_models/nets.py:Two"),
+    ],
+)
 def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["pytest"])
     (tmp_path / "my models").mkdir()
     spec = (ROOT / "config/examples/digits/spec.yaml").read_text(encoding="utf-8").replace("./", f"{ROOT}/config/")
     (tmp_path / "my models/spec.yaml").write_text(spec, encoding="utf-8")
-    assert marina.main(["inspect", "nowhere.mar"]) == 2
-    assert capsys.readouterr().err.endswith("hint: marina package SPEC\n")
-    assert marina.main(["serve", "my models/spec.yaml"]) == 2
+    nets = "import torch\nclass One(torch.nn.Module): ...\nclass Two(torch.nn.Module): ...\n"
+    (tmp_path / "my models/nets.py").write_text(nets, encoding="utf-8")
+    zipfile.ZipFile(tmp_path / "my models/other.mar", "w").close()
+    assert marina.main([word.replace("_", " ") for word in words.split()]) == 2
     hint = capsys.readouterr().err.splitlines()[-1]
-    assert parser().parse_args(shlex.split(hint)[2:]).spec == Path("my models/spec.yaml")
+    assert shlex.split(hint) == ["hint:", *(word.replace("_", " ") for word in typed.split())]
 
 
 def test_setup_shows_on_a_terminal_what_it_downloads(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ def test_every_row_is_reproduced_and_says_what_to_type() -> None:
     assert shown == set(ROWS)
     assert len(ROWS) == (ROOT / "docs/10-troubleshooting.md").read_text("utf-8").count("<a id=")
     assert [anchor for anchor, row in ROWS.items() if not row.cause] == []
+    cures = " ".join(row.cure for row in ROWS.values())
+    typed = re.findall(r"`marina ((?:serve|package|loadtest|calibrate|manifests)[^`]*)`", cures)
+    assert len(typed) > 20
+    # Without a spec, they would be about an example.
+    assert [words for words in typed if "spec.yaml" not in words] == []
 
 
 def test_no_spec(told: Any, tmp_path: Path) -> None:

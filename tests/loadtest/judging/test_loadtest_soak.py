@@ -215,9 +215,13 @@ def test_answers_that_take_longer_and_longer_fail() -> None:
             ServerReadings(readings=tuple(ServerReading(at_s=at) for at in range(600))),
             "the server's metrics do not include it",
         ),
+        (
+            ServerReadings(readings=tuple(ServerReading(at_s=at, memory={"torchserve": BASE}) for at in range(9))),
+            "too-few-readings: 0 readings of the server's metrics are too few",
+        ),
     ],
 )
-def test_a_server_whose_metrics_cannot_be_read_is_not_judged(vitals: ServerReadings | None, reason: str) -> None:
+def test_a_server_whose_metrics_were_not_read_is_not_judged(vitals: ServerReadings | None, reason: str) -> None:
     status, reasons = judged(soaked(vitals=vitals))
     assert status == "INVALID"
     assert reason in reasons[0]

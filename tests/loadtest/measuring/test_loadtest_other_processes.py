@@ -173,13 +173,15 @@ def test_the_next_command_sends_the_same_load_as_typed() -> None:
     [
         ("undecided", "--url http://x:8080 --soak 40"),
         ("too-few-samples", "--url http://x:8080 --soak 6"),
+        ("cut-short too-few-samples settles", "--url http://x:8080 --soak 10s"),
         ("rate-below-objective", "--url http://x:8080 --soak 10s"),
         ("arrivals-late", "--url http://x:8080 --soak 10s from another machine than the server's"),
         ("memory-grows", "--url http://x:8080 --soak 20s"),
     ],
 )
 def test_after_a_soak_the_next_command_is_a_soak(reason: str, step: str) -> None:
-    verdict = Verdict(status="INVALID", reasons=(Reason(id=reason, text=""),), checks=())
+    reasons = tuple(Reason(id=each, text="") for each in reason.split())
+    verdict = Verdict(status="INVALID", reasons=reasons, checks=())
     soaked = outcome(made(20, vitals=ServerReadings())).model_copy(update={"verdict": verdict})
     assert (next_step(soaked, RECORDS, URL) or "").endswith(step)
 

@@ -1,6 +1,8 @@
 import io
 import json
+import os
 import re
+import termios
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
@@ -299,16 +301,14 @@ def test_the_live_line_says_rate_latency_errors_and_the_generators_health() -> N
     assert "warm-up  0/s  p50 -" in live_text("digits", SCHEDULE, 5, Second(), BEATS)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_the_live_line_moves_on_a_terminal_only() -> None:
-    for stream, moves in ((Terminal(), True), (io.StringIO(), False)):
+def test_the_live_line_moves_on_a_terminal_only_and_fits_into_it() -> None:
+    shown, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 40))
+    for stream in (piped := io.StringIO(), os.fdopen(terminal, "w")):
         with LiveLine("digits", SCHEDULE, stream=stream) as line:
             line.show(1, Second(), BEATS)
-        assert ("\r" in stream.getvalue()) is moves
+    assert piped.getvalue() == ""
+    assert os.read(shown, 1000) == b"\r\x1b[K  digits  warm-up  0/s  p50 -  p99 -  e\r\x1b[K"
 
 
 def evidence(limit: str = "objective") -> Evidence:
