@@ -52,7 +52,7 @@ def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Ite
             yield from (first, scalar) if sequence else (scalar, first)
             yield from more
         case nn.Conv1d():
-            yield from (Input((layer.in_channels, length), sequence=1) for length in _all_of(_LENGTHS))
+            yield from _sequences(layer.in_channels, 1)
         case nn.Conv2d() | nn.BatchNorm2d():
             channels = layer.in_channels if isinstance(layer, nn.Conv2d) else layer.num_features
             yield from (Input((channels, side, side)) for side in _SIDES)
@@ -76,7 +76,7 @@ def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Ite
         case nn.MultiheadAttention():
             yield from (Input((length, layer.embed_dim), sequence=0) for length in _LENGTHS)
         case nn.RNNBase():
-            yield from (Input((length, layer.input_size), sequence=0) for length in _all_of(_LENGTHS))
+            yield from _sequences(layer.input_size, 0)
         case nn.RNNCellBase():
             yield Input((layer.input_size,))
         case nn.Flatten():
@@ -84,6 +84,17 @@ def layer_inputs(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Ite
             if head is not None:
                 yield from _square_pictures(head.in_features)
                 yield Input((head.in_features,))
+
+
+def _sequences(width: int, at: int) -> Iterator[Input]:
+    """Sequences of steps of this width, with the steps along the dimension `at`, or along the other one if the model
+    transposes its input; steps of a single number also without a dimension for it. A length that equals the width comes
+    last, because it fits both ways."""
+    for length in sorted(_all_of(_LENGTHS), key=lambda length: length == width):
+        ways = [Input((length, width), sequence=0), Input((width, length), sequence=1)]
+        yield from (ways[at], ways[1 - at])
+        if width == 1:
+            yield Input((length,), sequence=0)
 
 
 def _square_pictures(values: int) -> Iterator[Input]:

@@ -202,8 +202,9 @@ class _InputSearch:
         result = try_inputs(self._network, self._values(guess, rows), longest_s=min(10, left_s), track=track)
         if result.answered and result.outputs is None:
             self._unservable_output = self._unservable_output or result.error
-        if result.outputs is None and (self._failed is None or not self._failed_when_settled):
-            self._failed_when_settled = all(self._settled)
+        settled = all(self._settled)
+        if result.outputs is None and (self._failed is None or (settled and not self._failed_when_settled)):
+            self._failed_when_settled = settled
             self._failed = (guess, result.error)
         return result
 

@@ -56,6 +56,12 @@ def test_inputs_that_cannot_be_found_are_asked_for(network: nn.Module, message: 
     assert caught.value.message == message
 
 
+def test_the_error_names_the_likeliest_inputs_that_failed() -> None:
+    network = Net(lambda self, x: self.f(torch.cat([x.nan_to_num(), x.isnan().float()], -1)), f=nn.Linear(12, 4))
+    with pytest.raises(InputError, match=r"with `x` float32 \[12\] it fails: .* \(2x24 and 12x4\)"):
+        find_inputs(network, [])
+
+
 def test_answers_that_are_not_finite_get_a_hint_about_the_weights() -> None:
     with pytest.raises(SourceError, match="an output is not a finite number\n\nhint: compare the weights"):
         find_inputs(Net(lambda self, x: self.f(x) * float("nan"), f=nn.Linear(3, 2)), [])
