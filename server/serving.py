@@ -49,7 +49,7 @@ from server.system import (
     reachable_host,
     temporary_parent,
 )
-from server.watching import Disk, Health, MetricsPage, Prober, Recycler, ServerFacts, WorkerMetrics
+from server.watching import Disk, Health, MetricsPage, Prober, Renewals, ServerFacts, WorkerMetrics
 
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 
@@ -120,7 +120,7 @@ class _ModelServer:
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
-        recycler = Recycler(
+        renewals = Renewals(
             spec.serving, launch.directory / "renew", health, request_inference=prober.request_inference, say=self._say
         )
         self._disk = Disk(launch.directory, say=self._say)
@@ -128,8 +128,8 @@ class _ModelServer:
             sha256=file_sha256(launch.mar),
             java_pid=self._child.pid,
             supervisor_pid=os.getpid(),
-            recycled=lambda: recycler.recycled,
-            recycles_failed=lambda: recycler.failed,
+            renewed=lambda: renewals.renewed,
+            renewals_failed=lambda: renewals.failed,
             dropped_lines=lambda: self._output.dropped,
             disk_free_bytes=self._disk.free_bytes,
         )
@@ -146,7 +146,7 @@ class _ModelServer:
             health=health,
             prober=prober,
             port=ports.inference,
-            recycler=recycler,
+            renewals=renewals,
             say=self._say,
         )
 

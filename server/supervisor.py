@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from config.sections import Serving
 from server.java import Child, NoDoorError, OpenCounts
 from server.system import Exit, ProcessHandles, Signals, Sockets, read_sockets
-from server.watching import Health, Prober, Recycler, drain
+from server.watching import Health, Prober, Renewals, drain
 
 # How often the state is polled: while the server starts or recovers, and while it is ready and deaths wake us up
 # anyway.
@@ -29,7 +29,7 @@ class Supervisor:
     health: Health
     prober: Prober
     port: int
-    recycler: Recycler
+    renewals: Renewals
     say: Callable[[str], None]
     state: str = "loading"
     _handles: ProcessHandles = field(default_factory=ProcessHandles)
@@ -73,7 +73,7 @@ class Supervisor:
     def _follow_state(self, ready: Callable[[], None]) -> None:
         if self.health.notice_deaths():
             self.prober.ask_now()
-        self.recycler.step()
+        self.renewals.step()
         before, state = self.state, self._state()
         self._update_door(ready=state == "ready")
         if state == before:

@@ -98,7 +98,7 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     containers = queries.of_pods("kube_pod_container_status_restarts_total")
     restarts, renewals = (
         f"sum by (namespace, pod) (increase({queries.of(f'marina_worker_{name}_total')}[1h]))"
-        for name in ("restarts", "recycles")
+        for name in ("restarts", "renewals")
     )
     alerts = [
         Alert(

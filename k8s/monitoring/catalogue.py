@@ -73,7 +73,7 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "gauge", "marina_start_duration_seconds marina_disk_free_bytes", "model"),
         *_series("page", "gauge", "marina_package_info", "model version sha256"),
         *_series("page", "counter", "marina_worker_restarts_total", "model worker"),
-        *_series("page", "counter", "marina_worker_recycles_total marina_log_lines_dropped_total", "model"),
+        *_series("page", "counter", "marina_worker_renewals_total marina_log_lines_dropped_total", "model"),
         *_series("page", "gauge", "marina_worker_resident_memory_bytes", "model worker"),
         *_series("page", "gauge", "marina_resident_memory_bytes", "process"),
         *_series(_KUBE, "counter", "kube_pod_container_status_restarts_total", _POD),

@@ -74,7 +74,7 @@ def _replicas(queries: Queries) -> dict[str, str]:
 
 
 def _restarts(queries: Queries) -> dict[str, str]:
-    workers = {name: queries.of(f"marina_worker_{name}_total") for name in ("restarts", "recycles")}
+    workers = {name: queries.of(f"marina_worker_{name}_total") for name in ("restarts", "renewals")}
     containers = queries.of_pods("kube_pod_container_status_restarts_total")
     return {
         **{f"{{{{pod}}}} {name}": f"sum by (pod) (increase({series}[10m]))" for name, series in workers.items()},

@@ -17,7 +17,7 @@ from k8s.rollout.inference import CanaryRequest
 
 SCHEMA = "marina.state/1"
 KEPT = 3
-# A running deploy renews its hold; that of a killed one expires this long after its last renewal.
+# A running deploy extends its hold again and again; that of a killed one expires this long after the last time.
 HOLD_S = 60
 # The cluster stores at most 1 MiB per object, including its metadata.
 _LARGEST = 1_000_000
@@ -48,7 +48,7 @@ class State:
     holder: str = ""
     """Who holds the release; empty if nobody does."""
     until: str = ""
-    """When the hold expires unless it is renewed, by the holder's clock: for people only, as clocks differ."""
+    """When the hold expires unless it is extended, by the holder's clock: for people only, as clocks differ."""
     version: str = field(default="", compare=False)
     """The resourceVersion at which the state was read."""
 
@@ -127,9 +127,9 @@ class Store:
         return State("failed", trying=last, last=last, good=kept, undone=kept, objects=tuple(objects), message=text)
 
     def save(self, state: State) -> State:
-        """Writes the state and renews its hold, if any. Raises Refused if somebody else wrote it since it was read."""
+        """Writes the state and extends its hold, if any. Raises Refused if somebody else wrote it since it was read."""
         if state.holder:
-            # It differs every time: a write that changes nothing keeps its version, and would be no renewal.
+            # It differs every time: a write that changes nothing keeps its version, and would extend nothing.
             state = replace(state, until=_stamp(datetime.now(UTC) + timedelta(seconds=HOLD_S)))
         document = self._document(self._ref().name, {"state.json": state.to_text()})
         try:

@@ -1,6 +1,7 @@
-"""The lock on a release: taken before the first change, renewed by a thread, released with the last state.
+"""The lock on a release: taken before the first change, extended by a thread, released with the last state.
 
-Whether its holder is alive is judged as Kubernetes judges a Lease: by how long one's own clock has seen no renewal."""
+Whether its holder is alive is judged as Kubernetes judges a Lease: by how long nobody has extended it by one's own
+clock."""
 
 import getpass
 import os
@@ -20,7 +21,7 @@ from k8s.rollout.history import HOLD_S, State, Store
 from k8s.rollout.placement import Placement
 from k8s.rollout.record import RolloutRecord, now
 
-RENEW_S = HOLD_S / 3
+EXTEND_S = HOLD_S / 3
 _POLL_S = 1.0
 
 
@@ -53,9 +54,9 @@ class Hold:
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """Renews the hold until the context ends: a wait for pods may take longer than the hold lasts."""
+        """Extends the hold until the context ends: a wait for pods may take longer than the hold lasts."""
         done = threading.Event()
-        thread = threading.Thread(target=self._renew, args=(done,), name="hold", daemon=True)
+        thread = threading.Thread(target=self._extend, args=(done,), name="hold", daemon=True)
         thread.start()
         try:
             yield
@@ -63,8 +64,8 @@ class Hold:
             done.set()
             thread.join()
 
-    def _renew(self, done: threading.Event) -> None:
-        while not done.wait(RENEW_S):
+    def _extend(self, done: threading.Event) -> None:
+        while not done.wait(EXTEND_S):
             # If the hold was lost meanwhile, the next `save` raises the error in the main thread.
             with suppress(MarinaError), self._writing:
                 if self.state.holder:

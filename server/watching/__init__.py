@@ -5,7 +5,7 @@ from server.watching.drain import drain
 from server.watching.health import Health
 from server.watching.metrics import MetricsPage, ServerFacts
 from server.watching.probe import Prober
-from server.watching.recycler import Recycler
+from server.watching.renewals import Renewals
 from server.watching.worker_metrics import WorkerMetrics
 
-__all__ = ["Disk", "Health", "MetricsPage", "Prober", "Recycler", "ServerFacts", "WorkerMetrics", "drain"]
+__all__ = ["Disk", "Health", "MetricsPage", "Prober", "Renewals", "ServerFacts", "WorkerMetrics", "drain"]

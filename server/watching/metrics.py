@@ -33,8 +33,8 @@ class ServerFacts:
     sha256: str = ""
     java_pid: int = 0
     supervisor_pid: int = 0
-    recycled: Callable[[], int] = lambda: 0
-    recycles_failed: Callable[[], int] = lambda: 0
+    renewed: Callable[[], int] = lambda: 0
+    renewals_failed: Callable[[], int] = lambda: 0
     dropped_lines: Callable[[], int] = lambda: 0
     disk_free_bytes: Callable[[], int] = lambda: 0
     ready_after_s: float | None = None
@@ -115,8 +115,8 @@ class MetricsPage:
             single("marina_connections", counts.open.connections, "Connections to the inference port."),
             single("marina_connections_refused_total", counts.open.refused, refused),
             single("marina_queued", self.health.queued, "Requests that wait for a worker."),
-            single("marina_worker_recycles_total", facts.recycled(), "Workers renewed for their memory."),
-            single("marina_worker_recycles_failed_total", facts.recycles_failed(), late),
+            single("marina_worker_renewals_total", facts.renewed(), "Workers renewed for their memory."),
+            single("marina_worker_renewals_failed_total", facts.renewals_failed(), late),
             single("marina_log_lines_dropped_total", facts.dropped_lines(), "Log lines that nobody read in time."),
             single("marina_disk_free_bytes", facts.disk_free_bytes(), "Free disk space for the server's files."),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),

@@ -49,7 +49,7 @@ def state(samples: int) -> dict[str, str]:
         f"marina_ready{{{PAGE}}}": 1,
         f'marina_package_info{{{PAGE},sha256="a"}}': 1,
         f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': 0,
-        f"marina_worker_recycles_total{{{PAGE}}}": 0,
+        f"marina_worker_renewals_total{{{PAGE}}}": 0,
         f'inference_artifact_info{{{PAGE},compile="aot",artifact="aot"}}': 1,
         f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': 1,
         f'kube_deployment_status_replicas_available{{{KUBE},deployment="digits"}}': 1,

@@ -142,7 +142,7 @@ SCENARIOS = {
         {"30m": QUIET},
         {
             f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 1x20 2x20 3x60",
-            f"marina_worker_recycles_total{{{PAGE}}}": "0x20 1x20 2x20 3x60",
+            f"marina_worker_renewals_total{{{PAGE}}}": "0x20 1x20 2x20 3x60",
         },
     ),
     "the artifact was compiled again on the node": Scenario(

@@ -79,7 +79,7 @@ def test_a_sample_too_large_to_store_is_reported_and_a_rollback_sends_none(clust
 
 
 def test_the_hold_lasts_as_long_as_the_inference_does(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k8s.rollout.hold.RENEW_S", 0.05)
+    monkeypatch.setattr("k8s.rollout.hold.EXTEND_S", 0.05)
     until: list[str] = []
 
     def slowly() -> None:
@@ -191,7 +191,7 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal_even_if_the_clock_of
 ) -> None:
     cluster.deploy(*documents("good:1"))
     monkeypatch.setattr("k8s.rollout.history.HOLD_S", -3600)
-    monkeypatch.setattr("k8s.rollout.hold.RENEW_S", 0.1)
+    monkeypatch.setattr("k8s.rollout.hold.EXTEND_S", 0.1)
     monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
     second: list[Refused] = []
 

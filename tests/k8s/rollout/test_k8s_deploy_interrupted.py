@@ -115,7 +115,7 @@ def test_a_rollback_that_was_killed_is_continued_by_the_same_command(
 
 
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
-def test_the_hold_of_a_killed_deploy_ends_once_it_is_seen_unrenewed_whatever_the_clock_of_its_machine(
+def test_the_hold_of_a_killed_deploy_ends_once_it_is_seen_unextended_whatever_the_clock_of_its_machine(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     cluster.deploy(*documents("good:1"))

@@ -37,7 +37,7 @@ class _Renewal:
         return self.request_file.with_suffix(".busy")
 
 
-class Recycler:
+class Renewals:
     """Asks a worker to renew itself by creating the file `<pid>` in `directory`. The worker renames it to `<pid>.busy`
     when it begins, and removes it once it has loaded the model again. If either step takes too long, the renewal is
     logged and counted as failed."""
@@ -59,7 +59,7 @@ class Recycler:
         self._renewal: _Renewal | None = None
         self._limits: dict[ProcessIdentity, float] = {}
         self._next_check = float("-inf")
-        self.recycled = 0
+        self.renewed = 0
         self.failed = 0
 
     def step(self) -> None:
@@ -106,7 +106,7 @@ class Recycler:
         if renewal.request_file.exists():
             return self._follow_request(renewal)
         resident = resident_bytes(process.pid)
-        self.recycled += 1
+        self.renewed += 1
         self._say(f"worker {renewal.worker} is renewed, {resident / 1e6:.0f} MB")
         self._limits[process] = max(limit_bytes, resident * _GROWTH)
         return None

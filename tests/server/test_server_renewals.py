@@ -9,16 +9,16 @@ import pytest
 from config.sections import Serving
 from server.java.frontend import ModelStatus, WorkerStatus
 from server.watching.health import Health
-from server.watching.recycler import Recycler
+from server.watching.renewals import Renewals
 
 SERVING = Serving(max_worker_memory_mb=1, response_timeout_s=10, startup_timeout_s=60)
 
 
 @dataclass
 class Pod:
-    """A recycler with workers that only sleep. The test sets their size and plays their part."""
+    """Renewals of workers that only sleep. The test sets their size and plays their part."""
 
-    recycler: Recycler
+    renewals: Renewals
     health: Health
     directory: Path
     workers: list[subprocess.Popen[bytes]]
@@ -28,9 +28,9 @@ class Pod:
     now: float = 0.0
 
     def look(self, seconds: float = 1) -> list[str]:
-        """Lets time pass and the recycler run once; returns the names of the files in its directory."""
+        """Lets time pass and the renewals go on once; returns the names of the files in its directory."""
         self.now += seconds
-        self.recycler.step()
+        self.renewals.step()
         return [file.name for file in self.directory.iterdir()]
 
 
@@ -44,8 +44,8 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         health.observe(ModelStatus(True, tuple(WorkerStatus(str(worker.pid), worker.pid, True) for worker in workers)))
         health.prove(health.generation or frozenset())
         memory, said, nudges = {worker.pid: 2_000_000 for worker in workers}, [], []
-        monkeypatch.setattr("server.watching.recycler.resident_bytes", memory.__getitem__)
-        recycler = Recycler(
+        monkeypatch.setattr("server.watching.renewals.resident_bytes", memory.__getitem__)
+        renewals = Renewals(
             SERVING,
             tmp_path,
             health,
@@ -53,7 +53,7 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
             say=said.append,
             clock=lambda: pod.now,
         )
-        pod = Pod(recycler, health, tmp_path, workers, memory, said, nudges)
+        pod = Pod(renewals, health, tmp_path, workers, memory, said, nudges)
         pods.append(pod)
         return pod
 
@@ -74,23 +74,23 @@ def test_one_worker_is_renewed_at_a_time(make_pod: Callable[[int], Pod]) -> None
     (pod.directory / f"{first}.busy").unlink()
     pod.memory[int(first)] = 500_000
     assert pod.look() == []
-    assert pod.recycler.recycled == 1
+    assert pod.renewals.renewed == 1
     (second,) = pod.look()
     assert second != first
     for worker in pod.workers:
         worker.kill()
         worker.wait()
     assert pod.look() == []
-    assert (pod.recycler.recycled, pod.recycler.failed) == (1, 0)
+    assert (pod.renewals.renewed, pod.renewals.failed) == (1, 0)
 
 
 def test_worker_that_never_takes_it_up_is_left_as_it_is_with_a_warning(make_pod: Callable[[int], Pod]) -> None:
     pod = make_pod(2)
     (first,) = pod.look()
     assert pod.look(14) == [first]
-    assert pod.recycler.failed == 0
+    assert pod.renewals.failed == 0
     assert pod.look(1) == []
-    assert pod.recycler.failed == 1
+    assert pod.renewals.failed == 1
     assert pod.said[-1].startswith(f"warning: worker {first} did not renew itself within 15 s")
     assert pod.health.ready
     # Now the other worker is asked, and the first one never again.
@@ -98,7 +98,7 @@ def test_worker_that_never_takes_it_up_is_left_as_it_is_with_a_warning(make_pod:
     assert second != first
     assert pod.look(15) == []
     assert [pod.look() for _ in range(3)] == [[], [], []]
-    assert pod.recycler.failed == 2
+    assert pod.renewals.failed == 2
 
 
 def test_worker_that_never_finishes_loading_is_ended_with_a_warning(make_pod: Callable[[int], Pod]) -> None:
@@ -108,10 +108,10 @@ def test_worker_that_never_finishes_loading_is_ended_with_a_warning(make_pod: Ca
     pod.look()
     assert pod.health.missing() == ["the only worker is being renewed"]
     assert pod.look(59) == [f"{name}.busy"]
-    assert pod.recycler.failed == 0
+    assert pod.renewals.failed == 0
     pod.look(1)
     assert pod.workers[0].wait(10) == -signal.SIGKILL
-    assert pod.recycler.failed == 1
+    assert pod.renewals.failed == 1
     assert pod.said[-1].startswith(f"warning: worker {name} has not loaded the model again after 60 s")
     assert pod.look() == []
     assert "being renewed" not in str(pod.health.missing())
