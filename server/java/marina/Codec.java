@@ -14,17 +14,28 @@ import io.netty.handler.codec.http.HttpResponseEncoder;
 import io.netty.util.ReferenceCountUtil;
 import java.util.List;
 
-/** Netty's codec of HTTP/1, stricter than by itself. */
+/** Netty's codec of HTTP/1, but stricter: it also limits headers, and tells the door of bytes before they are a request. */
 final class Codec extends CombinedChannelDuplexHandler<HttpRequestDecoder, HttpResponseEncoder> {
     /** Netty limits only their size: four thousand short ones take a hundred times as much memory as they are long. */
     static final int MOST_HEADERS = 200;
 
     Codec(Door door) {
-        super(new Decoder(), new Encoder(door));
+        super(new Decoder(door), new Encoder(door));
     }
 
     private static final class Decoder extends HttpRequestDecoder {
+        private final Door door;
         private final Framing framing = new Framing();
+
+        Decoder(Door door) {
+            this.door = door;
+        }
+
+        @Override
+        public void channelRead(ChannelHandlerContext context, Object bytes) throws Exception {
+            door.bytesArrived();
+            super.channelRead(context, bytes);
+        }
 
         @Override
         protected void decode(ChannelHandlerContext context, ByteBuf buffer, List<Object> out) throws Exception {
@@ -46,7 +57,7 @@ final class Codec extends CombinedChannelDuplexHandler<HttpRequestDecoder, HttpR
             throw sound ? new TooLongFrameException() : new IllegalArgumentException();
         }
 
-        /** Who stands in front of us may go by the length, and take the end of this request for the next one. */
+        /** A proxy in front may go by the length, and take the end of this request for the next one. */
         @Override
         protected void handleTransferEncodingChunkedWithContentLength(HttpMessage message) {
             throw new IllegalArgumentException("both Content-Length and Transfer-Encoding");

@@ -1,12 +1,11 @@
 package marina;
 
-import io.netty.channel.Channel;
 import io.netty.channel.ChannelDuplexHandler;
 import io.netty.channel.ChannelFuture;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelPromise;
+import io.netty.channel.EventLoop;
 import io.netty.channel.socket.ChannelInputShutdownEvent;
-import io.netty.channel.socket.DuplexChannel;
 import io.netty.handler.codec.DecoderException;
 import io.netty.handler.codec.TooLongFrameException;
 import io.netty.handler.codec.http.FullHttpResponse;
@@ -16,126 +15,118 @@ import io.netty.handler.codec.http.HttpHeaderValues;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpStatusClass;
-import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.LastHttpContent;
 import io.netty.util.ReferenceCountUtil;
-import io.netty.util.concurrent.Future;
 import java.util.ArrayDeque;
 import java.util.Queue;
 import java.util.Set;
-import java.util.concurrent.TimeUnit;
 import org.pytorch.serve.util.NettyUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Between the HTTP decoder and TorchServe, one of each connection: it counts what is open, lets in one request at a
- * time, refuses what TorchServe cannot take, and sees every answer out.
+ * Between the HTTP decoder and TorchServe, one for each connection: it counts what is open, passes on one request at a
+ * time, refuses what TorchServe cannot take, and sees that each answer is completely sent.
  */
 final class Door extends ChannelDuplexHandler {
     private static final Logger ACCESS = LoggerFactory.getLogger("marina.access");
     /** The status of a request whose client left before its answer, as nginx logs it. */
-    private static final int LEFT = 499;
-    /** How long a client may take to read a last answer, and so often as long again to send the rest of what was refused. */
-    private static final long LINGER_S = 5;
-    private static final int MORE_LINGERS = 5;
-    /** In this time TorchServe has made a job of a request, and its answer has come from the worker's thread to ours. */
-    private static final long TAKEN_NS = TimeUnit.SECONDS.toNanos(1);
-    /** A request that is missing so often in a row is lost. */
-    private static final int MISSED = 3;
+    private static final int CLIENT_LEFT = 499;
 
-    private final Ledger ledger;
-    private final Crowd crowd;
+    private final Counts counts;
+    private final Connections connections;
     private final Settings settings;
-    /** What was sent before the answer to what came before it; TorchServe would mix the answers up. */
-    private final Queue<Object> waiting = new ArrayDeque<>();
-    private Request current;
-    /** A request is to come: the connection is new, or has sent half a head. */
-    private boolean expecting;
-    private boolean replaying;
-    /** The last answer of this connection is written: what still comes in is thrown away. */
-    private boolean closing;
-    /** Bytes have come since this was last looked at. */
-    private boolean heard;
-    /** The client sends nothing more. */
-    private boolean saidAll;
-    private Future<?> end;
-    /** Looks from time to time at a connection that owes something. */
-    private final Patience patience = new Patience();
-    private Future<?> look;
-    private ChannelHandlerContext here;
-    private boolean turnedAway;
-    final Stay stay = new Stay();
     private final Memory.Share share;
+    final IdleTime idleTime = new IdleTime();
+    private final ArrivalTime arrivalTime = new ArrivalTime(this::checkArrival);
+    private final Closing closing = new Closing();
+    private ChannelHandlerContext here;
+    /** What was sent before the answer to the request before it; TorchServe would mix up the answers. */
+    private final Queue<Object> pipelined = new ArrayDeque<>();
+    private boolean readingPipelined;
+    /** The request that is being read or answered; null if there is none. */
+    private Request current;
+    /** Whether a request is expected: the connection is new, or a part of a head has arrived. */
+    private boolean expecting;
+    /** Whether the client sends nothing more. */
+    private boolean clientSentAll;
+    /** Whether the last answer of this connection is written: whatever still arrives is thrown away. */
+    private boolean isClosing;
+    /** Whether this connection counts among those that are answered why they are refused. */
+    private boolean isRefusedWithAnswer;
 
-    Door(Ledger ledger, Crowd crowd, Settings settings) {
-        this.ledger = ledger;
-        this.crowd = crowd;
+    Door(Counts counts, Settings settings) {
+        this.counts = counts;
         this.settings = settings;
-        share = ledger.memory.new Share(this::makeMemory);
+        connections = counts.connections;
+        share = counts.memory.new Share(this::freeMemory);
+    }
+
+    @Override
+    public void handlerAdded(ChannelHandlerContext context) {
+        here = context;
     }
 
     @Override
     public void channelActive(ChannelHandlerContext context) {
-        here = context;
-        stay.awaits();
-        if (crowd.enter(this)) {
-            rings(context);
+        idleTime.awaitRequest();
+        if (connections.admit(this)) {
+            bytesArrived();
             context.fireChannelActive();
         } else {
-            turnAway(context);
+            refuseConnection();
         }
     }
 
-    private void turnAway(ChannelHandlerContext context) {
-        turnedAway = crowd.mayTell();
-        closing = true;
-        if (turnedAway) {
-            say(context, Refusal.crowded(crowd.limit));
+    private void refuseConnection() {
+        isRefusedWithAnswer = connections.mayAnswer();
+        isClosing = true;
+        if (isRefusedWithAnswer) {
+            answerAndClose(Refusal.crowded(connections.limit));
         } else {
-            context.close();
+            here.close();
         }
     }
 
-    /** Answers what is no whole request; it is the last that this connection hears. */
-    private void say(ChannelHandlerContext context, Refusal refusal) {
+    /** Answers something that is not a whole request; this is the last answer of the connection. */
+    private void answerAndClose(Refusal refusal) {
         FullHttpResponse answer = refusal.answer(null, settings);
         answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
-        closing = true;
-        context.writeAndFlush(answer).addListener(done -> close(context));
+        isClosing = true;
+        here.writeAndFlush(answer).addListener(done -> close());
     }
 
-    /** Goes, unless a whole request has come meanwhile. */
+    /** Ends this connection for another one, unless a whole request has arrived meanwhile. */
     void makeRoom() {
-        here.channel().eventLoop().execute(() -> {
+        eventLoop().execute(() -> {
             if (current != null && current.received) {
-                crowd.returns(this);
-            } else if (closing || !crowd.mayTell()) {
+                connections.keep(this);
+            } else if (isClosing || !connections.mayAnswer()) {
                 here.close();
             } else {
-                turnedAway = true;
-                goes();
+                isRefusedWithAnswer = true;
+                endUnfinished();
             }
         });
     }
 
-    /** Ends a connection that has no whole request, and says so where the rest of one is owed. */
-    private void goes() {
+    /** Ends a connection without a whole request; if a part of one has arrived, with an answer that says why. */
+    private void endUnfinished() {
         if (current != null) {
-            refuse(here, Refusal.late(), null);
+            refuse(Refusal.late(), null);
         } else if (expecting) {
-            understood();
-            say(here, Refusal.late());
+            headArrived();
+            answerAndClose(Refusal.late());
         } else {
-            close(here);
+            close();
         }
     }
 
-    /** Ends what is slow to come or to go. */
-    private void makeMemory() {
-        here.channel().eventLoop().execute(() -> {
+    /** Gives up a body that arrives slowly, or an answer that is read slowly. */
+    private void freeMemory() {
+        eventLoop().execute(() -> {
             if (current != null && !current.received) {
-                refuse(here, Refusal.full(), null);
+                refuse(Refusal.full(), null);
             } else if (current != null && current.answered) {
                 here.close();
             }
@@ -143,203 +134,160 @@ final class Door extends ChannelDuplexHandler {
     }
 
     /**
-     * Whether it has been idle for too long, nobody reads its answer, or TorchServe has forgotten its request. {@code
-     * held} are the ids of all that TorchServe held at the time {@code at}; null if that is not known.
+     * Ends the connection if it has been idle for too long, or nobody reads its answer, and the request if TorchServe has
+     * forgotten it. {@code held} are the ids of all requests that TorchServe held at the time {@code at}; null if that is
+     * not known.
      */
-    void lookAround(long idleNs, long unreadNs, Set<String> held, long at) {
-        here.channel().eventLoop().execute(() -> {
-            if (current == null && !expecting && !closing && stay.isIdle(idleNs)) {
-                close(here);
-            } else if (current != null && current.received && stay.isUnread(here.channel(), unreadNs)) {
+    void check(long idleNs, long unreadNs, Set<String> held, long at) {
+        eventLoop().execute(() -> {
+            if (current == null && !expecting && !isClosing && idleTime.isOver(idleNs)) {
+                close();
+            } else if (current != null && current.received && idleTime.isUnread(here.channel(), unreadNs)) {
                 here.close();
             } else if (current != null && held != null) {
-                current.missed = isMissing(held, at) ? current.missed + 1 : 0;
-                if (current.missed == MISSED) {
-                    refuse(here, Refusal.lost(), null);
+                if (current.isForgotten(held, NettyUtils.getRequestId(here.channel()), at)) {
+                    refuse(Refusal.lost(), null);
                 }
             }
         });
     }
 
-    /** Whether TorchServe should hold a job for what is asked here, and holds none. */
-    private boolean isMissing(Set<String> held, long at) {
-        return current.inference
-                && current.received
-                && current.status == 0
-                && at - current.receivedAt > TAKEN_NS
-                && !held.contains(NettyUtils.getRequestId(here.channel()));
-    }
-
-    /** Somebody is here, or has sent bytes of which nothing is known. */
-    void rings(ChannelHandlerContext context) {
-        heard = true;
-        if (!expecting && current == null && !closing) {
+    /** The connection is new, or bytes have arrived that the decoder has not read yet. */
+    void bytesArrived() {
+        closing.bytesArrived();
+        if (!expecting && current == null && !isClosing) {
             expecting = true;
-            stay.awaits();
-            ledger.expected.incrementAndGet();
-            await(context);
+            idleTime.awaitRequest();
+            counts.expected.incrementAndGet();
+            arrivalTime.begin(eventLoop());
         }
     }
 
-    /** From now on the client owes the rest of a head, or of a body. */
-    private void await(ChannelHandlerContext context) {
-        patience.begins();
-        if (look == null) {
-            lookIn(context, Patience.SHORTEST_NS);
-        }
-    }
-
-    private void lookIn(ChannelHandlerContext context, long nanoseconds) {
-        look = context.channel().eventLoop().schedule(() -> look(context), nanoseconds, TimeUnit.NANOSECONDS);
-    }
-
-    /** Whoever sends a request a byte at a time is told so once, and is gone. */
-    private void look(ChannelHandlerContext context) {
-        look = null;
-        boolean sending = current != null && !current.received;
-        if (closing || !(expecting || sending)) {
+    /** Refuses a request that arrives too slowly. */
+    private void checkArrival() {
+        boolean sendsBody = current != null && !current.received;
+        if (isClosing || !(expecting || sendsBody)) {
             return;
         }
-        long left = patience.left(sending ? current.bodyBytes : 0);
-        if (left > 0) {
-            lookIn(context, left);
+        long leftNs = arrivalTime.leftNs(sendsBody ? current.bodyBytes : 0);
+        if (leftNs > 0) {
+            arrivalTime.checkIn(eventLoop(), leftNs);
         } else {
-            goes();
+            endUnfinished();
         }
     }
 
     @Override
     public void channelRead(ChannelHandlerContext context, Object message) {
-        if (closing) {
+        if (isClosing) {
             ReferenceCountUtil.release(message);
         } else if (current != null && current.received) {
-            waiting.add(message);
+            pipelined.add(message);
             context.channel().config().setAutoRead(false);
         } else if (message instanceof HttpRequest) {
-            begin(context, (HttpRequest) message);
+            readHead((HttpRequest) message);
         } else {
-            go(context, (HttpContent) message);
+            readBody((HttpContent) message);
         }
     }
 
-    private void begin(ChannelHandlerContext context, HttpRequest message) {
+    private void readHead(HttpRequest message) {
         current = new Request(message, settings);
-        stay.awaits();
-        share.moves();
-        ledger.open.incrementAndGet();
-        if (current.inference) {
-            ledger.inferences.incrementAndGet();
-        }
-        understood();
-        await(context);
-        if (message.decoderResult().isFailure()) {
-            refuse(context, Refusal.malformed(message.decoderResult().cause(), true), message);
-        } else if (message.headers().size() > Codec.MOST_HEADERS) {
-            refuse(context, Refusal.headers(), message);
-        } else if (!current.addressed) {
-            refuse(context, Refusal.target(settings), message);
-        } else if (current.otherMethods != null) {
-            refuse(context, Refusal.method(current.otherMethods), message);
-        } else if (current.form) {
-            refuse(context, Refusal.form(settings), message);
-        } else if (current.declaredBytes < 0) {
-            refuse(context, Refusal.malformed(null, true), message);
-        } else if (current.declaredBytes > settings.bodyBytes) {
-            refuse(context, Refusal.tooLarge(settings), message);
+        idleTime.awaitRequest();
+        share.begin();
+        counts.opened(current);
+        headArrived();
+        arrivalTime.begin(eventLoop());
+        Refusal refusal = Refusal.ofHead(message, current, settings);
+        if (refusal != null) {
+            refuse(refusal, message);
         } else if (current.page != null) {
             ReferenceCountUtil.release(message);
         } else {
-            context.fireChannelRead(message);
+            here.fireChannelRead(message);
         }
     }
 
-    private void go(ChannelHandlerContext context, HttpContent message) {
+    private void readBody(HttpContent message) {
         int more = message.content().readableBytes();
         current.bodyBytes += more;
         current.pieces++;
-        stay.sends(current.bodyBytes);
-        boolean room = share.takes(more);
-        if (message.decoderResult().isFailure()) {
-            refuse(context, Refusal.malformed(message.decoderResult().cause(), false), message);
-        } else if (current.bodyBytes > settings.bodyBytes) {
-            refuse(context, Refusal.tooLarge(settings), message);
-        } else if (!room) {
-            refuse(context, Refusal.full(), message);
-        } else if (current.isCrumbs()) {
-            refuse(context, Refusal.crumbs(), message);
-        } else if (current.parts != null && message.content().forEachByte(current.parts) >= 0) {
-            refuse(context, Refusal.parts(), message);
-        } else {
-            if (message instanceof LastHttpContent) {
-                current.received = true;
-                current.receivedAt = System.nanoTime();
-                stay.works();
-                share.rests();
-            }
-            if (current.page == null) {
-                context.fireChannelRead(message);
-                return;
-            }
-            ReferenceCountUtil.release(message);
-            if (current.received) {
-                context.channel().writeAndFlush(current.page.answer(ledger.ready, current.host));
-            }
+        idleTime.bodyArrived(current.bodyBytes);
+        boolean hasRoom = share.addBody(more);
+        Refusal refusal = Refusal.ofBody(message, current, hasRoom, settings);
+        if (refusal != null) {
+            refuse(refusal, message);
+            return;
+        }
+        if (message instanceof LastHttpContent) {
+            current.received = true;
+            current.receivedAt = System.nanoTime();
+            idleTime.requestArrived();
+            share.pause();
+        }
+        if (current.page == null) {
+            here.fireChannelRead(message);
+            return;
+        }
+        ReferenceCountUtil.release(message);
+        if (current.received) {
+            here.channel().writeAndFlush(current.page.answer(counts.ready, current.host));
         }
     }
 
-    /** The client says that no more comes: it has left, or waits for what it has asked, as {@code nc -N} does. */
+    /** The client says that it sends no more: it has left, or waits for its answer, as {@code nc -N} does. */
     @Override
     public void userEventTriggered(ChannelHandlerContext context, Object event) {
-        if (event instanceof ChannelInputShutdownEvent && !saidAll) {
-            saidAll = true;
-            if (end != null || (!closing && (current == null || !current.received))) {
+        if (event instanceof ChannelInputShutdownEvent && !clientSentAll) {
+            clientSentAll = true;
+            if (closing.isLingering() || (!isClosing && (current == null || !current.received))) {
                 context.close();
-            } else if (!closing) {
-                Presence.ask(context.channel(), current);
+            } else if (!isClosing) {
+                ClientCheck.begin(context.channel(), current);
             }
         }
         context.fireUserEventTriggered(event);
     }
 
-    /** What the decoder throws, as at a chunk of less than no bytes, instead of saying it by a message. */
+    /** What the decoder throws instead of passing it on in a message, as at a chunk of a negative size. */
     @Override
     public void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
-        if (closing) {
+        if (isClosing) {
             return;
         }
         if (!(cause instanceof DecoderException)) {
             context.fireExceptionCaught(cause);
         } else if (current == null) {
-            understood();
-            say(context, cause instanceof TooLongFrameException ? Refusal.headers() : Refusal.malformed(null, true));
+            headArrived();
+            answerAndClose(cause instanceof TooLongFrameException ? Refusal.headers() : Refusal.malformed(null, true));
         } else if (current.received) {
-            current.last = true;
+            current.isLast = true;
         } else {
-            refuse(context, Refusal.malformed(null, false), null);
+            refuse(Refusal.malformed(null, false), null);
         }
     }
 
-    /** Whether what is answered now has no body, whatever its head says. */
+    /** Whether the answer to the current request has no body, whatever its head says. */
     boolean isAskedForHead() {
         return current != null && current.method.equals("HEAD");
     }
 
-    /** Answers by itself; the connection ends with it, for the rest of the request is not read. */
-    private void refuse(ChannelHandlerContext context, Refusal refusal, Object message) {
+    /** Answers the request here; the connection ends with that, because the rest of the request is not read. */
+    private void refuse(Refusal refusal, Object message) {
         ReferenceCountUtil.release(message);
         current.received = true;
-        stay.works();
-        current.last = true;
-        if (context.pipeline().get("aggregator") != null) {
+        idleTime.requestArrived();
+        current.isLast = true;
+        if (here.pipeline().get("aggregator") != null) {
             // With what it has of the body.
-            context.pipeline().remove("aggregator");
+            here.pipeline().remove("aggregator");
         }
-        context.channel().writeAndFlush(refusal.answer(null, settings));
+        here.channel().writeAndFlush(refusal.answer(null, settings));
     }
 
     @Override
     public void write(ChannelHandlerContext context, Object message, ChannelPromise promise) {
-        Object sent = message;
+        Object written = message;
         if (message instanceof HttpResponse) {
             HttpResponse answer = (HttpResponse) message;
             if (answer.status().codeClass() == HttpStatusClass.INFORMATIONAL) {
@@ -347,176 +295,123 @@ final class Door extends ChannelDuplexHandler {
                 return;
             }
             if (current == null || current.status != 0) {
-                // Answered already: the client would take this for the answer to what it asks next.
+                // Answered already: the client would take this for the answer to its next request.
                 ReferenceCountUtil.release(message);
                 promise.tryFailure(new IllegalStateException("answered twice"));
                 return;
             }
-            sent = prepare(answer);
-            if (sent instanceof FullHttpResponse) {
-                share.answers(((FullHttpResponse) sent).content().readableBytes());
+            boolean isLast = pipelined.isEmpty() && (counts.draining || clientSentAll);
+            written = current.prepareAnswer(answer, isLast, settings);
+            if (written instanceof FullHttpResponse) {
+                share.addAnswer(((FullHttpResponse) written).content().readableBytes());
             }
         }
-        ChannelPromise written = promise.unvoid();
-        if (sent instanceof LastHttpContent && current != null) {
+        ChannelPromise done = promise.unvoid();
+        if (written instanceof LastHttpContent && current != null) {
             current.answered = true;
-            written.addListener(done -> sent(context, done.isSuccess()));
+            done.addListener(sent -> answerSent(sent.isSuccess()));
         }
-        context.write(sent, written);
-    }
-
-    private HttpResponse prepare(HttpResponse message) {
-        HttpResponse answer = message;
-        if (answer.status().code() >= 400 && answer instanceof FullHttpResponse) {
-            Refusal instead = Refusal.instead((FullHttpResponse) answer, current, settings);
-            if (instead != null) {
-                answer = instead.answer(message.headers(), settings);
-                ReferenceCountUtil.release(message);
-            }
-        }
-        // Between TorchServe and its worker.
-        answer.headers().remove("ts_stream_next");
-        current.status = answer.status().code();
-        if (answer.headers().get(HttpHeaderNames.CONTENT_TYPE, "").startsWith("text/event-stream")) {
-            // nginx would hold events back until they fill a buffer.
-            answer.headers().set("x-accel-buffering", "no");
-        }
-        if (current.isOld && HttpUtil.isTransferEncodingChunked(answer)) {
-            // HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
-            HttpUtil.setTransferEncodingChunked(answer, false);
-            current.last = true;
-        }
-        current.last |= current.status >= 400 || ((ledger.draining || saidAll) && waiting.isEmpty());
-        if (current.id != null) {
-            answer.headers().set("x-request-id", current.id);
-        }
-        if (current.last) {
-            answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
-        }
-        return answer;
+        context.write(written, done);
     }
 
     /** The last byte of the answer is with the kernel, or the connection is gone. */
-    private void sent(ChannelHandlerContext context, boolean whole) {
+    private void answerSent(boolean isComplete) {
         if (current == null) {
             return;
         }
-        boolean last = current.last || (saidAll && waiting.isEmpty());
-        over(context, whole ? current.status : LEFT);
-        if (last) {
-            close(context);
+        boolean isLast = current.isLast || (clientSentAll && pipelined.isEmpty());
+        finish(isComplete ? current.status : CLIENT_LEFT);
+        if (isLast) {
+            close();
         } else {
-            replay(context);
+            readPipelined();
         }
     }
 
-    private void over(ChannelHandlerContext context, int status) {
+    /** Logs the current request, and counts it no more. */
+    private void finish(int status) {
         share.free();
-        ledger.open.decrementAndGet();
-        if (current.inference) {
-            ledger.inferences.decrementAndGet();
-        }
+        counts.closed(current);
         if (ACCESS.isInfoEnabled()) {
-            ACCESS.info(current.line(context.channel().remoteAddress(), status));
+            ACCESS.info(current.logLine(here.channel().remoteAddress(), status));
         }
         current = null;
-        stay.rests();
+        idleTime.requestAnswered();
     }
 
-    /** Says that no more comes and reads on: a close with unread bytes would take the answer from the client. */
-    private void close(ChannelHandlerContext context) {
-        closing = true;
-        stay.lingers();
-        forget();
-        Channel channel = context.channel();
-        channel.config().setAutoRead(true);
-        ChannelFuture ended = ((DuplexChannel) channel).shutdownOutput();
-        if (saidAll) {
-            ended.addListener(done -> context.close());
-            return;
-        }
-        linger(context, MORE_LINGERS);
+    private void close() {
+        isClosing = true;
+        idleTime.lastAnswerSent();
+        dropPipelined();
+        closing.begin(here, clientSentAll);
     }
 
-    private void linger(ChannelHandlerContext context, int more) {
-        heard = false;
-        end = context.channel().eventLoop().schedule(
-                () -> {
-                    if (heard && more > 0) {
-                        linger(context, more - 1);
-                    } else {
-                        context.close();
-                    }
-                },
-                LINGER_S,
-                TimeUnit.SECONDS);
-    }
-
-    /** TorchServe closes after every error, perhaps before we hear that it is sent; {@link #sent} does it. */
+    /** TorchServe closes after every error, perhaps before it is sent; then {@link #answerSent} does it. */
     @Override
     public void close(ChannelHandlerContext context, ChannelPromise promise) {
-        if (closing || (current != null && current.answered && context.channel().isActive())) {
+        if (isClosing || (current != null && current.answered && context.channel().isActive())) {
             context.channel().closeFuture().addListener((ChannelFuture done) -> promise.trySuccess());
         } else {
             context.close(promise);
         }
     }
 
-    private void replay(ChannelHandlerContext context) {
-        if (replaying || waiting.isEmpty()) {
+    private void readPipelined() {
+        if (readingPipelined || pipelined.isEmpty()) {
             return;
         }
-        replaying = true;
-        while (!waiting.isEmpty() && !closing && (current == null || !current.received)) {
-            channelRead(context, waiting.poll());
+        readingPipelined = true;
+        while (!pipelined.isEmpty() && !isClosing && (current == null || !current.received)) {
+            channelRead(here, pipelined.poll());
         }
-        replaying = false;
-        if (saidAll && !closing && (current == null || !current.received)) {
+        readingPipelined = false;
+        if (clientSentAll && !isClosing && (current == null || !current.received)) {
             // The rest of it never comes.
-            context.close();
+            here.close();
             return;
         }
-        // While the server drains, what is asked in one go is answered, and no more is read.
-        boolean enough = ledger.draining && current != null && current.received;
-        if (waiting.isEmpty() && !closing && !enough) {
-            context.channel().config().setAutoRead(true);
+        // While the server drains, requests that were sent in one go are answered, and no more are read.
+        boolean isEnough = counts.draining && current != null && current.received;
+        if (pipelined.isEmpty() && !isClosing && !isEnough) {
+            here.channel().config().setAutoRead(true);
+        }
+    }
+
+    private void dropPipelined() {
+        while (!pipelined.isEmpty()) {
+            ReferenceCountUtil.release(pipelined.poll());
         }
     }
 
     @Override
     public void channelInactive(ChannelHandlerContext context) {
-        crowd.leave(this);
-        if (turnedAway) {
-            crowd.wasTold();
+        connections.remove(this);
+        if (isRefusedWithAnswer) {
+            connections.answeredIsClosed();
         }
-        understood();
+        headArrived();
         if (current != null) {
             if (current.inference && current.received) {
                 Jobs.forgetLeft();
             }
-            over(context, LEFT);
+            finish(CLIENT_LEFT);
         }
-        closing = true;
-        forget();
-        if (end != null) {
-            end.cancel(false);
-        }
-        if (look != null) {
-            look.cancel(false);
-        }
+        isClosing = true;
+        dropPipelined();
+        closing.cancel();
+        arrivalTime.cancel();
         context.fireChannelInactive();
     }
 
-    private void understood() {
+    /** No head is expected any more: it was read, or the connection ends. */
+    private void headArrived() {
         if (expecting) {
             expecting = false;
-            ledger.expected.decrementAndGet();
+            counts.expected.decrementAndGet();
         }
     }
 
-    private void forget() {
-        while (!waiting.isEmpty()) {
-            ReferenceCountUtil.release(waiting.poll());
-        }
+    private EventLoop eventLoop() {
+        return here.channel().eventLoop();
     }
 }

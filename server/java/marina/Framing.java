@@ -9,9 +9,9 @@ import io.netty.util.ByteProcessor;
 import java.util.List;
 
 /**
- * Reads along in what is no data: heads, the sizes of chunks and what follows them. Netty takes lines without a CR or
- * with white space in front, control characters, and anything after a chunk. Who stands in front of us may read those
- * otherwise, and then take the end of one request for the beginning of another.
+ * Checks all bytes but the data: heads, the sizes of chunks and what follows them. Netty takes lines without a CR or
+ * with white space in front, control characters, and anything after a chunk. A proxy in front may read those otherwise,
+ * and then take the end of one request for the beginning of another.
  */
 final class Framing implements ByteProcessor {
     /** At the start of a line; in it; after its CR; where a chunk's data begin or end; after the CR behind them. */
@@ -24,7 +24,7 @@ final class Framing implements ByteProcessor {
         WRONG
     }
 
-    /** How many lines have come since something was last given on. */
+    /** How many lines have arrived since something was last passed on. */
     int lines;
 
     private Place place = Place.START;
@@ -35,7 +35,7 @@ final class Framing implements ByteProcessor {
     private boolean digits;
     private boolean sized;
 
-    /** Whether it is well formed what netty has taken from the buffer, from here on, to make {@code out} of it. */
+    /** Whether the bytes that netty has read from the buffer since {@code from}, to make {@code out}, are well formed. */
     boolean isSound(ByteBuf buffer, int from, List<Object> out) {
         int data = 0;
         for (Object part : out) {
@@ -68,7 +68,7 @@ final class Framing implements ByteProcessor {
         return sound;
     }
 
-    /** False where data begin, and where nothing is well formed any more. */
+    /** False where data begin, and where the bytes are not well formed. */
     @Override
     public boolean process(byte value) {
         place = after((char) (value & 0xff));

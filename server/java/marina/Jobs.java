@@ -16,8 +16,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * What TorchServe holds of the requests: in its queues, and in the batches of its workers. It computes what nobody waits
- * for any more, and forgets what it had taken for a batch when the worker of that batch dies.
+ * The requests that TorchServe holds, in its queues and in the batches of its workers. By itself it computes those whose
+ * clients have left, and forgets those that it had taken for a batch when the worker of that batch dies.
  */
 final class Jobs {
     private static final Logger LOG = LoggerFactory.getLogger(Jobs.class);
@@ -27,7 +27,7 @@ final class Jobs {
 
     private Jobs() {}
 
-    /** Takes out what clients asked that have left. */
+    /** Removes the requests of clients that have left. */
     static void forgetLeft() {
         if (QUEUES == null) {
             return;
@@ -86,7 +86,7 @@ final class Jobs {
             field.setAccessible(true);
             return field;
         } catch (ReflectiveOperationException | RuntimeException err) {
-            LOG.warn("TorchServe's {} cannot be read: requests that are left, or forgotten, are not noticed", name, err);
+            LOG.warn("TorchServe's {} cannot be read: requests whose client has left, or that are forgotten, are not noticed", name, err);
             return null;
         }
     }

@@ -6,58 +6,58 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * What the bodies and answers of all connections take. Java holds each once or twice, on its heap or outside; without a
- * limit both would end: the heap with Java itself, what is outside with the connections to the workers.
+ * The memory of the bodies and answers of all connections. Java holds each once or twice, on its heap or outside of it.
+ * Without a limit, a full heap would end Java, and full memory outside of it the connections to the workers.
  */
 final class Memory {
     private static final long MOST = Runtime.getRuntime().maxMemory() / 3;
     private static final long SMALL = 65_536;
-    /** Nobody is slow before that. */
+    /** No body and no answer counts as slow before that. */
     private static final long HASTE_NS = TimeUnit.SECONDS.toNanos(1);
 
-    /** What is smaller is let in whatever else there is: the number of connections limits it. */
+    /** What is smaller is always let in: the number of connections limits it. */
     private final long small;
 
     private final AtomicLong taken = new AtomicLong();
-    /** Those that are not small. */
+    /** The shares that are not small. */
     private final Set<Share> shares = ConcurrentHashMap.newKeySet();
 
     Memory(int connections) {
         small = Math.min(SMALL, MOST / connections);
     }
 
-    /** What one connection takes of it. */
+    /** The memory of one connection. */
     final class Share {
         private final Runnable end;
         private final AtomicLong bytes = new AtomicLong();
-        /** Since when a body comes or an answer goes; 0 while neither does. */
+        /** Since when a body arrives or an answer is read; 0 while neither happens. */
         private volatile long since;
 
-        /** {@code end} gives up the body or the answer, in time. */
+        /** {@code end} gives up the body or the answer, soon. */
         Share(Runnable end) {
             this.end = end;
         }
 
-        void moves() {
+        void begin() {
             since = System.nanoTime();
         }
 
-        void rests() {
+        void pause() {
             since = 0;
         }
 
-        /** Whether there is room for so many bytes more of a body, or who is slow has made some. */
-        boolean takes(long more) {
-            return take(more, HASTE_NS);
+        /** Adds bytes of a body; whether there is room for them, or a slow connection was ended for them. */
+        boolean addBody(long more) {
+            return add(more, HASTE_NS);
         }
 
-        /** An answer is made already: whoever takes longest for what he has makes room for it. */
-        void answers(long more) {
-            moves();
-            take(more, 0);
+        /** Adds an answer. It exists already, so the slowest connections make room for it. */
+        void addAnswer(long more) {
+            begin();
+            add(more, 0);
         }
 
-        private boolean take(long more, long hasteNs) {
+        private boolean add(long more, long hasteNs) {
             taken.addAndGet(more);
             if (bytes.addAndGet(more) < small) {
                 return true;
@@ -76,7 +76,7 @@ final class Memory {
         }
     }
 
-    /** Ends who has taken longest for what it has; false where all are quick, or wait for a worker. */
+    /** Ends the connection that is slowest for its bytes; false if all are quick, or wait for a worker. */
     private boolean endSlowest(Share newcomer, long hasteNs) {
         Share slowest = null;
         double least = Double.MAX_VALUE;

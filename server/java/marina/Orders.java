@@ -10,10 +10,10 @@ import java.util.List;
 
 /** The supervisor's orders, a line each on standard input, which is a socket: the answer goes back on it. */
 final class Orders implements Runnable {
-    private final Ledger ledger;
+    private final Counts counts;
 
-    Orders(Ledger ledger) {
-        this.ledger = ledger;
+    Orders(Counts counts) {
+        this.counts = counts;
     }
 
     @Override
@@ -32,33 +32,33 @@ final class Orders implements Runnable {
         } catch (IOException | InterruptedException err) {
             err.printStackTrace();
         }
-        // Who gave the orders is gone, and nobody else would end this process.
+        // The supervisor has ended, and nothing else would end this process.
         Runtime.getRuntime().halt(1);
     }
 
     private String obey(String order) throws InterruptedException {
         switch (order) {
             case "count":
-                if (!ledger.settle()) {
+                if (!counts.settle()) {
                     return "busy";
                 }
                 return String.join(
                         " ",
                         List.of(
-                                ledger.expected.toString(),
-                                ledger.open.toString(),
-                                ledger.inferences.toString(),
-                                Integer.toString(ledger.crowd.size()),
-                                Long.toString(ledger.crowd.refused())));
+                                counts.expected.toString(),
+                                counts.open.toString(),
+                                counts.inferences.toString(),
+                                Integer.toString(counts.connections.size()),
+                                Long.toString(counts.connections.refused())));
             case "ready":
             case "unready":
-                ledger.ready = order.equals("ready");
+                counts.ready = order.equals("ready");
                 return order;
             case "drain":
-                ledger.draining = true;
+                counts.draining = true;
                 return "draining";
             case "close":
-                ledger.closeListener();
+                counts.closeListener();
                 return "closed";
             default:
                 return "unknown";

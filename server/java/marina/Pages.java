@@ -18,12 +18,12 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.regex.Pattern;
 
-/** What the door answers itself, written by the supervisor: metadata and health, in the forms of several protocols. */
+/** The pages that the door answers with, written by the supervisor: metadata and health, as several protocols have them. */
 final class Pages {
     private static final Pattern HOST = Pattern.compile("[A-Za-z0-9.-]{1,253}|\\[[0-9A-Fa-f:.]{2,45}\\]");
     private final Map<String, Page> pages = new HashMap<>();
 
-    /** One page: {@code body} with its type, or {@code unready} with 503 where it tells of readiness. */
+    /** One page: {@code body} with its type, or, if it is about readiness, {@code unready} with 503. */
     static final class Page {
         private final String type;
         private final String body;
@@ -36,14 +36,14 @@ final class Pages {
             unready = other == null ? null : other.getAsString();
         }
 
-        /** {@code host} stands for HOST in the text: a page of another port is reached by the same name. */
+        /** {@code host} replaces HOST in the text: pages at another port are reached by the same name. */
         FullHttpResponse answer(boolean ready, String host) {
-            boolean no = unready != null && !ready;
-            byte[] text = (no ? unready : body).replace("{HOST}", host).getBytes(StandardCharsets.UTF_8);
+            boolean isUnready = unready != null && !ready;
+            byte[] text = (isUnready ? unready : body).replace("{HOST}", host).getBytes(StandardCharsets.UTF_8);
             FullHttpResponse answer =
                     new DefaultFullHttpResponse(
                             HttpVersion.HTTP_1_1,
-                            no ? HttpResponseStatus.SERVICE_UNAVAILABLE : HttpResponseStatus.OK,
+                            isUnready ? HttpResponseStatus.SERVICE_UNAVAILABLE : HttpResponseStatus.OK,
                             Unpooled.wrappedBuffer(text));
             answer.headers().set(HttpHeaderNames.CONTENT_TYPE, type);
             answer.headers().set(HttpHeaderNames.CONTENT_LENGTH, text.length);
@@ -60,7 +60,7 @@ final class Pages {
                 new Gson()
                         .fromJson(text, JsonObject.class)
                         .entrySet()
-                        .forEach(one -> read.pages.put(one.getKey(), new Page(one.getValue().getAsJsonObject())));
+                        .forEach(page -> read.pages.put(page.getKey(), new Page(page.getValue().getAsJsonObject())));
             } catch (IOException err) {
                 throw new IllegalStateException("marina.pages: " + err.getMessage(), err);
             }
@@ -68,12 +68,12 @@ final class Pages {
         return read;
     }
 
-    /** Null where there is none. */
+    /** The page at a path; null if there is none. */
     Page find(String path) {
         return pages.get(path);
     }
 
-    /** By which name the client has reached this server; one that is safe in a page. */
+    /** The name by which the client reached this server; one that is safe in a page. */
     static String host(HttpRequest message) {
         String given = message.headers().get(HttpHeaderNames.HOST, "");
         int port = given.lastIndexOf(':');

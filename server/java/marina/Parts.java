@@ -7,8 +7,8 @@ import java.util.Locale;
 import java.util.Set;
 
 /**
- * Reads along in a multipart body, as netty does when all of it is there, and stops where it would cost too much: netty
- * takes any number of parts, each with a head of any size, and a hundred times their memory.
+ * Checks a multipart body while it arrives, as netty reads it once it is complete, and stops where it would cost too much:
+ * netty takes any number of parts, each with a head of any size, and a hundred times their memory.
  */
 final class Parts implements ByteProcessor {
     static final int MOST = 1000;
@@ -27,31 +27,32 @@ final class Parts implements ByteProcessor {
     private static final Set<String> PLAIN = Set.of("utf-8", "us-ascii", "iso-8859-1");
 
     private final String delimiter;
-    private final boolean legible;
+    private final boolean isReadable;
     private final StringBuilder head = new StringBuilder();
     private State state = State.CONTENT;
     private int count;
-    /** How much of the delimiter has come; -1 where none can be. */
+    /** How much of the delimiter has arrived; -1 where none can be. */
     private int matched;
 
-    private Parts(String[] found) {
-        delimiter = found[0];
-        // In what netty reads the heads, and we could not.
-        legible = found.length == 1 || PLAIN.contains(found[1].toLowerCase(Locale.ROOT));
+    /** {@code boundary} is the delimiter, and the charset of the heads if the type names one. */
+    private Parts(String[] boundary) {
+        delimiter = boundary[0];
+        // In another charset netty reads the heads otherwise than this does.
+        isReadable = boundary.length == 1 || PLAIN.contains(boundary[1].toLowerCase(Locale.ROOT));
     }
 
-    /** Null where netty sees no parts, or fails at the type, as at {@code boundary=}: TorchServe says so then. */
+    /** Null if netty sees no parts, or fails at the type, as at {@code boundary=}: TorchServe refuses that. */
     static Parts of(String type) {
-        String[] found;
+        String[] boundary;
         try {
-            found = Boundary.of(type);
+            boundary = Boundary.of(type);
         } catch (RuntimeException err) {
             return null;
         }
-        return found == null ? null : new Parts(found);
+        return boundary == null ? null : new Parts(boundary);
     }
 
-    /** False where it is enough. */
+    /** False where a limit is exceeded. */
     @Override
     public boolean process(byte value) {
         char c = (char) (value & 0xff);
@@ -64,7 +65,7 @@ final class Parts implements ByteProcessor {
         } else if (c == '\n' && (state == State.START || state == State.RETURN)) {
             state = State.CONTENT;
             matched = 0;
-            // One that holds parts of its own.
+            // False for one that has parts of its own.
             return !head.toString().toLowerCase(Locale.ROOT).contains("multipart/mixed");
         } else if (state == State.LINE) {
             state = c == '\n' ? State.START : state;
@@ -73,7 +74,7 @@ final class Parts implements ByteProcessor {
         } else {
             state = State.LINE;
         }
-        return legible && head.length() <= LARGEST_HEAD;
+        return isReadable && head.length() <= LARGEST_HEAD;
     }
 
     private boolean readContent(char c) {
@@ -95,7 +96,7 @@ final class Parts implements ByteProcessor {
         return Character.isISOControl(c) || Character.isWhitespace(c);
     }
 
-    /** Only a kind of decoder may ask what netty takes for the boundary. */
+    /** Only a subclass of netty's decoder may ask what netty takes for the boundary. */
     private abstract static class Boundary extends HttpPostRequestDecoder {
         private Boundary(HttpRequest request) {
             super(request);

@@ -11,9 +11,11 @@ import io.netty.buffer.Unpooled;
 import io.netty.handler.codec.TooLongFrameException;
 import io.netty.handler.codec.http.DefaultFullHttpResponse;
 import io.netty.handler.codec.http.FullHttpResponse;
+import io.netty.handler.codec.http.HttpContent;
 import io.netty.handler.codec.http.HttpHeaderNames;
 import io.netty.handler.codec.http.HttpHeaderValues;
 import io.netty.handler.codec.http.HttpHeaders;
+import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpResponseStatus;
 import io.netty.handler.codec.http.HttpVersion;
 import java.nio.charset.StandardCharsets;
@@ -24,14 +26,14 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * An error in Marina's form, {@code {"error", "field", "got", "allowed", "hint"}}: never a body, never Java's words. Of a
- * model that writes texts it is in OpenAI's form, as its handler's errors are.
+ * An error in Marina's form, {@code {"error", "field", "got", "allowed", "hint"}}, never with a body or a message of Java.
+ * For a model that writes texts it is in OpenAI's form, as its handler's errors are.
  */
 final class Refusal {
     private static final Logger LOG = LoggerFactory.getLogger("marina.door");
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().serializeNulls().create();
     private static final Set<String> TORCHSERVES = Set.of("code", "type", "message");
-    private static final Set<String> WORDLESS = Set.of("code", "type");
+    private static final Set<String> WITHOUT_MESSAGE = Set.of("code", "type");
     private static final String TEXTS = "/v1/completions, /v1/chat/completions, /v1/models";
     /** The longest error of TorchServe's; what is longer is an answer of a handler. */
     private static final int LONGEST = 64 * 1024;
@@ -49,7 +51,48 @@ final class Refusal {
         return this;
     }
 
-    static Refusal form(Settings settings) {
+    /** Why a head is not acceptable; null if it is. */
+    static Refusal ofHead(HttpRequest message, Request request, Settings settings) {
+        if (message.decoderResult().isFailure()) {
+            return malformed(message.decoderResult().cause(), true);
+        }
+        if (message.headers().size() > Codec.MOST_HEADERS) {
+            return headers();
+        }
+        if (!request.isAddressed) {
+            return target(settings);
+        }
+        if (request.otherMethods != null) {
+            return method(request.otherMethods);
+        }
+        if (request.isForm) {
+            return form(settings);
+        }
+        if (request.declaredBytes < 0) {
+            return malformed(null, true);
+        }
+        return request.declaredBytes > settings.bodyBytes ? tooLarge(settings) : null;
+    }
+
+    /** Why a piece of a body is not acceptable, after what has arrived of it before; null if it is. */
+    static Refusal ofBody(HttpContent message, Request request, boolean hasRoom, Settings settings) {
+        if (message.decoderResult().isFailure()) {
+            return malformed(message.decoderResult().cause(), false);
+        }
+        if (request.bodyBytes > settings.bodyBytes) {
+            return tooLarge(settings);
+        }
+        if (!hasRoom) {
+            return full();
+        }
+        if (request.isInTinyPieces()) {
+            return tinyPieces();
+        }
+        boolean hasBadParts = request.parts != null && message.content().forEachByte(request.parts) >= 0;
+        return hasBadParts ? parts() : null;
+    }
+
+    private static Refusal form(Settings settings) {
         Refusal refusal =
                 new Refusal(415, "this model does not take forms; curl sends this type unless it is told another")
                         .with("field", "content-type")
@@ -58,23 +101,23 @@ final class Refusal {
         return refusal.with("hint", "curl -H 'Content-Type: " + settings.types.get(0) + "' --data-binary @FILE URL");
     }
 
-    static Refusal method(String allowed) {
+    private static Refusal method(String allowed) {
         return new Refusal(405, "no such method").with("allowed", allowed);
     }
 
-    static Refusal tooLarge(Settings settings) {
+    private static Refusal tooLarge(Settings settings) {
         return new Refusal(413, "the body is too large")
                 .with("field", "body")
                 .with("allowed", "at most " + settings.bodyBytes + " bytes");
     }
 
-    static Refusal crumbs() {
+    private static Refusal tinyPieces() {
         return new Refusal(413, "the body comes in too many pieces")
                 .with("field", "body")
                 .with("allowed", "larger chunks");
     }
 
-    static Refusal parts() {
+    private static Refusal parts() {
         return new Refusal(400, "the multipart body cannot be read")
                 .with("field", "body")
                 .with(
@@ -96,23 +139,23 @@ final class Refusal {
         return new Refusal(503, "the worker ended before it began this request").with("hint", "send it again");
     }
 
-    /** A large body, or one that comes slowly, while others take all memory. */
+    /** A large body, or one that arrives slowly, while others take all memory. */
     static Refusal full() {
         return new Refusal(503, "overloaded: too many large bodies at once").with("hint", "send it again");
     }
 
-    /** What a connection hears for which there is no room. */
+    /** A connection for which there is no room. */
     static Refusal crowded(int limit) {
         return new Refusal(503, "too many connections, and none of them is idle")
                 .with("allowed", "at most " + limit + " at once, `serving.max_connections`");
     }
 
-    /** A request that is not about anything here, as `OPTIONS *` or `CONNECT`. */
-    static Refusal target(Settings settings) {
+    /** A request without a path, such as `OPTIONS *` or `CONNECT`. */
+    private static Refusal target(Settings settings) {
         return new Refusal(400, "the request's target is not a path").with("allowed", settings.predictions);
     }
 
-    /** What the HTTP decoder could make nothing of. */
+    /** What the HTTP decoder could not read. */
     static Refusal malformed(Throwable cause, boolean inHead) {
         if (inHead && cause instanceof TooLongFrameException) {
             boolean line = String.valueOf(cause.getMessage()).contains("line");
@@ -124,7 +167,7 @@ final class Refusal {
         return new Refusal(400, part + " not valid HTTP");
     }
 
-    /** What to answer instead of an error that TorchServe itself answers; null for what a handler answers. */
+    /** What to answer instead of an error of TorchServe itself; null for an answer of a handler. */
     static Refusal instead(FullHttpResponse answer, Request request, Settings settings) {
         if (answer.status().code() == 417) {
             return new Refusal(417, "the value of `Expect` is unknown").with("allowed", "100-continue");
@@ -141,14 +184,14 @@ final class Refusal {
         if (!json.isJsonObject()) {
             return null;
         }
-        JsonObject told = json.getAsJsonObject();
-        // Java need not have had words for it: then there is no message.
-        if (!told.keySet().equals(TORCHSERVES) && !told.keySet().equals(WORDLESS)) {
+        JsonObject error = json.getAsJsonObject();
+        // If Java's exception has no message, the error has none.
+        if (!error.keySet().equals(TORCHSERVES) && !error.keySet().equals(WITHOUT_MESSAGE)) {
             return null;
         }
-        JsonElement message = told.get("message");
-        String words = message == null || message.isJsonNull() ? "" : message.getAsString();
-        return named(answer.status().code(), told.get("type").getAsString(), words, request, settings);
+        JsonElement message = error.get("message");
+        String text = message == null || message.isJsonNull() ? "" : message.getAsString();
+        return named(answer.status().code(), error.get("type").getAsString(), text, request, settings);
     }
 
     private static Refusal named(int status, String type, String message, Request request, Settings settings) {
@@ -169,20 +212,20 @@ final class Refusal {
             case "OutOfMemoryError":
                 return new Refusal(507, "out of memory");
             default:
-                if (request.multipart) {
+                if (request.isMultipart) {
                     return new Refusal(400, "the multipart body cannot be read").with("field", "body");
                 }
-                // An argument that Java cannot take is the client's: a path that no decoder reads, for one.
-                boolean clients = status < 500 || type.startsWith("Illegal");
-                if (!clients) {
+                // An argument that Java does not take is the client's fault, such as a path that no decoder reads.
+                boolean isOfClient = status < 500 || type.startsWith("Illegal");
+                if (!isOfClient) {
                     // Its message may hold what the client sent.
                     LOG.error("TorchServe failed with {}", type);
                 }
-                return new Refusal(clients ? 400 : 500, clients ? "malformed request" : "internal error");
+                return new Refusal(isOfClient ? 400 : 500, isOfClient ? "malformed request" : "internal error");
         }
     }
 
-    /** The worker's own words are the handler's to choose; these are TorchServe's for it. */
+    /** The message of an error of a worker: TorchServe's own messages in plainer words, a handler's as it is. */
     private static String ofWorker(int status, String message) {
         if (message.startsWith("Worker died")) {
             return status == 507 ? "out of memory" : "the worker ended while it had this request";
@@ -194,20 +237,20 @@ final class Refusal {
         return HttpHeaderValues.APPLICATION_JSON.contentEqualsIgnoreCase(headers.get(HttpHeaderNames.CONTENT_TYPE, ""));
     }
 
-    /** All that it says in one sentence, and the field beside it. */
-    private JsonObject openais() {
-        StringBuilder words = new StringBuilder(body.get("error").getAsString());
+    /** The error in OpenAI's form: all in one sentence, and the field beside it. */
+    private JsonObject openaiBody() {
+        StringBuilder text = new StringBuilder(body.get("error").getAsString());
         if (body.has("got")) {
-            words.append(": got ").append(body.get("got").getAsString());
+            text.append(": got ").append(body.get("got").getAsString());
         }
         if (body.has("allowed")) {
-            words.append(", allowed: ").append(listed(body.get("allowed")));
+            text.append(", allowed: ").append(listed(body.get("allowed")));
         }
         if (body.has("hint")) {
-            words.append("; ").append(body.get("hint").getAsString());
+            text.append("; ").append(body.get("hint").getAsString());
         }
         JsonObject error = new JsonObject();
-        error.addProperty("message", words.toString());
+        error.addProperty("message", text.toString());
         error.addProperty("type", status < 500 ? "invalid_request_error" : "server_error");
         error.add("param", body.has("field") ? body.get("field") : JsonNull.INSTANCE);
         error.add("code", JsonNull.INSTANCE);
@@ -221,13 +264,13 @@ final class Refusal {
             return value.getAsString();
         }
         List<String> all = new ArrayList<>();
-        value.getAsJsonArray().forEach(one -> all.add(one.getAsString()));
+        value.getAsJsonArray().forEach(item -> all.add(item.getAsString()));
         return String.join(", ", all);
     }
 
-    /** With `headers` of an answer that it replaces, or null. */
+    /** The answer, with the headers of the one that it replaces, which may be null. */
     FullHttpResponse answer(HttpHeaders headers, Settings settings) {
-        byte[] text = (GSON.toJson(settings.texts.isEmpty() ? body : openais()) + "\n").getBytes(StandardCharsets.UTF_8);
+        byte[] text = (GSON.toJson(settings.texts.isEmpty() ? body : openaiBody()) + "\n").getBytes(StandardCharsets.UTF_8);
         FullHttpResponse answer =
                 new DefaultFullHttpResponse(
                         HttpVersion.HTTP_1_1, HttpResponseStatus.valueOf(status), Unpooled.wrappedBuffer(text));

@@ -1,22 +1,28 @@
 package marina;
 
+import io.netty.handler.codec.http.FullHttpResponse;
 import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpHeaderValues;
 import io.netty.handler.codec.http.HttpHeaders;
 import io.netty.handler.codec.http.HttpRequest;
+import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.HttpVersion;
 import io.netty.handler.codec.http.QueryStringDecoder;
 import io.netty.util.NetUtil;
+import io.netty.util.ReferenceCountUtil;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Locale;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
 
-/** What is remembered of a request until its answer is sent. */
+/** What is known of a request until its answer is sent. */
 final class Request {
     private static final String ID = "x-request-id";
     private static final int LONGEST_ID = 128;
@@ -25,50 +31,56 @@ final class Request {
     private static final long MOST_COPIED = 10_000_000_000_000L;
     private static final int SHORTEST_PIECE = 64;
     private static final Pattern ADDRESS = Pattern.compile("(?i)https?://[^/?#]+(.*)");
+    /** In this time TorchServe has made a job of a request, and its answer has come from the worker's thread to ours. */
+    private static final long TAKEN_NS = TimeUnit.SECONDS.toNanos(1);
+    /** A request that is missing so often in a row is forgotten. */
+    private static final int MISSED = 3;
 
     final String method;
     final String path;
     final String protocol;
-    /** Its client may know nothing newer than HTTP/1.0. */
+    /** Whether its client may know nothing newer than HTTP/1.0. */
     final boolean isOld;
-    /** Of the client's choosing, or null: TorchServe gives one then. */
+    /** The id that the client chose, or null: TorchServe makes one then. */
     final String id;
-    /** Its target is a path, or an address with one. */
-    final boolean addressed;
+    /** Whether its target is a path, or an address with one. */
+    final boolean isAddressed;
     final boolean inference;
     final String otherMethods;
-    /** What the door answers itself, or null; and for which name of this server. */
+    /** The page that the door answers with, or null. */
     final Pages.Page page;
+    /** The name by which the client reached this server. */
     final String host;
-    final boolean form;
-    final boolean multipart;
-    /** Reads along in a multipart body; null where there is none. */
+    final boolean isForm;
+    final boolean isMultipart;
+    /** Checks the parts of a multipart body; null for any other body. */
     final Parts parts;
-    /** What the head says of the body's length; negative where it can be read in two ways, or not at all. */
+    /** The length of the body by its head; negative if that can be read in two ways, or not at all. */
     final long declaredBytes;
-    /** Its body has been read to the end, or there is nothing more of it that could be read. */
+    /** Whether its body has been read to the end, or no more of it will be read. */
     boolean received;
     long bodyBytes;
-    /** In so many pieces its body has come. */
+    /** The number of pieces in which its body has arrived. */
     long pieces;
     /** When the last of it was read. */
     long receivedAt = System.nanoTime();
-    /** So often in a row it was looked for in vain among what TorchServe holds. */
-    int missed;
+    /** How often in a row TorchServe did not hold it. */
+    private int missed;
+    /** The status of its answer; 0 before there is one. */
     int status;
-    /** All of the answer has been given to the connection, which need not have sent it yet. */
+    /** Whether all of the answer has been passed on to the connection, which need not have sent it yet. */
     boolean answered;
-    /** The connection ends with the answer. */
-    boolean last;
+    /** Whether the connection ends with the answer. */
+    boolean isLast;
 
     Request(HttpRequest message, Settings settings) {
         Matcher address = ADDRESS.matcher(message.uri());
         if (address.matches()) {
-            // As a client writes it that takes us for a proxy; TorchServe knows only paths.
+            // As a client writes it for a proxy; TorchServe knows only paths.
             message.setUri(address.group(1).startsWith("/") ? address.group(1) : "/" + address.group(1));
         }
         // What comes after a `#` is for the client alone; TorchServe would leave it out.
-        addressed = message.uri().startsWith("/") && message.uri().indexOf('#') < 0;
+        isAddressed = message.uri().startsWith("/") && message.uri().indexOf('#') < 0;
         String uri = canonical(message.uri());
         message.setUri(uri);
         int query = uri.indexOf('?');
@@ -85,28 +97,67 @@ final class Request {
         inference = route.inference;
         otherMethods = route.otherMethods;
         page = route.page;
-        form = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
-        multipart = type.startsWith("multipart/");
-        parts = multipart && !route.protocol ? Parts.of(given) : null;
+        isForm = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
+        isMultipart = type.startsWith("multipart/");
+        parts = isMultipart && !route.protocol ? Parts.of(given) : null;
         String chosen = message.headers().get(ID);
         id = chosen != null && isId(chosen) ? chosen : null;
-        last = !HttpUtil.isKeepAlive(message);
+        isLast = !HttpUtil.isKeepAlive(message);
     }
 
-    /** TorchServe copies a body anew at every thousandth piece of it: a large one of tiny pieces would take minutes. */
-    boolean isCrumbs() {
+    /** Whether TorchServe has forgotten it: it should hold a job for it, and several times in a row did not. */
+    boolean isForgotten(Set<String> held, String jobId, long at) {
+        boolean isHeldOrDone = !inference || !received || status != 0 || at - receivedAt <= TAKEN_NS || held.contains(jobId);
+        missed = isHeldOrDone ? 0 : missed + 1;
+        return missed == MISSED;
+    }
+
+    /** Its answer as it is sent; {@code isLastOfConnection} if the connection ends with it in any case. */
+    HttpResponse prepareAnswer(HttpResponse message, boolean isLastOfConnection, Settings settings) {
+        HttpResponse answer = message;
+        if (answer.status().code() >= 400 && answer instanceof FullHttpResponse) {
+            Refusal instead = Refusal.instead((FullHttpResponse) answer, this, settings);
+            if (instead != null) {
+                answer = instead.answer(message.headers(), settings);
+                ReferenceCountUtil.release(message);
+            }
+        }
+        // It is between TorchServe and its worker.
+        answer.headers().remove("ts_stream_next");
+        status = answer.status().code();
+        if (answer.headers().get(HttpHeaderNames.CONTENT_TYPE, "").startsWith("text/event-stream")) {
+            // nginx would hold back events until they fill a buffer.
+            answer.headers().set("x-accel-buffering", "no");
+        }
+        if (isOld && HttpUtil.isTransferEncodingChunked(answer)) {
+            // HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
+            HttpUtil.setTransferEncodingChunked(answer, false);
+            isLast = true;
+        }
+        isLast |= status >= 400 || isLastOfConnection;
+        if (id != null) {
+            answer.headers().set(ID, id);
+        }
+        if (isLast) {
+            answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
+        }
+        return answer;
+    }
+
+    /** Whether its pieces are too small: TorchServe copies a body at every thousandth, so a large one would take minutes. */
+    boolean isInTinyPieces() {
         return pieces * bodyBytes > MOST_COPIED && bodyBytes < SHORTEST_PIECE * pieces;
     }
 
-    /** A line of the access log, as TorchServe's own, but for the time, which has three more digits. */
-    String line(SocketAddress address, int code) {
+    /** Its line in the access log: as TorchServe writes it, but with three more digits of the time. */
+    String logLine(SocketAddress address, int code) {
         long took = (System.nanoTime() - receivedAt) / 1000;
         String digits = Long.toString(1000 + took % 1000).substring(1);
         String client = NetUtil.toSocketAddressString((InetSocketAddress) address);
         return client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
     }
 
-    /** A path as TorchServe and the door's patterns read it: without slashes at its end, and escaped only where it must. */
+    /** A path as TorchServe and the door's patterns read it: without slashes at its end, and escaped only where needed. */
     private static String canonical(String uri) {
         int query = uri.indexOf('?');
         String path = query < 0 ? uri : uri.substring(0, query);
@@ -125,13 +176,13 @@ final class Request {
         try {
             decoded = new QueryStringDecoder(path).path();
         } catch (IllegalArgumentException err) {
-            // TorchServe says the same, and refuses it.
+            // TorchServe refuses it.
             return path;
         }
         StringBuilder plain = new StringBuilder();
-        for (byte one : decoded.getBytes(StandardCharsets.UTF_8)) {
-            boolean safe = one > ' ' && one < 127 && "\"#%<>?\\^`{|}".indexOf(one) < 0;
-            plain.append(safe ? String.valueOf((char) one) : String.format("%%%02X", one));
+        for (byte value : decoded.getBytes(StandardCharsets.UTF_8)) {
+            boolean safe = value > ' ' && value < 127 && "\"#%<>?\\^`{|}".indexOf(value) < 0;
+            plain.append(safe ? String.valueOf((char) value) : String.format("%%%02X", value));
         }
         return plain.toString();
     }
@@ -140,9 +191,8 @@ final class Request {
         HttpHeaders headers = message.headers();
         String length = headers.get(HttpHeaderNames.CONTENT_LENGTH, "0");
         List<String> codings = headers.getAll(HttpHeaderNames.TRANSFER_ENCODING);
-        // Netty reads `+2` as 2, passes over codings that it does not know, and takes the first of several values. Who
-        // stands in front of us may read them otherwise, and then take the end of one request for the beginning of
-        // another.
+        // Netty reads `+2` as 2, ignores codings that it does not know, and takes the first of several values. A proxy in
+        // front may read them otherwise, and then take the end of one request for the beginning of another.
         boolean plain = length.chars().allMatch(c -> c >= '0' && c <= '9');
         boolean twice = Stream.of(HttpHeaderNames.CONTENT_LENGTH, HttpHeaderNames.HOST, HttpHeaderNames.TRANSFER_ENCODING)
                 .anyMatch(name -> headers.getAll(name).size() > 1);

@@ -8,11 +8,11 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Where a request goes: to the model, under TorchServe's own path and with a note of the protocol that the path stands
- * for; or to a page that is answered here, {@link Pages}.
+ * Where a request goes: to the model, under TorchServe's own path and with a header that names the protocol of the path;
+ * or to a page that the door answers with, {@link Pages}.
  */
 final class Route {
-    /** What the handler reads ({@code handlers/protocols}). Nobody else may set it. */
+    /** The header that the handler reads ({@code handlers/protocols}); what a client sets there is removed. */
     private static final String PROTOCOL = "x-marina-protocol";
     private static final Pattern V1 = Pattern.compile("/v1/models/([^/:]+):predict");
     private static final Pattern V2 = Pattern.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?/infer");
@@ -28,12 +28,12 @@ final class Route {
 
     /** Whether TorchServe asks a model for it. */
     final boolean inference;
-    /** Answered by the door; null where TorchServe is asked. */
+    /** The page that the door answers with; null if TorchServe is asked. */
     final Pages.Page page;
 
-    /** The path says what the body is. */
+    /** Whether the path says what the body is. */
     final boolean protocol;
-    /** The methods that are allowed, where the request has another one: TorchServe would ask its model at any. */
+    /** The methods that are allowed, if the request has another one: TorchServe would run the model for any. */
     final String otherMethods;
 
     private Route(boolean inference, boolean protocol, String otherMethods, Pages.Page page) {

@@ -3,10 +3,13 @@ package marina;
 import io.netty.bootstrap.ServerBootstrap;
 import io.netty.channel.Channel;
 import io.netty.channel.ChannelFuture;
+import io.netty.channel.ChannelHandlerContext;
+import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.channel.ChannelOption;
 import io.netty.channel.EventLoopGroup;
 import io.netty.channel.epoll.EpollServerSocketChannel;
 import io.netty.channel.unix.Socket;
+import io.netty.util.ReferenceCountUtil;
 import io.netty.util.internal.logging.InternalLoggerFactory;
 import io.netty.util.internal.logging.Slf4JLoggerFactory;
 import java.io.IOException;
@@ -27,7 +30,7 @@ import org.pytorch.serve.util.TokenAuthorization;
  */
 public final class Server extends ModelServer {
     private static final int BACKLOG = 1024;
-    private final Ledger ledger = new Ledger();
+    private final Counts counts = new Counts();
 
     private Server(ConfigManager config) {
         super(config);
@@ -44,7 +47,7 @@ public final class Server extends ModelServer {
             MetricCache.init();
             InternalLoggerFactory.setDefaultFactory(Slf4JLoggerFactory.INSTANCE);
             Server server = new Server(ConfigManager.getInstance());
-            Thread orders = new Thread(new Orders(server.ledger), "orders");
+            Thread orders = new Thread(new Orders(server.counts), "orders");
             orders.setDaemon(true);
             orders.start();
             server.startAndWait();
@@ -54,7 +57,7 @@ public final class Server extends ModelServer {
         System.exit(1);
     }
 
-    /** Management and metrics, as TorchServe starts them, but for the options that a socket which is a file has not. */
+    /** Starts management and metrics as TorchServe does, but without the options that a socket in a file does not have. */
     private static ChannelFuture startLocal(
             Connector connector, EventLoopGroup accepting, EventLoopGroup serving, ConnectorType purpose)
             throws InterruptedException {
@@ -66,7 +69,7 @@ public final class Server extends ModelServer {
         return bootstrap.bind(connector.getSocketAddress()).sync().channel().closeFuture();
     }
 
-    /** Does nothing: whoever reaches the ports of gRPC can end workers for good. */
+    /** Does nothing: any program that reaches the ports of gRPC can end workers for good. */
     @Override
     public void startGRPCServers() {}
 
@@ -80,14 +83,14 @@ public final class Server extends ModelServer {
         int handle = Integer.getInteger("marina.listener");
         new Socket(handle).listen(BACKLOG);
         Settings settings = new Settings();
-        Crowd crowd = ledger.crowd;
+        Connections connections = counts.connections;
         ServerBootstrap bootstrap = new ServerBootstrap();
         bootstrap
                 .group(accepting, serving)
                 .channelFactory(() -> new EpollServerSocketChannel(handle))
-                // Only when the handler that accepts is in its place, below.
+                // It accepts once the handler for that is in its place, below.
                 .option(ChannelOption.AUTO_READ, false)
-                // TorchServe's own listener lets a close throw away what a client has not read yet. Not this one.
+                // Without SO_LINGER, with which TorchServe's own listener drops what a client has not read at a close.
                 .childOption(ChannelOption.SO_KEEPALIVE, true)
                 .childOption(ChannelOption.TCP_NODELAY, true)
                 // A client may say that it sends no more, and still wait for its answer.
@@ -97,19 +100,35 @@ public final class Server extends ModelServer {
                             @Override
                             public void initChannel(Channel channel) {
                                 super.initChannel(channel);
-                                Door door = new Door(ledger, crowd, settings);
+                                Door door = new Door(counts, settings);
                                 channel.pipeline().replace("http", "http", new Codec(door));
                                 channel.pipeline()
-                                        .addFirst("bell", new Bell(door))
                                         .addAfter("http", "door", door)
-                                        .addAfter("aggregator", "sweeper", new Sweeper());
+                                        .addAfter("aggregator", "release", new Release());
                             }
                         });
         Channel listener = bootstrap.register().sync().channel();
         listener.eventLoop().submit(() -> listener.config().setAutoRead(true)).sync();
-        serving.scheduleWithFixedDelay(crowd::look, crowd.everyMs(), crowd.everyMs(), TimeUnit.MILLISECONDS);
-        ledger.listens(listener, serving);
-        // Never done: TorchServe ends when this is, and the supervisor decides when that is.
+        long everyMs = connections.checkEveryMs();
+        serving.scheduleWithFixedDelay(connections::checkAll, everyMs, everyMs, TimeUnit.MILLISECONDS);
+        counts.setListener(listener, serving);
+        // Never done: TorchServe would end with it, and the supervisor decides when that is.
         return listener.newPromise();
+    }
+
+    /**
+     * Behind the aggregator: releases what TorchServe keeps of a request by mistake. Netty's decoder of forms keeps a
+     * multipart body that it cannot read, and nothing could release it later.
+     */
+    private static final class Release extends ChannelInboundHandlerAdapter {
+        @Override
+        public void channelRead(ChannelHandlerContext context, Object request) {
+            // All of it is read before this returns: TorchServe copies what its worker gets.
+            context.fireChannelRead(request);
+            int held = ReferenceCountUtil.refCnt(request);
+            if (held > 0) {
+                ReferenceCountUtil.release(request, held);
+            }
+        }
     }
 }

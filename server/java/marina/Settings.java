@@ -4,15 +4,15 @@ import java.util.Arrays;
 import java.util.List;
 import org.pytorch.serve.util.ConfigManager;
 
-/** What a door has to know of this server. */
+/** What a door knows of this server. */
 final class Settings {
-    /** Which paths to ask, for a client that asked another one. */
+    /** The paths of predictions, to name them to a client that asked another one. */
     final String predictions = System.getProperty("marina.predictions", "/predictions/NAME");
-    /** Where OpenAI's paths for texts are; empty where the model writes none. */
+    /** Where OpenAI's paths for texts are; empty if the model writes none. */
     final String texts = System.getProperty("marina.texts", "");
     /** The kinds of bodies that the model takes; the first is its sample's. */
     final List<String> types = Arrays.asList(System.getProperty("marina.types", "application/json").split(","));
-    /** What the door answers itself. */
+    /** The pages that the door answers with. */
     final Pages pages = Pages.read(System.getProperty("marina.pages"));
     /** A larger body is not read. */
     final long bodyBytes = ConfigManager.getInstance().getMaxRequestSize();
