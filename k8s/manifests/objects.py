@@ -20,7 +20,7 @@ _DEPLOYMENT = "40-deployment.yaml"
 # The folders, and what a cluster must have for their objects.
 ADDONS = {
     "monitoring": "the Prometheus operator",
-    "keda": "KEDA",
+    "keda": "KEDA 2.17 or later",
     "gateway": "the Gateway API",
 }
 
