@@ -21,7 +21,7 @@ _DEPLOYMENT = "40-deployment.yaml"
 ADDONS = {
     "monitoring": "the Prometheus operator",
     "keda": "KEDA 2.17 or later",
-    "gateway": "the Gateway API",
+    "gateway": "the Gateway API 1.2 or later",
 }
 
 
