@@ -1,10 +1,12 @@
 """What several packages need to know about the machine: the cores and the memory that may be used, how little disk
-space is too little, how a child process ends together with its parent, and with which environment it starts."""
+space is too little, how a child process ends together with its parent, with which environment it starts, and which
+signals end work as Ctrl-C does."""
 
 import ctypes
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,27 @@ def end_with_parent(by: signal.Signals) -> None:
     A closed pipe also tells a child that its parent is gone, but not a child that only spins: at a real-time priority
     that would occupy a core for ever."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
+
+
+@contextmanager
+def stops_as_interrupt() -> Iterator[None]:
+    """Turns the first SIGTERM (of `timeout`, or of a cancelled CI job) or SIGHUP (of a closed terminal) into
+    KeyboardInterrupt, in the main thread. Under `nohup` SIGHUP stays ignored."""
+    numbers = (signal.SIGHUP, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    stops = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+    def interrupt(*_: object) -> None:
+        # Another one would interrupt what the first one began.
+        for number in stops:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in stops}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

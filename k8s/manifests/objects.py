@@ -20,8 +20,8 @@ _DEPLOYMENT = "40-deployment.yaml"
 # The folders, and what a cluster must have for their objects.
 ADDONS = {
     "monitoring": "the Prometheus operator",
-    "keda": "KEDA",
-    "gateway": "the Gateway API",
+    "keda": "KEDA 2.17 or later",
+    "gateway": "the Gateway API 1.2 or later",
 }
 
 

@@ -157,11 +157,6 @@ def prune_objects(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> 
     return tuple(deleted)
 
 
-def stays(document: Document | None) -> bool:
-    """Whether an object exists and nobody has deleted it."""
-    return document is not None and not _ending(document)
-
-
 def _ending(document: Document | None) -> str:
     """What an object waits for that somebody deleted; empty for any other, and for one that is gone."""
     metadata = (document or {}).get("metadata", {})

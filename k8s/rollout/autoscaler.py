@@ -4,7 +4,7 @@ HorizontalPodAutoscalers, too."""
 from dataclasses import dataclass
 
 from config.quantity import quantity
-from k8s.cluster import Cluster, Document, Ref
+from k8s.cluster import ApiError, Cluster, Document, Ref
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,14 @@ class AutoscalerStatus:
 
 
 def read_autoscaler(cluster: Cluster, deployment: Ref) -> AutoscalerStatus | None:
-    """The status of a Deployment's autoscaler; None if it has none."""
-    for document in cluster.list("autoscaling/v2", "HorizontalPodAutoscaler", deployment.namespace)["items"]:
+    """The status of a Deployment's autoscaler; None if it has none. Who may deploy need not be allowed to list them."""
+    try:
+        autoscalers = cluster.list("autoscaling/v2", "HorizontalPodAutoscaler", deployment.namespace)["items"]
+    except ApiError as err:
+        if err.status != 403:
+            raise
+        return AutoscalerStatus(f"unknown: {err.message}")
+    for document in autoscalers:
         if document["spec"]["scaleTargetRef"]["name"] == deployment.name:
             return autoscaler_status(document)
     return None

@@ -5,7 +5,7 @@ from pathlib import Path
 from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import Ref
-from k8s.rollout.apply import dry_run_all, prune_objects, stays
+from k8s.rollout.apply import dry_run_all, prune_objects
 from k8s.rollout.history import State, others_in
 from k8s.rollout.hold import held
 from k8s.rollout.placement import Placement
@@ -54,10 +54,11 @@ def delete(
             record.pruned += prune_objects(placement.cluster, objects, progress)
             gone = prune_objects(placement.cluster, spaces, progress)
             record.pruned += gone
-            unpruned = [ref for ref in objects if not gone and str(ref) not in record.pruned]
-            record.left = [str(ref) for ref in unpruned if stays(placement.cluster.get(ref))]
             # The cluster deletes all that is in a namespace, and with it perhaps our permissions.
             if not gone:
+                rest = [placement.cluster.get(ref) for ref in objects if str(ref) not in record.pruned]
+                left = [live for live in rest if live and "deletionTimestamp" not in live["metadata"]]
+                record.left = [str(Ref.of(live)) for live in left]
                 placement.store.erase()
             hold.state = State()
         record.result = "deleted"

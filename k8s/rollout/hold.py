@@ -5,7 +5,6 @@ clock."""
 
 import getpass
 import os
-import signal
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from config.errors import MarinaError, Refused
+from config.machine import stops_as_interrupt
 from config.progress import Progress
 from k8s.rollout.history import HOLD_S, State, Store
 from k8s.rollout.placement import Placement
@@ -80,7 +80,7 @@ def held(
     command that continues ends in `words`."""
     store, holder = placement.store, _holder()
     hold = Hold(store, state)
-    with _stops_as_interrupt():
+    with stops_as_interrupt():
         if state.holder:
             _outlive(placement, state, progress)
         try:
@@ -121,26 +121,3 @@ def _holder() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()} ({os.getpid()}-{uuid.uuid4().hex[:6]})"
-
-
-@contextmanager
-def _stops_as_interrupt() -> Iterator[None]:
-    """Turns the first SIGTERM, which a cancelled CI job gets, or SIGHUP, which a closed terminal sends, into
-    KeyboardInterrupt. Under `nohup` SIGHUP stays ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    stops = [number for number in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
-
-    def interrupt(*_: object) -> None:
-        for number in stops:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in stops}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

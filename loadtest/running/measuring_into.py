@@ -1,19 +1,19 @@
 """What a measurement needs around it: a folder to itself, for another would overwrite its records, and a proper end."""
 
 import fcntl
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from config.errors import InputError
+from config.machine import stops_as_interrupt
 
 
 @contextmanager
 def measuring_into(folder: Path) -> Iterator[None]:
     """Locks a folder until its context ends, or the process does; InputError if it is locked.
 
-    Meanwhile SIGTERM, as `timeout` and CI send it, does what Ctrl-C does."""
+    Meanwhile SIGTERM and a closed terminal do what Ctrl-C does."""
     lock = folder / ".measuring"
     folder.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as handle:
@@ -22,9 +22,8 @@ def measuring_into(folder: Path) -> Iterator[None]:
         except BlockingIOError as err:
             text = f"{folder}: another measurement is running and will write its records there"
             raise InputError(text, hint="wait until it ends, or choose another folder by `--out`") from err
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            yield
+            with stops_as_interrupt():
+                yield
         finally:
-            signal.signal(signal.SIGTERM, before)
             lock.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ def child_environment() -> dict[str, str]:
 
 
 def ignore_interrupts() -> None:
-    """Ignores Ctrl-C, which reaches all processes of the terminal, and SIGTERM, which `timeout` sends to all of them;
-    the first process decides, by closing a pipe."""
-    for interrupt in (signal.SIGINT, signal.SIGTERM):
+    """Ignores Ctrl-C and SIGHUP, which a terminal sends to all processes, and SIGTERM, as `timeout` sends it. The first
+    process decides, by closing a pipe."""
+    for interrupt in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(interrupt, signal.SIG_IGN)

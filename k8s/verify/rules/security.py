@@ -20,7 +20,7 @@ _NO_SECRET = re.compile(
     r"|true|false|yes|no|on|off|none|null|empty|\d+|/.*|\$\(.*\)|<.*>|\[.*\]|(arn|op|vault):.*", re.IGNORECASE
 )
 # An address with a password in it, unless that comes from elsewhere: `postgres://app:$(PASSWORD)@db`.
-_WITH_PASSWORD = re.compile(r"://[^/\s:@]*:(?![$<{])[^/\s?#@]+@")
+_WITH_PASSWORD = re.compile(r"://[^/\s:@]*:(?![$<{])[^/\s?#;,@]+@")
 _DIGEST = re.compile(r"@\w+:[0-9a-f]{64,}$")
 _TEMPORARY = ("/tmp", "/var/tmp")
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end whatever measures: no traceback, no process and no half-written file is left."""
+"""Ctrl-C, SIGTERM and SIGHUP end whatever measures: no traceback, no process and no half-written file is left."""
 
 import json
 import os
@@ -45,7 +45,8 @@ def left(group: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("verb", "interrupt"), [*((verb, signal.SIGINT) for verb in VERBS), ("loadtest", signal.SIGTERM)]
+    ("verb", "interrupt"),
+    [*((verb, signal.SIGINT) for verb in VERBS), ("loadtest", signal.SIGTERM), ("loadtest", signal.SIGHUP)],
 )
 def test_ctrl_c_leaves_no_process_and_no_half_of_a_file(
     url: str, tmp_path: Path, verb: str, interrupt: signal.Signals

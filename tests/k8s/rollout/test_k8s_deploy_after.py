@@ -184,6 +184,8 @@ def test_the_status_shows_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> 
     live["status"]["currentMetrics"] = []
     cluster.fake.put(live, manager="kube-controller-manager")
     assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes pods: {why}"
+    cluster.fake.denied = {("list", "horizontalpodautoscalers.autoscaling")}
+    assert "autoscaler unknown: list of HorizontalPodAutoscaler: " in cluster.status().to_text()
 
 
 def test_two_deploys_at_once_are_one_deploy_and_one_refusal_even_if_the_clock_of_one_is_an_hour_late(

@@ -76,7 +76,7 @@ def test_what_only_refers_to_a_secret_is_none(tmp_path: Path, value: str) -> Non
     assert "secret-in-env" in levels(tmp_path, SERVER % ("", variable("hf_" + value)))
 
 
-@pytest.mark.parametrize("password", ["$(PASSWORD)", "<PASSWORD>", "", "80/@", "80?at=@"])
+@pytest.mark.parametrize("password", ["$(PASSWORD)", "<PASSWORD>", "", "80/@", "80?at=@", "80;user=a"])
 def test_an_address_without_a_password_in_it_is_no_secret(tmp_path: Path, password: str) -> None:
     address = variable("redis://a:%s@b").replace("A_TOKEN", "STORE")
     assert "secret-in-env" not in levels(tmp_path, SERVER % ("", address % password))
