@@ -93,6 +93,11 @@ SCENARIOS = {
     "exactly as many answers are slow as the objective allows": Scenario(
         {"40m": QUIET}, traffic("0+1500x160", within="0+1485x160")
     ),
+    "a few slow answers in a quiet night fire nothing": Scenario(
+        # A request a minute, of which one in five is slow.
+        {"40m": QUIET},
+        traffic("0+0.25x160", within="0+0.25x80 20+0.2x80"),
+    ),
     "the pods are gone": Scenario({"20m": QUIET, "25m": {"NoData"}}, {f"marina_ready{{{PAGE}}}": "1x80 stale"}),
     "no pod is ready": Scenario(
         {"20m": QUIET, "25m": {"NoPodReady"}, "40m": {"NoPodReady", "PodNotReady"}},
