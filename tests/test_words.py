@@ -97,6 +97,15 @@ def test_names_say_what_they_hold(name: str) -> None:
     assert places == [], f"`{name}`: name the thing that it holds"
 
 
+@pytest.mark.parametrize("name", [*NAMES, *EMPTY_NAMES])
+def test_names_in_java_say_what_they_hold(name: str) -> None:
+    binding = re.compile(rf"[\w>\]] {name}( [=:]|[;,()])|\b{name} ->")
+    texts = {path: text for path, text in pages().items() if path.endswith(".java")}
+    code = {path: re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL) for path, text in texts.items()}
+    assert len(code) > 10
+    assert [path for path, text in code.items() if binding.search(text)] == []
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -118,6 +127,7 @@ def test_a_binding_is_seen_wherever_it_is(code: str) -> None:
 def pages() -> dict[str, str]:
     """The text of every module and page, by its path."""
     code = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    code += (ROOT / "server/java/marina").glob("*.java")
     files = [*code, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
 

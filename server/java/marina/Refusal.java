@@ -94,7 +94,7 @@ final class Refusal {
 
     private static Refusal form(Settings settings) {
         Refusal refusal =
-                new Refusal(415, "this model does not take forms; curl sends this type unless it is told another")
+                new Refusal(415, "this model does not take forms; curl sends this type unless you name another")
                         .with("field", "content-type")
                         .with("got", "application/x-www-form-urlencoded");
         refusal.body.add("allowed", GSON.toJsonTree(settings.types));
