@@ -110,7 +110,7 @@ bench-memory: setup  ## the largest pictures that a spec permits, in a pod's mem
 	$(BIN)/python tests/bench/bench_memory.py $(ARGS)
 
 bench-start: setup  ## cold start of ResNet-50, with aot and with jit
-	$(BIN)/python tests/bench/bench_start.py
+	$(BIN)/python tests/bench/bench_start.py $(ARGS)
 
 bench-verdict: setup  ## how often a verdict is wrong, for queues whose p99 is known
 	$(BIN)/python tests/bench/bench_verdict.py $(ARGS)

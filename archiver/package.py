@@ -63,6 +63,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     fp32 model does."""
     _check_tools(spec)
     check_cpu_target(spec)
+    _check_writable(out)
     stage = _stage_language_model if spec.model.writes else _stage_network
     with (
         targeting(spec.model.cpu_target),
@@ -91,6 +92,14 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")
         return _write_package(folder, Path(scratch) / "laid-out", out, staged.draft, agreed)
+
+
+def _check_writable(out: Path) -> None:
+    """Raises OSError if a folder cannot be written to: it should not show only after minutes of compiling."""
+    try:
+        tempfile.TemporaryFile(dir=next(folder for folder in (out, *out.parents) if folder.exists())).close()
+    except OSError as err:
+        raise OSError(err.errno, err.strerror, str(out)) from err
 
 
 def _stage_language_model(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:

@@ -302,7 +302,8 @@ def write_text(file: Path, text: str) -> None:
     partial = partial_file(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        # A path in it may have a name that is not UTF-8.
+        partial.write_text(text, encoding="utf-8", errors="replace")
         partial.replace(file)
     finally:
         with suppress(OSError):

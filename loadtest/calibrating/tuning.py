@@ -136,7 +136,7 @@ def _server(spec: Spec, options: CalibrateOptions, objective: Objective, out: Pa
 def tuned_spec(spec: Spec, settings: ServingSettings, folder: Path) -> Spec:
     """The spec with other settings, written to its own folder; its paths still lead to the same files."""
     data = spec.model_dump(mode="json", exclude_unset=True)
-    data["serving"] = data.get("serving", {}) | settings.model_dump() | {"drain_propagation_s": 0}
+    data["serving"] = data.get("serving", {}) | settings.model_dump()
     for section, fields in _PATHS.items():
         given = data.get(section, {})
         given.update({field: _absolute(spec, given[field]) for field in fields if given.get(field)})

@@ -168,7 +168,7 @@ def started_server(
         confined = confinement.record if confinement else None
         yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid, process.poll, confined)
     finally:
-        _stop(process, spec.serving.drain_propagation_s + spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
+        _stop(process, spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
 
 
 def serve_command(spec: Path, out: Path | None = None) -> list[str]:
@@ -246,7 +246,8 @@ def _last_line(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    process.send_signal(signal.SIGTERM)
+    # As Ctrl-C does: no load balancer has to notice its end first.
+    process.send_signal(signal.SIGINT)
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -258,4 +259,5 @@ def _prepare_process(confinement: Confinement | None) -> None:
     """Prepares the process before it becomes the server: its limits, and that it ends with its parent."""
     if confinement is not None:
         confinement.enter()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets its commands in the background ignore it
     end_with_parent(signal.SIGTERM)

@@ -99,14 +99,11 @@ class _Demo:
     def _serve_and_load(self, spec: Any, out: Path) -> None:
         from loadtest import started_server
 
-        # No load balancer has to notice the end of this server first.
-        serving = spec.serving.model_copy(update={"drain_propagation_s": 0})
-        served = spec.model_copy(update={"serving": serving})
         file = Path(tempfile.gettempdir(), "spec.json")
-        file.write_text(served.model_dump_json(exclude_none=True), encoding="utf-8")
+        file.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
         command = [sys.executable, "-m", "server", str(file), "--mar", str(out / "model.mar")]
         self._enter("serve")
-        with started_server(served, out / "server.log", command=command) as server:
+        with started_server(spec, out / "server.log", command=command) as server:
             self._clear()
             self._record["ready_s"] = round(server.cold_start_s or 0, 2)
             answer = _ask(server.url, spec.name, out)

@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from config.errors import InputError, SourceError
@@ -276,7 +277,7 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         text = f"`--source`: `{source}` says everything itself, the only other option allowed: `--task`"
         raise InputError(text, hint="--task embed")
     if not Path(folder).is_dir():
-        hint = f"hf download NAME --local-dir {folder}, if it is on Hugging Face's hub"
+        hint = f"hf download NAME --local-dir {quote(folder)}, if it is on Hugging Face's hub"
         raise InputError(f"`--source`: no such folder: `{folder}`", hint=hint)
     try:
         return _facts_of_folder(source, Path(folder), options)

@@ -46,7 +46,7 @@ class Output:
     def say(self, *lines: str | bytes) -> None:
         """Queues lines; they come without line ends."""
         with self._changed:
-            self._lines += [line.encode() if isinstance(line, str) else line for line in lines]
+            self._lines += [line if isinstance(line, bytes) else line.encode(errors="replace") for line in lines]
             while len(self._lines) > self._max_lines:
                 self._lines.popleft()
                 self.dropped += 1

@@ -241,6 +241,15 @@ def test_a_build_folder_that_cannot_be_used_is_no_defect(
         assert "Not a directory" in capsys.readouterr().err
 
 
+def test_a_build_folder_that_nobody_can_write_to_is_noticed_before_anything_is_compiled(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert marina.main(["package", str(DIGITS), "--out", "/sys"]) == 2
+    said = capsys.readouterr().err
+    assert "\nerror: `--out`: /sys/digits: " in said
+    assert "load ./model.py" not in said
+
+
 @pytest.mark.slow
 def test_a_full_disk_is_no_defect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "digits").mkdir()

@@ -242,9 +242,9 @@ WRONG = [
         id="another format",
     ),
     pytest.param(
-        ["--source", "hf:some/bert"],
-        "`--source`: no such folder: `./some/bert`\n\n"
-        "hint: hf download NAME --local-dir ./some/bert, if it is on Hugging Face's hub",
+        ["--source", "hf:some models/bert"],
+        "`--source`: no such folder: `./some models/bert`\n\n"
+        "hint: hf download NAME --local-dir './some models/bert', if it is on Hugging Face's hub",
         id="a name on the hub",
     ),
     pytest.param(

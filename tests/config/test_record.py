@@ -40,6 +40,11 @@ def test_on_a_full_disk_the_old_record_stays(tmp_path: Path) -> None:
     assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
 
 
+def test_a_path_that_is_not_utf_8_is_written_with_replacements(tmp_path: Path) -> None:
+    write_text(tmp_path / "page.html", os.fsdecode(b"m\xfcll/spec.yaml"))
+    assert (tmp_path / "page.html").read_bytes() == b"m?ll/spec.yaml"
+
+
 @pytest.mark.slow
 def test_processes_that_write_the_same_record_never_publish_half_of_it(tmp_path: Path) -> None:
     program = (

@@ -154,7 +154,8 @@ async def serve(host: str, port: int, sha256: str) -> None:
     for number in (port, port + 10):
         await loop.create_server(lambda: Connection(behaviour), host, number, backlog=1024)
     terminated = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, terminated.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, terminated.set)
     print("ready", flush=True)
     await terminated.wait()
     print("terminated", flush=True)

@@ -113,6 +113,13 @@ def test_closing_does_not_wait_for_a_stuck_reader() -> None:
     assert time.monotonic() - begin < 5
 
 
+def test_a_path_that_is_not_utf_8_is_printed_with_replacements() -> None:
+    output = Output(stream := io.BytesIO())
+    output.say("curl @" + os.fsdecode(b"b\xfcro/sample.png"))
+    output.close(30)
+    assert stream.getvalue() == b"curl @b?ro/sample.png\n"
+
+
 @pytest.mark.parametrize(("mode", "printed"), [("off", 0), ("errors", 1), ("all", 2)], ids=["off", "errors", "all"])
 def test_access_log_prints_what_its_mode_says(mode: str, printed: int) -> None:
     log = RequestLog(make_spec({"name": "m", "serving.access_log": mode}))
