@@ -140,7 +140,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=pad),
         Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1, varies=0, pad=0),
     ]
-    if kinds > 1:
+    if kinds > 1 and folder.has_types:
         ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0, varies=0))
     return network, tuple(ports), _labels(spec, folder, outputs) if task in ("classify", "tokens") else None
 
