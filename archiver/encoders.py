@@ -131,7 +131,13 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         )
     if task in ("classify", "rerank") and _has_decoder(network):
         _check_end(spec, folder, network.config.eos_token_id)
-    vocabulary = int(network.config.vocab_size)
+    vocabulary = getattr(network.config, "vocab_size", None)
+    if not isinstance(vocabulary, int):
+        kind = f"`{spec.model.source}` is a `{type(network).__name__}`, whose `{CONFIG}` has no `vocab_size`"
+        raise SourceError(
+            f"{spec.file}: `model.source`: {kind}, allowed: an encoder of texts alone",
+            hint="save only its part for texts: CLIPTextModel.from_pretrained(FOLDER).save_pretrained(NEW-FOLDER)",
+        )
     length = (spec.encoding.max_tokens,)
     kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
     pad = folder.config.get("pad_token_id")
