@@ -306,6 +306,10 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
     is_said = options.task is not None or embedding.pooling is not None
     other = not is_said and task == "embed" and kind and not kind.endswith("Model")
     notes = [f"`task` is `embed`, because no task does what `{kind}` was made for"] if other else []
+    if task == "embed" and embedding.pooling is None:
+        notes.append(
+            "an embedding is the mean of all tokens, a guess: `pooling: cls` in `encoding` takes the first one"
+        )
     notes += read.left_out(task)
     fields = ", pooling: cls" if embedding.pooling == "cls" else ""
     fields += "" if embedding.is_normalised else ", normalise: false"
