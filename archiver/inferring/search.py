@@ -12,7 +12,14 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state, match_given
 from archiver.inferring.guess_notes import describe_guesses
 from archiver.inferring.inferred import InferredInputs, Input
-from archiver.inferring.layer_inputs import KNOWN, has_sequence_layers, layer_inputs, recurrent_states, sounds
+from archiver.inferring.layer_inputs import (
+    KNOWN,
+    configured_inputs,
+    has_sequence_layers,
+    layer_inputs,
+    recurrent_states,
+    sounds,
+)
 from archiver.inferring.picked_rows import find_picked_rows
 from archiver.inferring.refusals import unservable_arguments
 from archiver.inferring.trial import TrialResult, equal, limit_numbers, try_inputs
@@ -178,6 +185,7 @@ class _InputSearch:
 
     def _layer_choices(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
         """Guesses for an argument that reaches this layer first."""
+        yield from configured_inputs(self._network)
         if argument.is_sound and isinstance(layer, nn.Conv1d) and layer.in_channels == 1:
             yield from sounds()
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
