@@ -279,12 +279,13 @@ class _InputSearch:
         return ""
 
     def _refuse_batch_second(self, guess: Guess) -> None:
-        result = try_inputs(self._network, self._values(guess, 2), track=True)
+        # Twice, because a sequence of two steps looks like two rows.
+        results = [try_inputs(self._network, self._values(guess, rows), track=True) for rows in (2, 3)]
         for name, layer in self._network.named_modules():
             if (
                 isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
                 and not layer.batch_first
-                and name in result.batch_second
+                and all(name in result.batch_second for result in results)
             ):
                 text = f"`--source`: its layer `{name}` takes the batch as its second dimension, but requests are rows"
                 raise InputError(text, hint=f"{type(layer).__name__}(…, batch_first=True), or transpose in `forward`")

@@ -61,3 +61,9 @@ def test_the_only_size_that_a_configuration_allows_is_found() -> None:
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, max_length=64, num_mel_bins=32
     )
     assert find_inputs(transformers.ASTForAudioClassification(frames), []).inputs["input_values"].shape == (64, 32)
+
+
+def test_as_many_steps_as_rows_are_not_taken_for_rows() -> None:
+    # Of 128 numbers the convolution makes two steps, and the state that it returns allows only one row.
+    layers = {"c": nn.Conv1d(1, 4, 64, stride=64), "r": nn.GRU(4, 4)}
+    assert find_inputs(Net(lambda self, x: self.r(self.c(x).permute(2, 0, 1))[1], **layers), []).only_batch == 1
