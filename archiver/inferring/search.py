@@ -276,7 +276,7 @@ class _InputSearch:
             if rows > 1 and try_inputs(self._network, [value[:1] for value in values]).outputs is None:
                 raise
             return f": {err.message.removeprefix('`--source`: ')}"
-        return ""
+        return f": {self._unservable_output}" if rows == 1 and self._unservable_output else ""
 
     def _refuse_batch_second(self, guess: Guess) -> None:
         # Twice, because a sequence of two steps looks like two rows.

@@ -66,4 +66,6 @@ def test_the_only_size_that_a_configuration_allows_is_found() -> None:
 def test_as_many_steps_as_rows_are_not_taken_for_rows() -> None:
     # Of 128 numbers the convolution makes two steps, and the state that it returns allows only one row.
     layers = {"c": nn.Conv1d(1, 4, 64, stride=64), "r": nn.GRU(4, 4)}
-    assert find_inputs(Net(lambda self, x: self.r(self.c(x).permute(2, 0, 1))[1], **layers), []).only_batch == 1
+    inferred = find_inputs(Net(lambda self, x: self.r(self.c(x).permute(2, 0, 1))[1], **layers), [])
+    assert inferred.only_batch == 1
+    assert "so `batch_sizes` is [1]: an output is (1, 5, 4) for 5 rows" in inferred.notes[0]
