@@ -206,9 +206,11 @@ def _choose_handler(facts: ModelFacts, options: argparse.Namespace) -> ModelFact
         top_k = 5 if kind == "image" else 0
         template = None if kind == "image" else kind
         notes = list(facts.notes)
-        if kind == "image" and handler is None:
-            taken = f"its {facts.shapes[0][0]} numbers for a picture are taken as scores of classes, of which one"
-            notes.append(f"{taken} applies: if they are something else, use `--handler tensor`")
+        if kind != "detection" and handler is None and wanted is None:
+            count, place = facts.shapes[0][0], "a picture" if kind == "image" else "each pixel"
+            taken = f"its {count} numbers for {place} are taken as scores of classes, of which one applies"
+            taken = taken if count > 1 else f"its number for {place} is taken as a score, above 0 in the only class"
+            notes.append(f"{taken}: if they are something else, use `--handler tensor`")
         if kind == "detection" and (places := facts.detected):
             boxes, scores = (f"`{facts.outputs[at]}`" if facts.outputs else f"number {at}" for at in places)
             notes.append(f"its outputs {boxes} and {scores} are taken as boxes and their scores, by their shapes alone")

@@ -138,6 +138,10 @@ def test_numbers_for_a_picture_are_taken_as_scores_of_classes_with_a_note_unless
         "note: its 4 numbers for a picture are taken as scores of classes, of which one applies"
         in capsys.readouterr().out
     )
+    for channels, taken in ((3, "its 3 numbers for each pixel are"), (1, "its number for each pixel is")):
+        (tmp_path / "maps.py").write_text(f"from torch import nn\nmap = nn.Conv2d(3, {channels}, 1)\n")
+        assert marina.main(["init", f"map-{channels}", "--quiet", "--source", "maps.py:map"]) == 0
+        assert f"note: {taken} taken as" in capsys.readouterr().out
     assert marina.main(["init", "other", "--quiet", "--source", "nets.py:many"]) == 2
     assert capsys.readouterr().err.endswith("`top_k: 0` in `model.image`; or use `--handler tensor`\n")
 
