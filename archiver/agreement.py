@@ -27,7 +27,7 @@ class Similarity:
 def run_in_batches(run: RunBatch, inputs: Rows, batch: int) -> Rows:
     """The outputs for all rows, on the CPU, computed in batches of exactly this size."""
     parts = [[value[:real] for value in run(list(rows))] for rows, real in batches(inputs, batch)]
-    return tuple(torch.cat(column).cpu() for column in zip(*parts, strict=True))
+    return tuple(torch.cat(column).detach().cpu() for column in zip(*parts, strict=True))
 
 
 def compare_classes(expected: Rows, got: Rows) -> Similarity:

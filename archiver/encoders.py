@@ -131,7 +131,13 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         )
     if task in ("classify", "rerank") and _has_decoder(network):
         _check_end(spec, folder, network.config.eos_token_id)
-    vocabulary = int(network.config.vocab_size)
+    vocabulary = getattr(network.config, "vocab_size", None)
+    if not isinstance(vocabulary, int):
+        kind = f"`{spec.model.source}` is a `{type(network).__name__}`, whose `{CONFIG}` has no `vocab_size`"
+        raise SourceError(
+            f"{spec.file}: `model.source`: {kind}, allowed: an encoder of texts alone",
+            hint="save only its part for texts: CLIPTextModel.from_pretrained(FOLDER).save_pretrained(NEW-FOLDER)",
+        )
     length = (spec.encoding.max_tokens,)
     kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
     pad = folder.config.get("pad_token_id")
@@ -140,7 +146,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=pad),
         Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1, varies=0, pad=0),
     ]
-    if kinds > 1:
+    if kinds > 1 and folder.has_types:
         ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0, varies=0))
     return network, tuple(ports), _labels(spec, folder, outputs) if task in ("classify", "tokens") else None
 

@@ -106,8 +106,12 @@ def output_ports(
     for value in outputs:
         if not _has_rows(value, rows):
             text = f"{where}: got an output {_kind(value)} for {rows} rows, allowed: tensors with one row per input row"
-            squeezed = "`squeeze(-1)` if it is `squeeze()`, which also removes the rows if there is only one"
-            raise SourceError(text, hint=squeezed if rows == 1 and isinstance(value, torch.Tensor) else None)
+            hint = "`squeeze(-1)` if it is `squeeze()`, which also removes the rows if there is only one"
+            if isinstance(answers[-1], list):
+                hint = (
+                    "return one tensor of what each row has, padded to one size, and beside it how much of that is used"
+                )
+            raise SourceError(text, hint=hint if rows == 1 and isinstance(value, torch.Tensor) else None)
         if value.is_complex() and spec.model.handler == "tensor":
             text = f"{where}: got an output of complex numbers, which `tensor` cannot answer"
             raise SourceError(text, hint="return `torch.view_as_real(…)`, or write a handler of your own")

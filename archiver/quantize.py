@@ -7,6 +7,7 @@ import logging
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], *, reduce_range: bool) -> nn.Module:
@@ -28,6 +29,16 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], 
     converted: nn.Module = convert_pt2e(observed)
     _drop_unused(converted)
     return converted
+
+
+def quantised_kind(network: nn.Module) -> str | None:
+    """The class of a layer or a tensor of a network that is quantised already; None if there is none."""
+    for part in (*network.modules(), *network.parameters(), *network.buffers()):
+        # These functions of floats are in a package of that name, too.
+        in_package = type(part).__module__.startswith("torch.ao.") and ".quantized." in type(part).__module__
+        if is_traceable_wrapper_subclass(part) or (in_package and not type(part).__name__.endswith("FloatFunctional")):
+            return type(part).__name__
+    return None
 
 
 def silence_torchao() -> None:

@@ -19,6 +19,7 @@ from torch import nn
 
 from archiver.encoders import load_encoder
 from archiver.exported_source import input_values, notes_on_inputs, program_network, read_program
+from archiver.quantize import quantised_kind
 from archiver.torchvision_import import import_torchvision
 from archiver.weights import load_weights
 from config.errors import SourceError, listed, nearest
@@ -153,6 +154,10 @@ def _from_file(spec: Spec, source: str) -> Source:
 
 def _check_plain(spec: Spec, network: nn.Module) -> None:
     """Raises SourceError if the network is not in fp32 or has no values, since answers are compared with it."""
+    if kind := quantised_kind(network):
+        text = f"`{spec.model.source}` holds a quantised `{kind}`, allowed: float32 values"
+        hint = "return the network before it is quantised, and choose `precision: int8` in the spec"
+        raise SourceError(f"{spec.file}: `model.source`: {text}", hint=hint)
     for name, value in (*network.named_parameters(), *network.named_buffers()):
         is_half = value.dtype in (torch.bfloat16, torch.float16)
         if is_half or value.is_meta:

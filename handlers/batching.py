@@ -206,7 +206,7 @@ class Batcher:
     def _to_numpy(output: torch.Tensor) -> Array:
         # numpy has no bfloat16. On CUDA the copy also waits for the GPU, so times are right and the buffers are free
         # again.
-        array: Array = (output.float() if output.dtype == torch.bfloat16 else output).cpu().numpy()
+        array: Array = (output.float() if output.dtype == torch.bfloat16 else output).detach().cpu().numpy()
         return array
 
     def _check_outputs(self, outputs: Sequence[Array], size: int, length: int) -> None:

@@ -102,6 +102,9 @@ def parse_input_option(text: str) -> GivenInput:
 def forward_arguments(network: nn.Module, given: Sequence[GivenInput]) -> list[Argument]:
     """The arguments of `forward` that get a tensor, in their order; InputError if one of them is not a tensor."""
     every = inspect.signature(network.forward).parameters.values()
+    if [entry.kind for entry in every] == [inspect.Parameter.VAR_KEYWORD]:
+        text = f"`--source`: `forward` takes only `**{next(iter(every)).name}`, allowed: tensors, each with a name"
+        raise InputError(text, hint="a subclass with `def forward(self, x): return super().forward(NAME=x)`")
     parameters = [entry for entry in every if entry.kind not in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD)]
     arguments: list[Argument] = []
     names = {value.name for value in given}

@@ -37,6 +37,22 @@ def sounds() -> Iterator[Input]:
         yield Input(shape, sequence=len(shape) - 1)
 
 
+def configured_inputs(network: nn.Module) -> Iterator[Input]:
+    """Series and sounds of the only size that a model of `transformers` takes, as its configuration says."""
+
+    def size(name: str) -> int:
+        value = getattr(getattr(network, "config", None), name, None)
+        return value if isinstance(value, int) else 0
+
+    shapes = (
+        (size("context_length"), size("num_input_channels"), 0),
+        (size("max_length"), size("num_mel_bins"), 0),
+        # Whisper halves the number of steps.
+        (size("num_mel_bins"), 2 * size("max_source_positions"), 1),
+    )
+    yield from (Input((rows, columns), sequence=steps) for rows, columns, steps in shapes if rows and columns)
+
+
 def layer_width(layer: nn.Module) -> int | None:
     """The size that a linear layer's input must have in its last dimension; None for other layers."""
     return layer.in_features if isinstance(layer, nn.Linear) else None

@@ -12,7 +12,14 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state, match_given
 from archiver.inferring.guess_notes import describe_guesses
 from archiver.inferring.inferred import InferredInputs, Input
-from archiver.inferring.layer_inputs import KNOWN, has_sequence_layers, layer_inputs, recurrent_states, sounds
+from archiver.inferring.layer_inputs import (
+    KNOWN,
+    configured_inputs,
+    has_sequence_layers,
+    layer_inputs,
+    recurrent_states,
+    sounds,
+)
 from archiver.inferring.picked_rows import find_picked_rows
 from archiver.inferring.refusals import unservable_arguments
 from archiver.inferring.trial import TrialResult, equal, limit_numbers, try_inputs
@@ -178,6 +185,7 @@ class _InputSearch:
 
     def _layer_choices(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
         """Guesses for an argument that reaches this layer first."""
+        yield from configured_inputs(self._network)
         if argument.is_sound and isinstance(layer, nn.Conv1d) and layer.in_channels == 1:
             yield from sounds()
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
@@ -268,15 +276,16 @@ class _InputSearch:
             if rows > 1 and try_inputs(self._network, [value[:1] for value in values]).outputs is None:
                 raise
             return f": {err.message.removeprefix('`--source`: ')}"
-        return ""
+        return f": {self._unservable_output}" if rows == 1 and self._unservable_output else ""
 
     def _refuse_batch_second(self, guess: Guess) -> None:
-        result = try_inputs(self._network, self._values(guess, 2), track=True)
+        # Twice, because a sequence of two steps looks like two rows.
+        results = [try_inputs(self._network, self._values(guess, rows), track=True) for rows in (2, 3)]
         for name, layer in self._network.named_modules():
             if (
                 isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
                 and not layer.batch_first
-                and name in result.batch_second
+                and all(name in result.batch_second for result in results)
             ):
                 text = f"`--source`: its layer `{name}` takes the batch as its second dimension, but requests are rows"
                 raise InputError(text, hint=f"{type(layer).__name__}(…, batch_first=True), or transpose in `forward`")

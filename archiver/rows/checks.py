@@ -125,5 +125,5 @@ def _equal(outputs: Sequence[torch.Tensor], others: Sequence[torch.Tensor], rows
 
 
 def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
-    largest = float(left.abs().nan_to_num(posinf=0).max()) if left.numel() else 0.0
+    largest = left.abs().nan_to_num(posinf=0).max().item() if left.numel() else 0.0
     return torch.allclose(left, right, rtol=_ROUNDING, atol=_ROUNDING * _ROUNDING * largest, equal_nan=True)

@@ -57,7 +57,13 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
         lines = [line.strip() for line in str(err).splitlines()[1:]] or [str(err)]
         shown = "; ".join(line[:200] for line in lines[:3])
         under = f"`{key}` of `{file}`" if key else f"`{file}`"
-        raise SourceError(f"{where}: {under} does not fit `{source}`: {shown}") from err
+        is_adapted = any(".lora_" in name for name in state)
+        hint = (
+            "torch.save(model.merge_and_unload().state_dict(), 'weights.pt'), with the LoRA merged"
+            if is_adapted
+            else None
+        )
+        raise SourceError(f"{where}: {under} does not fit `{source}`: {shown}", hint=hint) from err
     return notes
 
 

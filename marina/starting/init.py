@@ -173,9 +173,7 @@ def _handler(kind: str, facts: Any) -> bytes:
     """The code of the handler; for detection, with the positions of the model's outputs."""
     text = _template(f"handler_{kind}.py.txt").decode()
     if kind == "detection":
-        boxes = next(at for at, shape in enumerate(facts.shapes) if len(shape) == 2 and shape[1] == 4)
-        rows = facts.shapes[boxes][0]
-        scores = next(at for at, shape in enumerate(facts.shapes) if at != boxes and shape[:1] == (rows,))
+        boxes, scores = facts.detected
         text = text.replace("BOXES, SCORES = 0, 1", f"BOXES, SCORES = {boxes}, {scores}")
     return text.encode()
 

@@ -207,9 +207,14 @@ def _choose_handler(facts: ModelFacts, options: argparse.Namespace) -> ModelFact
         top_k = 5 if kind == "image" else 0
         template = None if kind == "image" else kind
         notes = list(facts.notes)
-        if kind == "image" and handler is None:
-            taken = f"its {facts.shapes[0][0]} numbers for a picture are taken as scores of classes, of which one"
-            notes.append(f"{taken} applies: if they are something else, use `--handler tensor`")
+        if kind != "detection" and handler is None and wanted is None:
+            count, place = facts.shapes[0][0], "a picture" if kind == "image" else "each pixel"
+            taken = f"its {count} numbers for {place} are taken as scores of classes, of which one applies"
+            taken = taken if count > 1 else f"its number for {place} is taken as a score, above 0 in the only class"
+            notes.append(f"{taken}: if they are something else, use `--handler tensor`")
+        if kind == "detection" and (places := facts.detected):
+            boxes, scores = (f"`{facts.outputs[at]}`" if facts.outputs else f"number {at}" for at in places)
+            notes.append(f"its outputs {boxes} and {scores} are taken as boxes and their scores, by their shapes alone")
         facts = replace(facts, picture=picture, inputs=None, top_k=top_k, template=template, notes=notes)
         return replace(facts, handler="own" if own else "image")
     if wanted == "text":
@@ -227,12 +232,10 @@ def _kind_of_answer(facts: ModelFacts, picture: tuple[int, int, int] | None, wan
     """`image`, `mask` or `detection`, if the model takes a picture and its outputs have that form; None otherwise."""
     if picture is None:
         return None
-    boxes = [shape for shape in facts.shapes if len(shape) == 2 and shape[1] == 4]
-    scores = [shape for shape in facts.shapes if boxes and shape is not boxes[0] and shape[:1] == boxes[0][:1]]
     fits = {
         "image": len(facts.shapes) == 1 and len(facts.shapes[0]) == 1 and facts.shapes[0][0] > 1,
         "mask": len(facts.shapes[0]) == 3 and facts.shapes[0][1:] == picture[1:],
-        "detection": bool(scores),
+        "detection": facts.detected is not None,
     }
     return next((kind for kind, fit in fits.items() if fit and wanted in (None, kind)), None)
 
@@ -307,6 +310,10 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
     is_said = options.task is not None or embedding.pooling is not None
     other = not is_said and task == "embed" and kind and not kind.endswith("Model")
     notes = [f"`task` is `embed`, because no task does what `{kind}` was made for"] if other else []
+    if task == "embed" and embedding.pooling is None:
+        notes.append(
+            "an embedding is the mean of all tokens, a guess: `pooling: cls` in `encoding` takes the first one"
+        )
     notes += read.left_out(task)
     fields = ", pooling: cls" if embedding.pooling == "cls" else ""
     fields += "" if embedding.is_normalised else ", normalise: false"

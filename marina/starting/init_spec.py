@@ -59,6 +59,18 @@ class ModelFacts:
     """What the user should know about the choices that were made."""
 
     @property
+    def detected(self) -> tuple[int, int] | None:
+        """The positions of boxes and of their scores among the outputs: the first that have such shapes, and if
+        several may be boxes, the one that is called so. None if none have."""
+        places = list(range(len(self.shapes)))
+        for boxes in sorted(places, key=lambda at: "box" not in (self.outputs or [""] * len(places))[at]):
+            rows = self.shapes[boxes][:1]
+            scores = next((at for at in places if at != boxes and self.shapes[at][:1] == rows), None)
+            if len(self.shapes[boxes]) == 2 and self.shapes[boxes][1] == 4 and scores is not None:
+                return boxes, scores
+        return None
+
+    @property
     def writes(self) -> bool:
         """Whether it is a language model."""
         return self.handler == "text" and self.task is None

@@ -88,6 +88,12 @@ def test_every_row_is_answered_once_at_any_batch_size(size: int) -> None:
     assert torch.equal(run_in_batches(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)
 
 
+def test_answers_that_are_parameters_need_no_gradients() -> None:
+    weight = torch.nn.Parameter(torch.ones(1, 2))
+    (answers,) = run_in_batches(lambda _: (weight,), (torch.ones(3, 2),), 1)
+    assert (answers.requires_grad, answers.tolist()) == (False, [[1, 1]] * 3)
+
+
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from specs import ROOT
 from transformers import (
+    CLIPConfig,
+    CLIPModel,
     DPRConfig,
     DPRQuestionEncoder,
     FNetConfig,
@@ -61,6 +63,16 @@ def test_one_whose_code_cannot_be_exported(tmp_path: Path) -> None:
     err = refused(LongformerModel(LongformerConfig(**SMALL, **shape)), tmp_path, 8)
     assert "`hf:./model` cannot be exported: Could not guard on data-dependent expression" in err.message
     assert err.hint == "use a model of another architecture: torch cannot compile this one's code"
+
+
+def test_one_that_also_takes_pictures(tmp_path: Path) -> None:
+    shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+    pictures = shape | {"image_size": 8, "patch_size": 4}
+    err = refused(CLIPModel(CLIPConfig(text_config=shape | {"vocab_size": 12}, vision_config=pictures)), tmp_path, 8)
+    assert (
+        "is a `CLIPModel`, whose `config.json` has no `vocab_size`, allowed: an encoder of texts alone" in err.message
+    )
+    assert str(err.hint).startswith("save only its part for texts: CLIPTextModel.from_pretrained(FOLDER)")
 
 
 def test_one_that_takes_fewer_tokens_than_its_configuration_says(tmp_path: Path) -> None:

@@ -172,6 +172,19 @@ def test_documents_are_ranked_by_their_score(served: Callable[..., Any]) -> None
     assert alone[0]["relevance_score"] == pytest.approx(scores[0], abs=1e-5)
 
 
+def test_pairs_have_token_types_only_if_the_tokenizer_makes_them(folder: Callable[[str], Path]) -> None:
+    made = folder("rerank")
+    spec = parse_spec(SPEC.format(task="rerank", encoding="{max_tokens: 8}"), made.parent / "spec.yaml")
+    from transformers import AutoTokenizer
+
+    kinds = ({"tokenizer_class": kind} for kind in ("BertTokenizer", "TokenizersBackend"))
+    for said in (*kinds, {"model_input_names": ["input_ids"]}):
+        (made / "tokenizer_config.json").write_text(json.dumps(said))
+        names = {port.name for port in load_encoder(spec)[1]}
+        assert names >= set(wanted := AutoTokenizer.from_pretrained(made)("the cat", "a dog"))
+        assert ("token_type_ids" in wanted) == ("token_type_ids" in names)
+
+
 def test_tokens_are_labelled_with_their_position_in_the_text(served: Callable[..., Any]) -> None:
     handler = served("tokens")
     tokens = asked(handler, {"text": "the  cat sat"}).json()["tokens"]

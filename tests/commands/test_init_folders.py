@@ -54,6 +54,7 @@ def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(he
     encoding = load_spec(here / "mine/spec.yaml").encoding
     assert (encoding.pooling, encoding.normalise, encoding.max_tokens) == ("cls", False, 24)
     assert "puts `query: ` before each text" in done.stdout
+    assert "a guess" not in done.stdout
 
 
 def test_a_language_model_gets_limits_for_its_size_and_no_warnings(
@@ -128,10 +129,12 @@ def test_an_embedding_of_a_model_for_another_task_is_noted(here: Path, capsys: p
 
 
 @pytest.mark.slow
-def test_an_embedding_of_a_plain_encoder_is_not_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_pooling_of_a_plain_encoder_is_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy_model(LANGUAGE, here, architectures=["RoFormerModel"])
     assert init("--source", "hf:model") == 0
-    assert "no task does" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "note: an embedding is the mean of all tokens, a guess: `pooling: cls` in `encoding`" in said
+    assert "no task does" not in said
 
 
 def test_a_language_model_that_makes_embeddings_is_not_taken_for_one_that_writes(

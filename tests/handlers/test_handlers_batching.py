@@ -182,6 +182,13 @@ def test_output_that_is_the_input_is_not_overwritten_by_the_next_chunk():
     assert answers(batcher.run(rows(1, 2, 3))) == [[1, 1], [2, 2], [3, 3]]
 
 
+def test_a_parameter_of_the_model_may_be_its_output():
+    weight = torch.nn.Parameter(torch.tensor([[5.0, 6.0]]))
+    batcher = Batcher(LoadedArtifact("export", (1,), CPU, lambda _: [weight]), [SPEC], [SPEC])
+    batcher.warm_up()
+    assert answers(batcher.run(rows(1))) == [[5, 6]]
+
+
 def test_bfloat16_goes_in_and_out_as_float32():
     spec = TensorSpec("values", (2,), "bfloat16")
     batcher = Batcher(LoadedArtifact("export", (2,), CPU, lambda inputs: [inputs[0] + inputs[0]]), [spec], [spec])

@@ -46,6 +46,11 @@ ASKED: list[Any] = [
         "`--source`: `forward` takes the concatenated words of all texts, but requests are rows",
         id="bags in one row",
     ),
+    pytest.param(
+        Net(lambda self, **batch: self.f(batch["x"]), f=nn.Linear(3, 2)),
+        "`--source`: `forward` takes only `**batch`, allowed: tensors, each with a name",
+        id="any names",
+    ),
 ]
 
 

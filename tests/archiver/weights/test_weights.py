@@ -50,6 +50,13 @@ def test_layers_that_share_nothing_must_all_be_in_the_file(tmp_path: Path) -> No
         load_weights("spec", "./model.py:Tied", network, tmp_path / "tied.safetensors")
 
 
+def test_weights_beside_their_lora_are_to_be_merged(tmp_path: Path) -> None:
+    adapted = {"base_model.model.words.base_layer.weight": torch.ones(9, 4), "words.lora_A.weight": torch.ones(2, 4)}
+    save_file(adapted, tmp_path / "adapted.safetensors")
+    with pytest.raises(SourceError, match=r"does not fit .*\n\nhint: torch\.save\(model\.merge_and_unload\(\)"):
+        load_weights("spec", "./model.py:Tied", Tied(), tmp_path / "adapted.safetensors")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "model.pt"])
 def test_a_pointer_of_git_lfs_is_no_file_of_weights(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(POINTER)
