@@ -139,8 +139,9 @@ def test_numbers_for_a_picture_are_taken_as_scores_of_classes_with_a_note_unless
         in capsys.readouterr().out
     )
     for channels, taken in ((3, "its 3 numbers for each pixel are"), (1, "its number for each pixel is")):
-        (tmp_path / "maps.py").write_text(f"from torch import nn\nmap = nn.Conv2d(3, {channels}, 1)\n")
-        assert marina.main(["init", f"map-{channels}", "--quiet", "--source", "maps.py:map"]) == 0
+        # A file each: Python may take another one of the same second and size for the one that it has compiled.
+        (tmp_path / f"map{channels}.py").write_text(f"from torch import nn\nmap = nn.Conv2d(3, {channels}, 1)\n")
+        assert marina.main(["init", f"map-{channels}", "--quiet", "--source", f"map{channels}.py:map"]) == 0
         assert f"note: {taken} taken as" in capsys.readouterr().out
     assert marina.main(["init", "other", "--quiet", "--source", "nets.py:many"]) == 2
     assert capsys.readouterr().err.endswith("`top_k: 0` in `model.image`; or use `--handler tensor`\n")

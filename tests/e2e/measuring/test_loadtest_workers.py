@@ -256,12 +256,12 @@ others_run.acquire()
 class Measured:
     def model_dump_json(self):
         return "written" if others_run.acquire(timeout=20) else "nothing else ran meanwhile"
-class Engine:
+class Loop:
     def run(self, start):
         gevent.spawn(others_run.release)
         return Measured()
 worker = LoadWorker.__new__(LoadWorker)
-worker._engines, worker._moments = Queue(items=[Engine()]), Queue(items=[0.0])
+worker._loops, worker._moments = Queue(items=[Loop()]), Queue(items=[0.0])
 worker._send = lambda name, data: print(name, data)
 worker._follow()
 """

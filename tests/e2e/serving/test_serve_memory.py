@@ -86,4 +86,4 @@ def test_answers_that_nobody_reads_make_room_for_others(module_tiny: Running) ->
             deaf.connect(("127.0.0.1", module_tiny.ports.inference))
             deaf.sendall(posted("/predictions/tiny", b"", b'{"answer_mb": 6}'))
         assert ask(module_tiny, b"{}") == 200
-    assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers), module_tiny.tail()
+    assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers), module_tiny.tail(200)
