@@ -135,8 +135,8 @@ def _command(
         f"-Xmx{heap}m",
         # Netty keeps bodies outside the heap, by default up to the heap's size; here that limit is explicit.
         f"-XX:MaxDirectMemorySize={heap}m",
-        # Netty allocates in chunks of 1 MB, and what is larger by itself. In its own chunks of 16 MB, a few large answers
-        # could leave no room for one more, which cost the connection to the worker.
+        # Chunks of 1 MB; what is larger is allocated by itself. In netty's chunks of 16 MB, a few large answers could
+        # leave no room for one more, which cost a worker its connection.
         "-Dio.netty.allocator.maxOrder=7",
         "-XX:+ExitOnOutOfMemoryError",
         # With a heap of this size, the simplest collector leaves the most CPU to the workers.
