@@ -167,7 +167,8 @@ def test_an_autoscaler_gets_the_rate_of_each_pod_and_the_rules_what_the_clients_
 
 def test_a_live_page_keeps_the_contract_and_each_metric_that_is_missing_is_found(digits_server: Running) -> None:
     spec = digits_server.spec
-    assert check_live(spec, digits_server.pages) == []
+    # The page has the time of the start a moment after the server says that it is ready.
+    eventually(lambda: check_live(spec, digits_server.pages) == [])
     assert check_live(spec, f"{digits_server.pages}/metrics") == []
     page = digits_server.get("/metrics")[1]
     assert 'inference_errors_total{kind="malformed",model="digits"} ' in page
