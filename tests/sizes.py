@@ -1,4 +1,5 @@
-"""Looks at the size of every function, module and folder: long ones are where a reader gives up.
+"""Looks at the size of every function, module and folder: long ones are where a reader gives up. Of code that is not
+Python, only the lines of a file count.
 
 python tests/sizes.py     exits with 1 above the limits, and names what is worth a look below them
 """
@@ -13,12 +14,15 @@ from pathlib import Path
 MODULE_LOOK, MODULE_LIMIT = 250, 350
 FUNCTION_LOOK, FUNCTION_LIMIT = 40, 60
 FOLDER_LIMIT = 20
+LANGUAGES = ("*.py", "*.java", "*.cpp", "*.h", "*.js", "*.css", "*.sh")
 
 
 def sizes(file: Path) -> Iterator[tuple[str, int, int, int]]:
     """What has a size: its place, its lines, from where it is worth a look, and its limit."""
     text = file.read_text(encoding="utf-8")
     yield str(file), text.count("\n"), MODULE_LOOK, MODULE_LIMIT
+    if file.suffix != ".py":
+        return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
             lines = node.end_lineno - node.lineno
@@ -47,7 +51,7 @@ def worth_a_look(files: Sequence[Path]) -> Iterator[str]:
 
 
 def main() -> int:
-    tracked = subprocess.run(["git", "ls-files", "*.py"], capture_output=True, text=True, check=True)
+    tracked = subprocess.run(["git", "ls-files", *LANGUAGES], capture_output=True, text=True, check=True)
     files = [Path(name) for name in tracked.stdout.splitlines() if Path(name).exists()]
     above = list(complaints(files))
     print(*worth_a_look(files), *above, sep="\n")

@@ -15,6 +15,9 @@ def long_function(lines: int) -> str:
         pytest.param(
             {"room/a.py": "pass\n" * (MODULE_LIMIT + 1)}, ["room/a.py: 351 lines, the limit is 350"], id="a long module"
         ),
+        pytest.param(
+            {"room/A.java": "{}\n" * (MODULE_LIMIT + 1)}, ["room/A.java: 351 lines, the limit is 350"], id="long Java"
+        ),
         pytest.param({"room/a.py": long_function(FUNCTION_LIMIT)}, [], id="a function at its limit"),
         pytest.param(
             {"room/a.py": long_function(FUNCTION_LIMIT + 1)},

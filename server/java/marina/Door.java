@@ -20,32 +20,23 @@ import io.netty.util.ReferenceCountUtil;
 import java.util.ArrayDeque;
 import java.util.Queue;
 import java.util.Set;
-import org.pytorch.serve.util.NettyUtils;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
- * Between the HTTP decoder and TorchServe, one for each connection: it counts what is open, passes on one request at a
- * time, refuses what TorchServe cannot take, and sees that each answer is completely sent.
+ * Between the HTTP decoder and TorchServe, one for each connection: it lets in one request at a time, ends what takes too
+ * long or must make room for others, and closes only when each answer is completely sent.
  */
 final class Door extends ChannelDuplexHandler {
-    private static final Logger ACCESS = LoggerFactory.getLogger("marina.access");
-    /** The status of a request whose client left before its answer, as nginx logs it. */
-    private static final int CLIENT_LEFT = 499;
-
     private final Counts counts;
     private final Connections connections;
     private final Settings settings;
-    private final Memory.Share share;
     final IdleTime idleTime = new IdleTime();
     private final ArrivalTime arrivalTime = new ArrivalTime(this::checkArrival);
     private final Closing closing = new Closing();
     private ChannelHandlerContext here;
+    private CurrentRequest current;
     /** What was sent before the answer to the request before it; TorchServe would mix up the answers. */
     private final Queue<Object> pipelined = new ArrayDeque<>();
     private boolean readingPipelined;
-    /** The request that is being read or answered; null if there is none. */
-    private Request current;
     /** Whether a request is expected: the connection is new, or a part of a head has arrived. */
     private boolean expecting;
     /** Whether the client sends nothing more. */
@@ -59,12 +50,12 @@ final class Door extends ChannelDuplexHandler {
         this.counts = counts;
         this.settings = settings;
         connections = counts.connections;
-        share = counts.memory.new Share(this::freeMemory);
     }
 
     @Override
     public void handlerAdded(ChannelHandlerContext context) {
         here = context;
+        current = new CurrentRequest(context, counts, settings, idleTime, counts.memory.new Share(this::freeMemory));
     }
 
     @Override
@@ -99,7 +90,7 @@ final class Door extends ChannelDuplexHandler {
     /** Ends this connection for another one, unless a whole request has arrived meanwhile. */
     void makeRoom() {
         eventLoop().execute(() -> {
-            if (current != null && current.received) {
+            if (current.isReceived()) {
                 connections.keep(this);
             } else if (isClosing || !connections.mayAnswer()) {
                 here.close();
@@ -112,8 +103,8 @@ final class Door extends ChannelDuplexHandler {
 
     /** Ends a connection without a whole request; if a part of one has arrived, with an answer that says why. */
     private void endUnfinished() {
-        if (current != null) {
-            refuse(Refusal.late(), null);
+        if (current.request != null) {
+            current.refuse(Refusal.late(), null);
         } else if (expecting) {
             headArrived();
             answerAndClose(Refusal.late());
@@ -125,9 +116,9 @@ final class Door extends ChannelDuplexHandler {
     /** Gives up a body that arrives slowly, or an answer that is read slowly. */
     private void freeMemory() {
         eventLoop().execute(() -> {
-            if (current != null && !current.received) {
-                refuse(Refusal.full(), null);
-            } else if (current != null && current.answered) {
+            if (current.isArriving()) {
+                current.refuse(Refusal.full(), null);
+            } else if (current.isAnswered()) {
                 here.close();
             }
         });
@@ -140,14 +131,12 @@ final class Door extends ChannelDuplexHandler {
      */
     void check(long idleNs, long unreadNs, Set<String> held, long at) {
         eventLoop().execute(() -> {
-            if (current == null && !expecting && !isClosing && idleTime.isOver(idleNs)) {
+            if (current.request == null && !expecting && !isClosing && idleTime.isOver(idleNs)) {
                 close();
-            } else if (current != null && current.received && idleTime.isUnread(here.channel(), unreadNs)) {
+            } else if (current.isReceived() && idleTime.isUnread(here.channel(), unreadNs)) {
                 here.close();
-            } else if (current != null && held != null) {
-                if (current.isForgotten(held, NettyUtils.getRequestId(here.channel()), at)) {
-                    refuse(Refusal.lost(), null);
-                }
+            } else if (held != null && current.isForgotten(held, at)) {
+                current.refuse(Refusal.lost(), null);
             }
         });
     }
@@ -155,7 +144,7 @@ final class Door extends ChannelDuplexHandler {
     /** The connection is new, or bytes have arrived that the decoder has not read yet. */
     void bytesArrived() {
         closing.bytesArrived();
-        if (!expecting && current == null && !isClosing) {
+        if (!expecting && current.request == null && !isClosing) {
             expecting = true;
             idleTime.awaitRequest();
             counts.expected.incrementAndGet();
@@ -165,11 +154,10 @@ final class Door extends ChannelDuplexHandler {
 
     /** Refuses a request that arrives too slowly. */
     private void checkArrival() {
-        boolean sendsBody = current != null && !current.received;
-        if (isClosing || !(expecting || sendsBody)) {
+        if (isClosing || !(expecting || current.isArriving())) {
             return;
         }
-        long leftNs = arrivalTime.leftNs(sendsBody ? current.bodyBytes : 0);
+        long leftNs = arrivalTime.leftNs(current.isArriving() ? current.request.bodyBytes : 0);
         if (leftNs > 0) {
             arrivalTime.checkIn(eventLoop(), leftNs);
         } else {
@@ -181,57 +169,16 @@ final class Door extends ChannelDuplexHandler {
     public void channelRead(ChannelHandlerContext context, Object message) {
         if (isClosing) {
             ReferenceCountUtil.release(message);
-        } else if (current != null && current.received) {
+        } else if (current.isReceived()) {
             pipelined.add(message);
             context.channel().config().setAutoRead(false);
         } else if (message instanceof HttpRequest) {
-            readHead((HttpRequest) message);
+            current.begin((HttpRequest) message);
+            headArrived();
+            arrivalTime.begin(eventLoop());
+            current.readHead((HttpRequest) message);
         } else {
-            readBody((HttpContent) message);
-        }
-    }
-
-    private void readHead(HttpRequest message) {
-        current = new Request(message, settings);
-        idleTime.awaitRequest();
-        share.begin();
-        counts.opened(current);
-        headArrived();
-        arrivalTime.begin(eventLoop());
-        Refusal refusal = Refusal.ofHead(message, current, settings);
-        if (refusal != null) {
-            refuse(refusal, message);
-        } else if (current.page != null) {
-            ReferenceCountUtil.release(message);
-        } else {
-            here.fireChannelRead(message);
-        }
-    }
-
-    private void readBody(HttpContent message) {
-        int more = message.content().readableBytes();
-        current.bodyBytes += more;
-        current.pieces++;
-        idleTime.bodyArrived(current.bodyBytes);
-        boolean hasRoom = share.addBody(more);
-        Refusal refusal = Refusal.ofBody(message, current, hasRoom, settings);
-        if (refusal != null) {
-            refuse(refusal, message);
-            return;
-        }
-        if (message instanceof LastHttpContent) {
-            current.received = true;
-            current.receivedAt = System.nanoTime();
-            idleTime.requestArrived();
-            share.pause();
-        }
-        if (current.page == null) {
-            here.fireChannelRead(message);
-            return;
-        }
-        ReferenceCountUtil.release(message);
-        if (current.received) {
-            here.channel().writeAndFlush(current.page.answer(counts.ready, current.host));
+            current.readBody((HttpContent) message);
         }
     }
 
@@ -240,10 +187,10 @@ final class Door extends ChannelDuplexHandler {
     public void userEventTriggered(ChannelHandlerContext context, Object event) {
         if (event instanceof ChannelInputShutdownEvent && !clientSentAll) {
             clientSentAll = true;
-            if (closing.isLingering() || (!isClosing && (current == null || !current.received))) {
+            if (closing.isLingering() || (!isClosing && !current.isReceived())) {
                 context.close();
             } else if (!isClosing) {
-                ClientCheck.begin(context.channel(), current);
+                ClientCheck.begin(context.channel(), current.request);
             }
         }
         context.fireUserEventTriggered(event);
@@ -257,32 +204,19 @@ final class Door extends ChannelDuplexHandler {
         }
         if (!(cause instanceof DecoderException)) {
             context.fireExceptionCaught(cause);
-        } else if (current == null) {
+        } else if (current.request == null) {
             headArrived();
             answerAndClose(cause instanceof TooLongFrameException ? Refusal.headers() : Refusal.malformed(null, true));
-        } else if (current.received) {
-            current.isLast = true;
+        } else if (current.isReceived()) {
+            current.request.isLast = true;
         } else {
-            refuse(Refusal.malformed(null, false), null);
+            current.refuse(Refusal.malformed(null, false), null);
         }
     }
 
     /** Whether the answer to the current request has no body, whatever its head says. */
     boolean isAskedForHead() {
-        return current != null && current.method.equals("HEAD");
-    }
-
-    /** Answers the request here; the connection ends with that, because the rest of the request is not read. */
-    private void refuse(Refusal refusal, Object message) {
-        ReferenceCountUtil.release(message);
-        current.received = true;
-        idleTime.requestArrived();
-        current.isLast = true;
-        if (here.pipeline().get("aggregator") != null) {
-            // With what it has of the body.
-            here.pipeline().remove("aggregator");
-        }
-        here.channel().writeAndFlush(refusal.answer(null, settings));
+        return current.request != null && current.request.method.equals("HEAD");
     }
 
     @Override
@@ -294,21 +228,18 @@ final class Door extends ChannelDuplexHandler {
                 context.write(message, promise);
                 return;
             }
-            if (current == null || current.status != 0) {
+            if (current.request == null || current.request.status != 0) {
                 // Answered already: the client would take this for the answer to its next request.
                 ReferenceCountUtil.release(message);
                 promise.tryFailure(new IllegalStateException("answered twice"));
                 return;
             }
             boolean isLast = pipelined.isEmpty() && (counts.draining || clientSentAll);
-            written = current.prepareAnswer(answer, isLast, settings);
-            if (written instanceof FullHttpResponse) {
-                share.addAnswer(((FullHttpResponse) written).content().readableBytes());
-            }
+            written = current.prepareAnswer(answer, isLast);
         }
         ChannelPromise done = promise.unvoid();
-        if (written instanceof LastHttpContent && current != null) {
-            current.answered = true;
+        if (written instanceof LastHttpContent && current.request != null) {
+            current.request.answered = true;
             done.addListener(sent -> answerSent(sent.isSuccess()));
         }
         context.write(written, done);
@@ -316,27 +247,16 @@ final class Door extends ChannelDuplexHandler {
 
     /** The last byte of the answer is with the kernel, or the connection is gone. */
     private void answerSent(boolean isComplete) {
-        if (current == null) {
+        if (current.request == null) {
             return;
         }
-        boolean isLast = current.isLast || (clientSentAll && pipelined.isEmpty());
-        finish(isComplete ? current.status : CLIENT_LEFT);
+        boolean isLast = current.request.isLast || (clientSentAll && pipelined.isEmpty());
+        current.end(isComplete);
         if (isLast) {
             close();
         } else {
             readPipelined();
         }
-    }
-
-    /** Logs the current request, and counts it no more. */
-    private void finish(int status) {
-        share.free();
-        counts.closed(current);
-        if (ACCESS.isInfoEnabled()) {
-            ACCESS.info(current.logLine(here.channel().remoteAddress(), status));
-        }
-        current = null;
-        idleTime.requestAnswered();
     }
 
     private void close() {
@@ -349,7 +269,7 @@ final class Door extends ChannelDuplexHandler {
     /** TorchServe closes after every error, perhaps before it is sent; then {@link #answerSent} does it. */
     @Override
     public void close(ChannelHandlerContext context, ChannelPromise promise) {
-        if (isClosing || (current != null && current.answered && context.channel().isActive())) {
+        if (isClosing || (current.isAnswered() && context.channel().isActive())) {
             context.channel().closeFuture().addListener((ChannelFuture done) -> promise.trySuccess());
         } else {
             context.close(promise);
@@ -361,17 +281,17 @@ final class Door extends ChannelDuplexHandler {
             return;
         }
         readingPipelined = true;
-        while (!pipelined.isEmpty() && !isClosing && (current == null || !current.received)) {
+        while (!pipelined.isEmpty() && !isClosing && !current.isReceived()) {
             channelRead(here, pipelined.poll());
         }
         readingPipelined = false;
-        if (clientSentAll && !isClosing && (current == null || !current.received)) {
+        if (clientSentAll && !isClosing && !current.isReceived()) {
             // The rest of it never comes.
             here.close();
             return;
         }
         // While the server drains, requests that were sent in one go are answered, and no more are read.
-        boolean isEnough = counts.draining && current != null && current.received;
+        boolean isEnough = counts.draining && current.isReceived();
         if (pipelined.isEmpty() && !isClosing && !isEnough) {
             here.channel().config().setAutoRead(true);
         }
@@ -390,12 +310,7 @@ final class Door extends ChannelDuplexHandler {
             connections.answeredIsClosed();
         }
         headArrived();
-        if (current != null) {
-            if (current.inference && current.received) {
-                Jobs.forgetLeft();
-            }
-            finish(CLIENT_LEFT);
-        }
+        current.clientLeft();
         isClosing = true;
         dropPipelined();
         closing.cancel();
