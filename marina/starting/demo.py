@@ -52,8 +52,8 @@ def demo(options: argparse.Namespace) -> int:
 
 
 class _Demo:
-    """Runs the stages in order. Each prints a line; the first one that fails ends the demo with an error that names
-    it."""
+    """Runs the stages in order. Each prints a line; the first one that fails ends the demo with an error that names it.
+    A verdict that is not PASS ends it after the last stage: on a busy machine, the rest is still worth seeing."""
 
     def __init__(self, options: argparse.Namespace, interrupted: Any) -> None:
         self._options, self._interrupted = options, interrupted
@@ -76,11 +76,13 @@ class _Demo:
                 self._stage = ""
                 self._say("there is no C++ compiler, so the model is served uncompiled: apt-get install g++")
             self._package(spec, out)
-            self._serve_and_load(spec, out)
+            verdict = self._serve_and_load(spec, out)
             self._manifests(spec, out)
         except MarinaError as err:
             err.message = f"the demo stopped at `{self._stage}`: {err.message}"
             raise
+        if verdict.status != "PASS":
+            raise _NotPassed(verdict, out)
         return self._record
 
     def _package(self, spec: Any, out: Path) -> None:
@@ -96,7 +98,8 @@ class _Demo:
         self._record["package"] = {"sha256": packaged.sha256, "bytes": packaged.bytes, "agreement": share}
         self._say(f"{out / packaged.mar}, {packaged.bytes / 1e6:.1f} MB, sha256 {packaged.sha256[:12]}…, {text}")
 
-    def _serve_and_load(self, spec: Any, out: Path) -> None:
+    def _serve_and_load(self, spec: Any, out: Path) -> Any:
+        """The verdict."""
         from loadtest import started_server
 
         file = Path(tempfile.gettempdir(), "spec.json")
@@ -108,9 +111,9 @@ class _Demo:
             self._record["ready_s"] = round(server.cold_start_s or 0, 2)
             answer = _ask(server.url, spec.name, out)
             self._say(f"ready in {server.cold_start_s:.1f} s at {server.url}, answer to the sample: {answer}")
-            self._load(spec, out, server)
+            return self._load(spec, out, server)
 
-    def _load(self, spec: Any, out: Path, server: Any) -> None:
+    def _load(self, spec: Any, out: Path, server: Any) -> Any:
         from loadtest import RunOptions, TargetOptions, ms, run_load_test
 
         rate = spec.slo.throughput_rps or _WITHOUT_OBJECTIVE_RPS
@@ -127,10 +130,10 @@ class _Demo:
                 f"after {ms(pieces.tpot.p50)} (medians), {pieces.tokens_per_s:.0f} tokens/s"
             )
         self._stage = "verdict"
-        self._record["verdict"] = outcome.verdict.model_dump(mode="json")
-        if outcome.verdict.status != "PASS":
-            raise _NotPassed(outcome.verdict)
-        self._say(f"PASS: {_headroom(outcome.verdict)}")
+        verdict = outcome.verdict
+        self._record["verdict"] = verdict.model_dump(mode="json")
+        self._say(f"PASS: {_headroom(verdict)}" if verdict.status == "PASS" else f"{verdict.status}, see below")
+        return verdict
 
     def _manifests(self, spec: Any, out: Path) -> None:
         from k8s import all_rules, make_plan, verify_spec, write_manifests
@@ -175,10 +178,10 @@ class _Demo:
 class _NotPassed(Refused):
     """Raised if the load did not meet the objective, or if its measurement cannot be trusted."""
 
-    def __init__(self, verdict: Any) -> None:
-        reasons = "\n".join(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())
+    def __init__(self, verdict: Any, out: Path) -> None:
+        reasons = "".join(f"\n  {reason.id}: {reason.text}" for reason in verdict.every_reason())
         hint = "if other programs use this machine's cores, stop them and try again"
-        super().__init__(f"{verdict.status}\n{reasons}", hint=hint)
+        super().__init__(f"the verdict is {verdict.status}, report {out / 'verdict.html'}{reasons}", hint=hint)
         self.exit_code = verdict.exit_code
 
 

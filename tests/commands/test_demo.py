@@ -114,12 +114,12 @@ def test_without_a_compiler_it_says_so_and_compiles_nothing(
 
 
 @pytest.mark.parametrize(("status", "code"), [("FAIL", 1), ("INVALID", 3)])
-def test_it_goes_on_only_after_a_pass(status: str, code: int) -> None:
+def test_another_verdict_than_pass_is_an_error_with_its_reasons(status: str, code: int) -> None:
     reason = Reason(id="p99-over", text="p99 is 61 ms, allowed: 50 ms")
     check = Check(objective="p99", status=status, limit=50, measured=61, unit="ms", reasons=(reason,))  # type: ignore[arg-type]
-    err = _NotPassed(Verdict(status=status, reasons=(), checks=(check,)))  # type: ignore[arg-type]
+    err = _NotPassed(Verdict(status=status, reasons=(), checks=(check,)), Path("out"))  # type: ignore[arg-type]
     assert (err.exit_code, err.hint) == (code, "if other programs use this machine's cores, stop them and try again")
-    assert err.message == f"{status}\n  p99-over: p99 is 61 ms, allowed: 50 ms"
+    assert err.message == f"the verdict is {status}, report out/verdict.html\n  p99-over: p99 is 61 ms, allowed: 50 ms"
 
 
 def test_a_demo_tells_what_was_sent_in_all_its_runs() -> None:

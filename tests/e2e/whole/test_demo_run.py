@@ -122,6 +122,19 @@ def test_it_goes_the_whole_way_and_prints_what_the_pages_show(tmp_path: Path) ->
     assert "kind: Deployment" in (out / "manifests/40-deployment.yaml").read_text(encoding="utf-8")
 
 
+def test_after_a_verdict_that_is_not_pass_it_still_shows_the_rest(quick: Path, tmp_path: Path) -> None:
+    data = yaml.safe_load(quick.read_text(encoding="utf-8"))
+    quick.write_text(yaml.safe_dump(data | {"slo": {"p99_ms": 2.5, "throughput_rps": 100}}, sort_keys=False), encoding="utf-8")
+    with demo(tmp_path, str(quick)) as started:
+        said, complaints = started.process.communicate(timeout=300)
+        started.has_left_nothing(said)
+    # Beside other tests it may be INVALID.
+    status = {1: "FAIL", 3: "INVALID"}[started.process.returncode]
+    assert [line.split()[0] for line in said.splitlines()][4:7] == ["verdict", "manifests", "verify"]
+    assert f"verdict    {status}, see below\n" in said
+    assert complaints.startswith(f"error: the verdict is {status}, report {started.out}/digits/verdict.html\n  ")
+
+
 def wait_for(stage: str, started: Demo, output: IO[str]) -> str:
     """Until a demo is in the middle of a stage; what it has said so far."""
     if stage == "package":
