@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,21 +30,23 @@ def end_with_parent(by: signal.Signals) -> None:
 
 
 @contextmanager
-def stops_as_interrupt() -> Iterator[None]:
-    """Turns the first SIGTERM (of `timeout`, or of a cancelled CI job) or SIGHUP (of a closed terminal) into
-    KeyboardInterrupt, in the main thread. Under `nohup` SIGHUP stays ignored."""
-    numbers = (signal.SIGHUP, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+def stops_as_interrupt(*more: signal.Signals) -> Iterator[Callable[[], bool]]:
+    """Turns the first SIGTERM (of `timeout`, or of a cancelled CI job), SIGHUP (of a closed terminal) or signal of `more`
+    into KeyboardInterrupt, in the main thread; yields a function that tells whether one has come. Signals that are
+    ignored, as SIGHUP is under `nohup`, stay ignored."""
+    numbers = (signal.SIGHUP, signal.SIGTERM, *more) if threading.current_thread() is threading.main_thread() else ()
     stops = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    received: list[int] = []
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
         # Another one would interrupt what the first one began.
-        for number in stops:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        if len(received) == 1:
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in stops}
     try:
-        yield
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

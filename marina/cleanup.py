@@ -12,43 +12,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from config.machine import environment_with
+from config.machine import environment_with, stops_as_interrupt
 from marina.guardian import JOB_VARIABLE
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_S = 5.0
 _UNLOCKED_S = 60
 
 
 @contextmanager
 def cleanup_on_exit() -> Iterator[Callable[[], bool]]:
-    """Makes the first SIGINT or SIGTERM raise KeyboardInterrupt, and ignores further ones; yields a function that tells
-    whether one has come.
+    """Makes the first signal that stops work raise KeyboardInterrupt, and ignores further ones; yields a function that
+    tells whether one has come.
 
     At the end, kills every process that was started in the `with` block, directly or by its children, and removes the
     temporary folder that all of them use."""
     from server import adopt_orphans, children
 
-    received: list[int] = []
-
-    def interrupt(number: int, _: object) -> None:
-        received.append(number)
-        # A second one would interrupt the cleanup.
-        if len(received) == 1:
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    try:
-        with _temporary_folder() as folder, _guardian(folder):
-            earlier = set(children(os.getpid()))
-            adopt_orphans()
-            try:
-                yield lambda: bool(received)
-            finally:
-                _kill_children(earlier)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with stops_as_interrupt(signal.SIGINT) as interrupted, _temporary_folder() as folder, _guardian(folder):
+        earlier = set(children(os.getpid()))
+        adopt_orphans()
+        try:
+            yield interrupted
+        finally:
+            _kill_children(earlier)
 
 
 @contextmanager

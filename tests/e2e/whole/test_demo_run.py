@@ -124,7 +124,8 @@ def test_it_goes_the_whole_way_and_prints_what_the_pages_show(tmp_path: Path) ->
 
 def test_after_a_verdict_that_is_not_pass_it_still_shows_the_rest(quick: Path, tmp_path: Path) -> None:
     data = yaml.safe_load(quick.read_text(encoding="utf-8"))
-    quick.write_text(yaml.safe_dump(data | {"slo": {"p99_ms": 2.5, "throughput_rps": 100}}, sort_keys=False), encoding="utf-8")
+    data["slo"] = {"p99_ms": 2.5, "throughput_rps": 100}
+    quick.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     with demo(tmp_path, str(quick)) as started:
         said, complaints = started.process.communicate(timeout=300)
         started.has_left_nothing(said)
