@@ -31,9 +31,9 @@ def end_with_parent(by: signal.Signals) -> None:
 
 @contextmanager
 def stops_as_interrupt(*more: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Turns the first SIGTERM (of `timeout`, or of a cancelled CI job), SIGHUP (of a closed terminal) or signal of `more`
-    into KeyboardInterrupt, in the main thread; yields a function that tells whether one has come. Signals that are
-    ignored, as SIGHUP is under `nohup`, stay ignored."""
+    """Turns the first SIGTERM (of `timeout`, or of a cancelled CI job), SIGHUP (of a closed terminal) or one of `more`
+    into KeyboardInterrupt, in the main thread; yields a function that tells whether one has come. What is ignored, as
+    SIGHUP under `nohup`, stays ignored."""
     numbers = (signal.SIGHUP, signal.SIGTERM, *more) if threading.current_thread() is threading.main_thread() else ()
     stops = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
     received: list[int] = []
