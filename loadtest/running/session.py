@@ -83,6 +83,8 @@ class TargetOptions:
     url: str | None = None
     """The address of a server that is already running; None starts one."""
     supervisor: str | None = None
+    started: Target | None = None
+    """A server that the caller has started, and will stop."""
     any_package: bool = False
     """Do not check which package the server serves."""
     command: Sequence[str] | None = None
@@ -231,6 +233,9 @@ def _open_target(spec: Spec, where: TargetOptions) -> Iterator[Target]:
         yield Target(
             remote.url, "", cold_start_s=remote.cold_start_s, confined=remote.confined, remote_memory=remote.memory
         )
+        return
+    if where.started is not None:
+        yield where.started
         return
     if where.url is not None:
         opened = target.existing_server(where.url, where.supervisor)

@@ -118,7 +118,7 @@ class _Demo:
 
         rate = spec.slo.throughput_rps or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
-        where = TargetOptions(out=out, url=server.url, supervisor=server.supervisor)
+        where = TargetOptions(out=out, started=server)
         with self._running("load"):
             outcome = run_load_test(spec, how, where, quiet=True)
         if self._interrupted():

@@ -134,6 +134,9 @@ def test_after_a_verdict_that_is_not_pass_it_still_shows_the_rest(quick: Path, t
     assert [line.split()[0] for line in said.splitlines()][4:7] == ["verdict", "manifests", "verify"]
     assert f"verdict    {status}, see below\n" in said
     assert complaints.startswith(f"error: the verdict is {status}, report {started.out}/digits/verdict.html\n  ")
+    # If it was the machine's fault, the reasons name the other processes.
+    runs = json.loads((started.out / "digits/verdict.json").read_text(encoding="utf-8"))["runs"]
+    assert all(run["measurement"]["others"]["of"] == psutil.cpu_count() for run in runs)
 
 
 def wait_for(stage: str, started: Demo, output: IO[str]) -> str:
