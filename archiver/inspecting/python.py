@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from archiver.inspecting.bindings import Bindings, called_name, find_bindings
 from archiver.inspecting.known import CallRule, known
+from archiver.inspecting.plain_classes import DATACLASS, find_plain_dataclasses
 
 _ATTRIBUTES_TEXT = (
     "__call__ __class__ __constants__ __doc__ __enter__ __exit__ __getitem__ __init__ __len__ __name__ __post_init__ "
@@ -58,7 +59,7 @@ def find_unknown_uses(sources: Sequence[PythonFile], importable: frozenset[str])
         if tree is None:
             yield f"{source.name}: Python that cannot be parsed"
             continue
-        finder = _UnknownUseFinder(bindings[source.name], archive)
+        finder = _UnknownUseFinder(bindings[source.name], archive, tree)
         try:
             finder.visit(tree)
         except RecursionError:
@@ -78,9 +79,10 @@ def _parse(data: bytes) -> ast.AST | None:
 class _UnknownUseFinder(ast.NodeVisitor):
     """Collects the uses of what is not known to be harmless: their line, and their text in backquotes."""
 
-    def __init__(self, names: Bindings, archive: _Archive) -> None:
+    def __init__(self, names: Bindings, archive: _Archive, tree: ast.AST) -> None:
         self.uses: list[tuple[int, str]] = []
         self._names, self._archive = names, archive
+        self._dataclasses = set(find_plain_dataclasses(tree, self._paths))
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -122,6 +124,15 @@ class _UnknownUseFinder(ast.NodeVisitor):
         if node.patterns and not binds_value:
             self._add(node, f"{ast.unparse(node.cls)} with attributes that are not named")
         self.generic_visit(node)
+
+    def _paths(self, node: ast.expr) -> set[str]:
+        """The dotted paths outside the archive that a name or a chain of attributes stands for; empty if it may be
+        something else."""
+        root, _, rest = ast.unparse(node).partition(".")
+        paths = self._names.imports.get(root, set())
+        if root in self._names.values or any(map(self._is_in_archive, paths)):
+            return set()
+        return {".".join(filter(None, (path, rest))) for path in paths}
 
     def _is_own(self, name: str) -> bool:
         return name in self._names.values or name in self._names.imports
@@ -186,7 +197,7 @@ class _UnknownUseFinder(ast.NodeVisitor):
         elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             if path not in known().stored:
                 self._add(node, f"setting {path}")
-        elif rest[0] not in modules[module]:
+        elif rest[0] not in modules[module] or (path == DATACLASS and as_value and node not in self._dataclasses):
             self._add(node, path)
         elif (rule := known().calls.get(f"{module}.{rest[0]}")) and (as_value or len(rest) > 1):
             if len(rest) > 1 or call is None or not self._fits(rule, call):
@@ -223,7 +234,7 @@ class _UnknownUseFinder(ast.NodeVisitor):
         if rule.kind == "keywords":
             return is_explicit and not call.args and settings.keys() <= set(rule.words)
         if rule.kind == "without":
-            return is_explicit and len(call.args) <= 2 and not settings.keys() & set(rule.words)
+            return is_explicit and len(call.args) <= 1 and not settings.keys() & set(rule.words)
         if rule.kind == "least":
             has_enough = len(call.args) >= int(rule.words[0])
             return is_explicit and (has_enough or (not call.args and "target" not in settings))
@@ -240,9 +251,7 @@ class _UnknownUseFinder(ast.NodeVisitor):
         return self._makes_buffer(called_name(value))
 
     def _makes_buffer(self, called: str) -> bool:
-        root, _, rest = called.partition(".")
-        paths = {".".join(filter(None, (path, rest))) for path in self._names.imports.get(root, ())}
-        return root not in self._names.values and paths == {"io.BytesIO"}
+        return bool(called) and self._paths(ast.parse(called, mode="eval").body) == {"io.BytesIO"}
 
     def _add(self, node: ast.AST, text: str) -> None:
         self.uses.append((getattr(node, "lineno", 0), f"`{text}`"))

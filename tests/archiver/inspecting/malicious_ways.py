@@ -27,7 +27,61 @@ match 1:
     case A(s):
         s("a")
 """
+_EVIL = "__class__,__import__('os').system('true')"
+# torch evaluates annotations and comments of what it compiles, and gives what they name to a class of the file.
+_SCRIPTED = """
+import torch
+
+class A:
+    def __class_getitem__(cls, run):
+        run("true")
+
+def f(x{annotation}):
+    # {comment}
+    return x
+
+torch.jit.script(f)
+"""
+# `dataclass` makes functions out of the names in `__annotations__`.
+_DATACLASSES = {
+    "fields of a class that is made": f"type('A', (), {{'__annotations__': {{{_EVIL!r}: int}}}})",
+    "fields of a class of a class": f"type('M', (type,), {{}})('A', (), {{'__annotations__': {{{_EVIL!r}: int}}}})",
+}
+_DATACLASS = "from dataclasses import dataclass\n{before}\n{decorators}\nclass A{bases}:\n    a: int{value}\n"
 PYTHON = {
+    **{way: f"from dataclasses import dataclass\ndataclass({made})\n" for way, made in _DATACLASSES.items()},
+    "fields that another decorator adds": _DATACLASS.format(
+        before="def add(cls):\n    return cls", decorators="@dataclass\n@add", bases="", value=""
+    ),
+    "fields that a base adds": _DATACLASS.format(
+        before="class B:\n    def __init_subclass__(cls):\n        pass", decorators="@dataclass", bases="(B)", value=""
+    ),
+    "fields that a metaclass adds": _DATACLASS.format(
+        before="class M(type(int)):\n    pass", decorators="@dataclass", bases="(metaclass=M)", value=""
+    ),
+    "fields that a value adds": _DATACLASS.format(
+        before="class V:\n    def __set_name__(self, cls, name):\n        pass",
+        decorators="@dataclass",
+        bases="",
+        value=" = V()",
+    ),
+    "fields that a default adds": _DATACLASS.format(
+        before="from dataclasses import field\nclass V:\n    def __set_name__(self, cls, name):\n        pass\nv = V()",
+        decorators="@dataclass(eq=True)",
+        bases="",
+        value=" = field(default=v)",
+    ),
+    "dataclass by another name": "from dataclasses import dataclass\nd = dataclass\n",
+    "a comment that is compiled": _SCRIPTED.format(annotation="", comment="type: (A[torch.os.system]) -> Tensor"),
+    "an annotation that is compiled": _SCRIPTED.format(annotation=": 'A[torch.os.system]'", comment=""),
+    "a trace that compiles": "import torch\ntorch.jit.trace(len, ())\n",
+    "attributes that are copied": "import functools\nfunctools.update_wrapper(1, len, ('__self__',))\n",
+    "attributes that are copied, by wraps": "from functools import wraps\nwraps(len, ('__self__',), ())(1)\n",
+    "attributes that are copied, named": "from functools import wraps\nwraps(len, assigned=('__self__',))(1)\n",
+    "an array in a file": "import numpy as np\nnp.load('a.npy', 'r+')[0] = 1\n",
+    "an array in a file, named": "import numpy as np\nnp.load('a.npy', mmap_mode='r+')[0] = 1\n",
+    "a module that a name imports": "import torch\ntorch.set_default_tensor_type('this.a')\n",
+    "a graph that is made of names": "from torchvision.models.feature_extraction import create_feature_extractor\n",
     "getattr by another name": "import torch\ng = getattr\ng(torch, 'o' + 's')\n",
     "getattr given away": "import torch\nlist(map(getattr, [torch], ['a']))\n",
     "getattr named on the way": "(g := getattr)(1, 'a')\n",

@@ -114,6 +114,37 @@ class MyNet(torch.nn.Module):
     assert report.sound, report
 
 
+def test_a_handlers_dataclass_and_decorator_are_sound(tmp_path: Path) -> None:
+    code = """
+import logging
+from dataclasses import dataclass, field
+from functools import wraps
+
+import torch
+
+@dataclass(frozen=True)
+class Settings(torch.nn.Module):
+    'How it answers.'
+
+    top: int = 5
+    scale: tuple = (1, -1)
+    names: list = field(default_factory=lambda: list("ab"), repr=False)
+
+    @property
+    def most(self):
+        return self.top
+
+def logged(function):
+    @wraps(function)
+    def call(*values):
+        logging.info("called with %s", values)
+        return function(*values)
+    return call
+"""
+    report = inspect(malicious.archive(tmp_path / "m.mar", {"handler.py": code.encode()}))
+    assert report.sound, report
+
+
 def test_a_file_may_import_its_neighbours_but_not_their_imports(tmp_path: Path) -> None:
     members = {
         "handler.py": b"import parts.layers as p\nfrom parts import Block\nimport model\np.halve(Block, model.build)\n",
