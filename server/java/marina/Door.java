@@ -1,5 +1,6 @@
 package marina;
 
+import io.netty.buffer.Unpooled;
 import io.netty.channel.ChannelDuplexHandler;
 import io.netty.channel.ChannelFuture;
 import io.netty.channel.ChannelHandlerContext;
@@ -17,8 +18,6 @@ import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpStatusClass;
 import io.netty.handler.codec.http.LastHttpContent;
 import io.netty.util.ReferenceCountUtil;
-import java.util.ArrayDeque;
-import java.util.Queue;
 import java.util.Set;
 import org.pytorch.serve.util.NettyUtils;
 import org.slf4j.Logger;
@@ -37,20 +36,19 @@ final class Door extends ChannelDuplexHandler {
     private final Connections connections;
     private final Settings settings;
     private final Memory.Share share;
+    final Codec codec = new Codec(this);
     final IdleTime idleTime = new IdleTime();
     private final ArrivalTime arrivalTime = new ArrivalTime(this::checkArrival);
     private final Closing closing = new Closing();
     private ChannelHandlerContext here;
-    /** What was sent before the answer to the request before it; TorchServe would mix up the answers. */
-    private final Queue<Object> pipelined = new ArrayDeque<>();
-    private boolean readingPipelined;
+    /** Whether the next request has begun to arrive, and is read once the other connections had their turn. */
+    private boolean isNextDue;
     /** The request that is being read or answered; null if there is none. */
     private Request current;
     /** Whether a request is expected: the connection is new, or a part of a head has arrived. */
     private boolean expecting;
     /** Whether the client sends nothing more. */
     private boolean clientSentAll;
-    /** Whether the last answer of this connection is written: whatever still arrives is thrown away. */
     private boolean isClosing;
     /** Whether this connection counts among those that are answered why they are refused. */
     private boolean isRefusedWithAnswer;
@@ -71,7 +69,7 @@ final class Door extends ChannelDuplexHandler {
     public void channelActive(ChannelHandlerContext context) {
         idleTime.awaitRequest();
         if (connections.admit(this)) {
-            bytesArrived();
+            bytesArrived(0);
             context.fireChannelActive();
         } else {
             refuseConnection();
@@ -99,7 +97,7 @@ final class Door extends ChannelDuplexHandler {
     /** Ends this connection for another one, unless a whole request has arrived meanwhile. */
     void makeRoom() {
         eventLoop().execute(() -> {
-            if (current != null && current.received) {
+            if (!mayDecode()) {
                 connections.keep(this);
             } else if (isClosing || !connections.mayAnswer()) {
                 here.close();
@@ -152,15 +150,36 @@ final class Door extends ChannelDuplexHandler {
         });
     }
 
-    /** The connection is new, or bytes have arrived that the decoder has not read yet. */
-    void bytesArrived() {
+    /** The connection is new, or so many bytes have arrived that the decoder has not read yet. */
+    void bytesArrived(int more) {
         closing.bytesArrived();
-        if (!expecting && current == null && !isClosing) {
-            expecting = true;
-            idleTime.awaitRequest();
-            counts.expected.incrementAndGet();
-            arrivalTime.begin(eventLoop());
+        if (!mayDecode()) {
+            if (more > 0 && !share.addBody(more)) {
+                here.close();
+            }
+        } else if (!expecting && current == null && !isClosing) {
+            expectRequest();
         }
+    }
+
+    private void expectRequest() {
+        expecting = true;
+        idleTime.awaitRequest();
+        counts.expected.incrementAndGet();
+        arrivalTime.begin(eventLoop());
+    }
+
+    /**
+     * Whether the decoder may read on. What is sent before the answer to the request before it stays bytes until then:
+     * TorchServe would mix up the answers, and requests take many times the memory of their bytes.
+     */
+    boolean mayDecode() {
+        return !isNextDue && (current == null || !current.received);
+    }
+
+    /** Whether the last answer of this connection is written: whatever still arrives is thrown away. */
+    boolean isClosing() {
+        return isClosing;
     }
 
     /** Refuses a request that arrives too slowly. */
@@ -179,11 +198,9 @@ final class Door extends ChannelDuplexHandler {
 
     @Override
     public void channelRead(ChannelHandlerContext context, Object message) {
-        if (isClosing) {
+        if (isClosing || !mayDecode()) {
+            // The rest of a request that is refused.
             ReferenceCountUtil.release(message);
-        } else if (current != null && current.received) {
-            pipelined.add(message);
-            context.channel().config().setAutoRead(false);
         } else if (message instanceof HttpRequest) {
             readHead((HttpRequest) message);
         } else {
@@ -224,6 +241,7 @@ final class Door extends ChannelDuplexHandler {
             current.receivedAt = System.nanoTime();
             idleTime.requestArrived();
             share.pause();
+            bytesArrived(codec.bytesAhead());
         }
         if (current.page == null) {
             here.fireChannelRead(message);
@@ -240,9 +258,9 @@ final class Door extends ChannelDuplexHandler {
     public void userEventTriggered(ChannelHandlerContext context, Object event) {
         if (event instanceof ChannelInputShutdownEvent && !clientSentAll) {
             clientSentAll = true;
-            if (closing.isLingering() || (!isClosing && (current == null || !current.received))) {
+            if (closing.isLingering() || (!isClosing && mayDecode())) {
                 context.close();
-            } else if (!isClosing) {
+            } else if (!isClosing && current != null) {
                 ClientCheck.begin(context.channel(), current);
             }
         }
@@ -260,8 +278,6 @@ final class Door extends ChannelDuplexHandler {
         } else if (current == null) {
             headArrived();
             answerAndClose(cause instanceof TooLongFrameException ? Refusal.headers() : Refusal.malformed(null, true));
-        } else if (current.received) {
-            current.isLast = true;
         } else {
             refuse(Refusal.malformed(null, false), null);
         }
@@ -300,7 +316,7 @@ final class Door extends ChannelDuplexHandler {
                 promise.tryFailure(new IllegalStateException("answered twice"));
                 return;
             }
-            boolean isLast = pipelined.isEmpty() && (counts.draining || clientSentAll);
+            boolean isLast = !codec.hasNext() && (counts.draining || clientSentAll);
             written = current.prepareAnswer(answer, isLast, settings);
             if (written instanceof FullHttpResponse) {
                 share.addAnswer(((FullHttpResponse) written).content().readableBytes());
@@ -319,12 +335,19 @@ final class Door extends ChannelDuplexHandler {
         if (current == null) {
             return;
         }
-        boolean isLast = current.isLast || (clientSentAll && pipelined.isEmpty());
+        boolean hasNext = codec.hasNext();
+        boolean isLast = current.isLast || (clientSentAll && !hasNext);
+        isNextDue = hasNext && !isLast;
+        if (isNextDue) {
+            expectRequest();
+        }
         finish(isComplete ? current.status : CLIENT_LEFT);
         if (isLast) {
             close();
+        } else if (isNextDue) {
+            eventLoop().execute(this::decodeNext);
         } else {
-            readPipelined();
+            here.channel().config().setAutoRead(true);
         }
     }
 
@@ -342,7 +365,6 @@ final class Door extends ChannelDuplexHandler {
     private void close() {
         isClosing = true;
         idleTime.lastAnswerSent();
-        dropPipelined();
         closing.begin(here, clientSentAll);
     }
 
@@ -356,30 +378,19 @@ final class Door extends ChannelDuplexHandler {
         }
     }
 
-    private void readPipelined() {
-        if (readingPipelined || pipelined.isEmpty()) {
+    private void decodeNext() {
+        isNextDue = false;
+        idleTime.awaitRequest();
+        here.pipeline().fireChannelRead(Unpooled.EMPTY_BUFFER);
+        if (isClosing) {
             return;
         }
-        readingPipelined = true;
-        while (!pipelined.isEmpty() && !isClosing && (current == null || !current.received)) {
-            channelRead(here, pipelined.poll());
-        }
-        readingPipelined = false;
-        if (clientSentAll && !isClosing && (current == null || !current.received)) {
+        if (clientSentAll && mayDecode()) {
             // The rest of it never comes.
             here.close();
-            return;
-        }
-        // While the server drains, requests that were sent in one go are answered, and no more are read.
-        boolean isEnough = counts.draining && current != null && current.received;
-        if (pipelined.isEmpty() && !isClosing && !isEnough) {
+        } else if (mayDecode() || !(counts.draining || codec.hasNext())) {
+            // While the server drains, requests that were sent in one go are answered, and no more are read.
             here.channel().config().setAutoRead(true);
-        }
-    }
-
-    private void dropPipelined() {
-        while (!pipelined.isEmpty()) {
-            ReferenceCountUtil.release(pipelined.poll());
         }
     }
 
@@ -396,8 +407,8 @@ final class Door extends ChannelDuplexHandler {
             }
             finish(CLIENT_LEFT);
         }
+        share.free();
         isClosing = true;
-        dropPipelined();
         closing.cancel();
         arrivalTime.cancel();
         context.fireChannelInactive();

@@ -77,6 +77,18 @@ def test_slow_bodies_make_room_for_others(module_tiny: Running) -> None:
     assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers)
 
 
+def test_requests_sent_ahead_of_an_answer_take_little_memory(module_tiny: Running) -> None:
+    java = java_pid(module_tiny)
+    with ExitStack() as kept:
+        for sleep_s in (3, *[0] * 179):
+            # So large that Java then reads as much at once as it ever does.
+            first = posted("/predictions/tiny", b"", (b'{"sleep_s": %d}' % sleep_s).ljust(100_000))
+            eager = kept.enter_context(socket.create_connection(("127.0.0.1", module_tiny.ports.inference), timeout=60))
+            eager.sendall(first + b"GET /v2 HTTP/1.1\r\n%s\r\n" % (b"A:\r\n" * 150) * 150)
+        assert ask(module_tiny, b"{}") == 200
+    assert java_pid(module_tiny) == java
+
+
 def test_answers_that_nobody_reads_make_room_for_others(module_tiny: Running) -> None:
     java, workers = java_pid(module_tiny), worker_pids(module_tiny)
     with ExitStack() as kept:
