@@ -124,7 +124,7 @@ final class Door extends ChannelDuplexHandler {
     private void freeMemory() {
         eventLoop().execute(() -> {
             if (current != null && !current.received) {
-                refuse(Refusal.full(), null);
+                refuse(Refusal.full("bodies"), null);
             } else if (current != null && current.answered) {
                 here.close();
             }
