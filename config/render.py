@@ -117,8 +117,8 @@ def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
 def render_log4j2(spec: Spec) -> str:
     """Renders `log4j2.xml`: only the access log on stdout, which the supervisor reads; warnings and errors on stderr.
 
-    The door in front of TorchServe logs requests (`server/java/marina/Door.java`), so TorchServe's own access log is
-    off. So is the logger of its HTTP handler, because its messages may contain a request's body."""
+    The door in front of TorchServe logs requests (`server/java/marina/CurrentRequest.java`), so TorchServe's own access
+    log is off. So is the logger of its HTTP handler, because its messages may contain a request's body."""
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"
     if spec.serving.log == "json":

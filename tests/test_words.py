@@ -127,7 +127,7 @@ def test_a_binding_is_seen_wherever_it_is(code: str) -> None:
 def pages() -> dict[str, str]:
     """The text of every module and page, by its path."""
     code = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    code += (ROOT / "server/java/marina").glob("*.java")
+    code += (ROOT / "server/java").glob("*/*.java")
     files = [*code, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
 

@@ -30,6 +30,8 @@ class Disk:
         is_low = free_bytes < self._low_bytes
         free = f"{free_bytes / 1e6:.0f} MB of disk free"
         text = f"{free} in {self._directory.parent}: a worker that dies may not start again"
+        if not self._directory.exists():
+            text = f"{self._directory} was deleted: a worker that dies cannot start again, only a new server can"
         if is_low != self._is_low:
             self._is_low = is_low
             self._say(f"warning: {text}" if is_low else f"{free} again")

@@ -60,6 +60,13 @@ def test_a_nearly_full_disk_is_said_once_and_so_is_its_end(tmp_path: Path) -> No
     assert said[1].endswith("of disk free again")
 
 
+def test_a_folder_that_was_deleted_is_not_called_a_full_disk(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "gone", say=lambda _: None)
+    assert disk.warnings() == [
+        f"{tmp_path}/gone was deleted: a worker that dies cannot start again, only a new server can"
+    ]
+
+
 class Lines(list[bytes]):
     def write(self, data: bytes) -> None:
         self.append(data)

@@ -11,11 +11,12 @@ import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpRequestDecoder;
 import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpResponseEncoder;
+import io.netty.util.ByteProcessor;
 import io.netty.util.ReferenceCountUtil;
 import java.util.List;
 
 /** Netty's codec of HTTP/1, but stricter: it also limits headers, and tells the door of bytes before they are a request. */
-final class Codec extends CombinedChannelDuplexHandler<HttpRequestDecoder, HttpResponseEncoder> {
+final class Codec extends CombinedChannelDuplexHandler<Codec.Decoder, HttpResponseEncoder> {
     /** Netty limits only their size: four thousand short ones take a hundred times as much memory as they are long. */
     static final int MOST_HEADERS = 200;
 
@@ -23,7 +24,17 @@ final class Codec extends CombinedChannelDuplexHandler<HttpRequestDecoder, HttpR
         super(new Decoder(door), new Encoder(door));
     }
 
-    private static final class Decoder extends HttpRequestDecoder {
+    /** How many bytes have arrived of what comes after the current request. */
+    int bytesAhead() {
+        return inboundHandler().ahead().readableBytes();
+    }
+
+    /** Whether the next request has begun to arrive; old clients end a body with an empty line too many. */
+    boolean hasNext() {
+        return inboundHandler().ahead().forEachByte(ByteProcessor.FIND_NON_CRLF) >= 0;
+    }
+
+    static final class Decoder extends HttpRequestDecoder {
         private final Door door;
         private final Framing framing = new Framing();
 
@@ -33,12 +44,44 @@ final class Codec extends CombinedChannelDuplexHandler<HttpRequestDecoder, HttpR
 
         @Override
         public void channelRead(ChannelHandlerContext context, Object bytes) throws Exception {
-            door.bytesArrived();
+            door.bytesArrived(((ByteBuf) bytes).readableBytes());
             super.channelRead(context, bytes);
+        }
+
+        private ByteBuf ahead() {
+            return internalBuffer();
+        }
+
+        /** Where netty has decoded nothing, it reads on, whatever {@code autoRead} says. */
+        @Override
+        public void channelReadComplete(ChannelHandlerContext context) throws Exception {
+            if (door.mayDecode()) {
+                super.channelReadComplete(context);
+            } else {
+                context.fireChannelReadComplete();
+            }
+        }
+
+        /** At the end of what a client sends, netty forgets what is not decoded yet. */
+        @Override
+        public void userEventTriggered(ChannelHandlerContext context, Object event) throws Exception {
+            if (door.mayDecode()) {
+                super.userEventTriggered(context, event);
+            } else {
+                context.fireUserEventTriggered(event);
+            }
         }
 
         @Override
         protected void decode(ChannelHandlerContext context, ByteBuf buffer, List<Object> out) throws Exception {
+            if (!door.mayDecode()) {
+                context.channel().config().setAutoRead(false);
+                return;
+            }
+            if (door.isClosing()) {
+                buffer.skipBytes(buffer.readableBytes());
+                return;
+            }
             int from = buffer.readerIndex();
             super.decode(context, buffer, out);
             boolean sound = framing.isSound(buffer, from, out);

@@ -27,16 +27,24 @@ final class CurrentRequest {
     private final Settings settings;
     private final IdleTime idleTime;
     private final Memory.Share share;
+    private final Runnable arrived;
     /** Null if there is none. */
     Request request;
 
+    /** {@code arrived} is called once all of a request has been read, before TorchServe gets the end of it. */
     CurrentRequest(
-            ChannelHandlerContext door, Counts counts, Settings settings, IdleTime idleTime, Memory.Share share) {
+            ChannelHandlerContext door,
+            Counts counts,
+            Settings settings,
+            IdleTime idleTime,
+            Memory.Share share,
+            Runnable arrived) {
         this.door = door;
         this.counts = counts;
         this.settings = settings;
         this.idleTime = idleTime;
         this.share = share;
+        this.arrived = arrived;
     }
 
     /** Whether some of it has still to be read. */
@@ -93,6 +101,7 @@ final class CurrentRequest {
             request.receivedAt = System.nanoTime();
             idleTime.requestArrived();
             share.pause();
+            arrived.run();
         }
         if (request.page == null) {
             door.fireChannelRead(piece);

@@ -1,5 +1,6 @@
 package marina;
 
+import io.netty.buffer.Unpooled;
 import io.netty.channel.ChannelDuplexHandler;
 import io.netty.channel.ChannelFuture;
 import io.netty.channel.ChannelHandlerContext;
@@ -17,8 +18,6 @@ import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpStatusClass;
 import io.netty.handler.codec.http.LastHttpContent;
 import io.netty.util.ReferenceCountUtil;
-import java.util.ArrayDeque;
-import java.util.Queue;
 import java.util.Set;
 
 /**
@@ -29,19 +28,19 @@ final class Door extends ChannelDuplexHandler {
     private final Counts counts;
     private final Connections connections;
     private final Settings settings;
+    private final Memory.Share share;
+    final Codec codec = new Codec(this);
     final IdleTime idleTime = new IdleTime();
     private final ArrivalTime arrivalTime = new ArrivalTime(this::checkArrival);
     private final Closing closing = new Closing();
     private ChannelHandlerContext here;
     private CurrentRequest current;
-    /** What was sent before the answer to the request before it; TorchServe would mix up the answers. */
-    private final Queue<Object> pipelined = new ArrayDeque<>();
-    private boolean readingPipelined;
+    /** Whether the next request has begun to arrive, and is read once the other connections had their turn. */
+    private boolean isNextDue;
     /** Whether a request is expected: the connection is new, or a part of a head has arrived. */
     private boolean expecting;
     /** Whether the client sends nothing more. */
     private boolean clientSentAll;
-    /** Whether the last answer of this connection is written: whatever still arrives is thrown away. */
     private boolean isClosing;
     /** Whether this connection counts among those that are answered why they are refused. */
     private boolean isRefusedWithAnswer;
@@ -50,19 +49,20 @@ final class Door extends ChannelDuplexHandler {
         this.counts = counts;
         this.settings = settings;
         connections = counts.connections;
+        share = counts.memory.new Share(this::freeMemory);
     }
 
     @Override
     public void handlerAdded(ChannelHandlerContext context) {
         here = context;
-        current = new CurrentRequest(context, counts, settings, idleTime, counts.memory.new Share(this::freeMemory));
+        current = new CurrentRequest(context, counts, settings, idleTime, share, this::requestArrived);
     }
 
     @Override
     public void channelActive(ChannelHandlerContext context) {
         idleTime.awaitRequest();
         if (connections.admit(this)) {
-            bytesArrived();
+            bytesArrived(0);
             context.fireChannelActive();
         } else {
             refuseConnection();
@@ -90,7 +90,7 @@ final class Door extends ChannelDuplexHandler {
     /** Ends this connection for another one, unless a whole request has arrived meanwhile. */
     void makeRoom() {
         eventLoop().execute(() -> {
-            if (current.isReceived()) {
+            if (!mayDecode()) {
                 connections.keep(this);
             } else if (isClosing || !connections.mayAnswer()) {
                 here.close();
@@ -117,7 +117,7 @@ final class Door extends ChannelDuplexHandler {
     private void freeMemory() {
         eventLoop().execute(() -> {
             if (current.isArriving()) {
-                current.refuse(Refusal.full(), null);
+                current.refuse(Refusal.full("bodies"), null);
             } else if (current.isAnswered()) {
                 here.close();
             }
@@ -141,15 +141,40 @@ final class Door extends ChannelDuplexHandler {
         });
     }
 
-    /** The connection is new, or bytes have arrived that the decoder has not read yet. */
-    void bytesArrived() {
+    /** The connection is new, or so many bytes have arrived that the decoder has not read yet. */
+    void bytesArrived(int more) {
         closing.bytesArrived();
-        if (!expecting && current.request == null && !isClosing) {
-            expecting = true;
-            idleTime.awaitRequest();
-            counts.expected.incrementAndGet();
-            arrivalTime.begin(eventLoop());
+        if (!mayDecode()) {
+            if (more > 0 && !share.addBody(more)) {
+                here.close();
+            }
+        } else if (!expecting && current.request == null && !isClosing) {
+            expectRequest();
         }
+    }
+
+    private void requestArrived() {
+        bytesArrived(codec.bytesAhead());
+    }
+
+    private void expectRequest() {
+        expecting = true;
+        idleTime.awaitRequest();
+        counts.expected.incrementAndGet();
+        arrivalTime.begin(eventLoop());
+    }
+
+    /**
+     * Whether the decoder may read on. What is sent before the answer to the request before it stays bytes until then:
+     * TorchServe would mix up the answers, and requests take many times the memory of their bytes.
+     */
+    boolean mayDecode() {
+        return !isNextDue && !current.isReceived();
+    }
+
+    /** Whether the last answer of this connection is written: whatever still arrives is thrown away. */
+    boolean isClosing() {
+        return isClosing;
     }
 
     /** Refuses a request that arrives too slowly. */
@@ -167,11 +192,9 @@ final class Door extends ChannelDuplexHandler {
 
     @Override
     public void channelRead(ChannelHandlerContext context, Object message) {
-        if (isClosing) {
+        if (isClosing || !mayDecode()) {
+            // The rest of a request that is refused.
             ReferenceCountUtil.release(message);
-        } else if (current.isReceived()) {
-            pipelined.add(message);
-            context.channel().config().setAutoRead(false);
         } else if (message instanceof HttpRequest) {
             current.begin((HttpRequest) message);
             headArrived();
@@ -187,9 +210,9 @@ final class Door extends ChannelDuplexHandler {
     public void userEventTriggered(ChannelHandlerContext context, Object event) {
         if (event instanceof ChannelInputShutdownEvent && !clientSentAll) {
             clientSentAll = true;
-            if (closing.isLingering() || (!isClosing && !current.isReceived())) {
+            if (closing.isLingering() || (!isClosing && mayDecode())) {
                 context.close();
-            } else if (!isClosing) {
+            } else if (!isClosing && current.request != null) {
                 ClientCheck.begin(context.channel(), current.request);
             }
         }
@@ -207,8 +230,6 @@ final class Door extends ChannelDuplexHandler {
         } else if (current.request == null) {
             headArrived();
             answerAndClose(cause instanceof TooLongFrameException ? Refusal.headers() : Refusal.malformed(null, true));
-        } else if (current.isReceived()) {
-            current.request.isLast = true;
         } else {
             current.refuse(Refusal.malformed(null, false), null);
         }
@@ -234,7 +255,7 @@ final class Door extends ChannelDuplexHandler {
                 promise.tryFailure(new IllegalStateException("answered twice"));
                 return;
             }
-            boolean isLast = pipelined.isEmpty() && (counts.draining || clientSentAll);
+            boolean isLast = !codec.hasNext() && (counts.draining || clientSentAll);
             written = current.prepareAnswer(answer, isLast);
         }
         ChannelPromise done = promise.unvoid();
@@ -250,19 +271,25 @@ final class Door extends ChannelDuplexHandler {
         if (current.request == null) {
             return;
         }
-        boolean isLast = current.request.isLast || (clientSentAll && pipelined.isEmpty());
+        boolean hasNext = codec.hasNext();
+        boolean isLast = current.request.isLast || (clientSentAll && !hasNext);
+        isNextDue = hasNext && !isLast;
+        if (isNextDue) {
+            expectRequest();
+        }
         current.end(isComplete);
         if (isLast) {
             close();
+        } else if (isNextDue) {
+            eventLoop().execute(this::decodeNext);
         } else {
-            readPipelined();
+            here.channel().config().setAutoRead(true);
         }
     }
 
     private void close() {
         isClosing = true;
         idleTime.lastAnswerSent();
-        dropPipelined();
         closing.begin(here, clientSentAll);
     }
 
@@ -276,30 +303,19 @@ final class Door extends ChannelDuplexHandler {
         }
     }
 
-    private void readPipelined() {
-        if (readingPipelined || pipelined.isEmpty()) {
+    private void decodeNext() {
+        isNextDue = false;
+        idleTime.awaitRequest();
+        here.pipeline().fireChannelRead(Unpooled.EMPTY_BUFFER);
+        if (isClosing) {
             return;
         }
-        readingPipelined = true;
-        while (!pipelined.isEmpty() && !isClosing && !current.isReceived()) {
-            channelRead(here, pipelined.poll());
-        }
-        readingPipelined = false;
-        if (clientSentAll && !isClosing && !current.isReceived()) {
+        if (clientSentAll && mayDecode()) {
             // The rest of it never comes.
             here.close();
-            return;
-        }
-        // While the server drains, requests that were sent in one go are answered, and no more are read.
-        boolean isEnough = counts.draining && current.isReceived();
-        if (pipelined.isEmpty() && !isClosing && !isEnough) {
+        } else if (mayDecode() || !(counts.draining || codec.hasNext())) {
+            // While the server drains, requests that were sent in one go are answered, and no more are read.
             here.channel().config().setAutoRead(true);
-        }
-    }
-
-    private void dropPipelined() {
-        while (!pipelined.isEmpty()) {
-            ReferenceCountUtil.release(pipelined.poll());
         }
     }
 
@@ -311,8 +327,8 @@ final class Door extends ChannelDuplexHandler {
         }
         headArrived();
         current.clientLeft();
+        share.free();
         isClosing = true;
-        dropPipelined();
         closing.cancel();
         arrivalTime.cancel();
         context.fireChannelInactive();

@@ -83,7 +83,7 @@ final class Refusal {
             return tooLarge(settings);
         }
         if (!hasRoom) {
-            return full();
+            return full("bodies");
         }
         if (request.isInTinyPieces()) {
             return tinyPieces();
@@ -139,9 +139,9 @@ final class Refusal {
         return new Refusal(503, "the worker ended before it began this request").with("hint", "send it again");
     }
 
-    /** A large body, or one that arrives slowly, while others take all memory. */
-    static Refusal full() {
-        return new Refusal(503, "overloaded: too many large bodies at once").with("hint", "send it again");
+    /** A large body, or one that arrives slowly, or a large answer, while others take all memory. */
+    static Refusal full(String what) {
+        return new Refusal(503, "overloaded: too many large " + what + " at once").with("hint", "send it again");
     }
 
     /** A connection for which there is no room. */
@@ -200,6 +200,8 @@ final class Refusal {
                 return new Refusal(status, ofWorker(status, message));
             case "ServiceUnavailableException":
                 return new Refusal(503, "overloaded: the queue is full, or no worker is ready");
+            case "NoRoomException":
+                return full("answers");
             case "ModelNotFoundException":
                 return new Refusal(404, "no such model").with("allowed", settings.predictions);
             case "ModelVersionNotFoundException":

@@ -101,7 +101,7 @@ public final class Server extends ModelServer {
                             public void initChannel(Channel channel) {
                                 super.initChannel(channel);
                                 Door door = new Door(counts, settings);
-                                channel.pipeline().replace("http", "http", new Codec(door));
+                                channel.pipeline().replace("http", "http", door.codec);
                                 channel.pipeline()
                                         .addAfter("http", "door", door)
                                         .addAfter("aggregator", "release", new Release());

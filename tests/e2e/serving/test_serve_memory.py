@@ -62,6 +62,19 @@ def test_more_large_bodies_than_java_has_memory_for_are_refused_and_end_nothing(
     assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers)
 
 
+def test_more_large_answers_in_a_batch_than_java_has_memory_for_are_refused_and_end_nothing(start_tiny: Start) -> None:
+    server = start_tiny(max_batch=8, max_batch_delay_ms=1000, p99_ms=5000)
+    assert server.spec.serving.java_heap_mb < 8 * 9 * 2
+    java, workers = java_pid(server), worker_pids(server)
+    request = posted("/predictions/tiny", b"", b'{"answer_mb": 9}')
+    with ThreadPoolExecutor(8) as pool:
+        exchanges = [pool.submit(exchange, server.ports.inference, request) for _ in range(8)]
+        answers = {each.result().status: each.result().body.decode() for each in exchanges}
+    assert answers.keys() == {200, 503}
+    shows("large-bodies", answers[503])
+    assert (java_pid(server), worker_pids(server)) == (java, workers)
+
+
 def test_slow_bodies_make_room_for_others(module_tiny: Running) -> None:
     java, workers = java_pid(module_tiny), worker_pids(module_tiny)
     with ExitStack() as kept:
@@ -75,6 +88,18 @@ def test_slow_bodies_make_room_for_others(module_tiny: Running) -> None:
         eventually(lambda: ask(module_tiny, LARGE) == 200)
         assert b"too many large bodies" in read_answer(slow[0]).body
     assert (java_pid(module_tiny), worker_pids(module_tiny)) == (java, workers)
+
+
+def test_requests_sent_ahead_of_an_answer_take_little_memory(module_tiny: Running) -> None:
+    java = java_pid(module_tiny)
+    with ExitStack() as kept:
+        for sleep_s in (3, *[0] * 179):
+            # So large that Java then reads as much at once as it ever does.
+            first = posted("/predictions/tiny", b"", (b'{"sleep_s": %d}' % sleep_s).ljust(100_000))
+            eager = kept.enter_context(socket.create_connection(("127.0.0.1", module_tiny.ports.inference), timeout=60))
+            eager.sendall(first + b"GET /v2 HTTP/1.1\r\n%s\r\n" % (b"A:\r\n" * 150) * 150)
+        assert ask(module_tiny, b"{}") == 200
+    assert java_pid(module_tiny) == java
 
 
 def test_answers_that_nobody_reads_make_room_for_others(module_tiny: Running) -> None:
