@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-_TOKENIZER_CONFIG = "tokenizer_config.json"
+CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 # The files that are packed: settings, the tokenizer, the chat template, the weights.
 _PACKED = ("*.json", "*.jinja", "*.safetensors")
 # Written by `sentence-transformers`: the steps that make an embedding, each a class with a folder of its own.
@@ -139,7 +138,7 @@ class ModelFolder:
     @property
     def has_types(self) -> bool:
         """Whether its tokenizer gives each token the number of its text, which models of pairs may take."""
-        tokenizer = self._said(_TOKENIZER_CONFIG)
+        tokenizer = self._said(TOKENIZER_CONFIG)
         # The class of tokenizers that `transformers` has no other class for: they make none unless they say so.
         usual = ["token_type_ids"] * (tokenizer.get("tokenizer_class") != "TokenizersBackend")
         return "token_type_ids" in (tokenizer.get("model_input_names") or usual)
@@ -180,8 +179,8 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
         hint = "AutoPeftModel….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW-FOLDER)"
         raise FolderRefused(f"`{path}` holds an adapter, such as of LoRA, allowed: a whole model", hint)
     config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
-    tokenizer = _read_json(path / _TOKENIZER_CONFIG) if (path / _TOKENIZER_CONFIG).exists() else {}
-    for name, data in ((CONFIG, config), (_TOKENIZER_CONFIG, tokenizer)):
+    tokenizer = _read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
+    for name, data in ((CONFIG, config), (TOKENIZER_CONFIG, tokenizer)):
         if "auto_map" in data:
             raise FolderRefused(f"`{path / name}`: `auto_map`: the model comes with its own code, which is not run")
     is_processed = (path / _PROCESSOR).is_file()
