@@ -10,8 +10,9 @@ CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenize
 _PACKED = ("*.json", "*.jinja", "*.safetensors")
 # Written by `sentence-transformers`: the steps that make an embedding, each a class with a folder of its own.
 _MODULES = "modules.json"
-# Written by it, too: how its first step reads texts, and prompts to put before them.
-_TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+# Written by it, too: how its first step reads texts, in older folders named after the model's kind, and prompts to put
+# before them.
+_TRANSFORMER, _PROMPTS = "sentence_*_config.json", "config_sentence_transformers.json"
 # An older name of the function that it applies to the scores of pairs.
 _ACTIVATION = "sbert_ce_default_activation_function"
 # The heads that `transformers` puts on an encoder, and the tasks that they are made for.
@@ -144,7 +145,8 @@ class ModelFolder:
         return "token_type_ids" in (tokenizer.get("model_input_names") or usual)
 
     def _said(self, name: str) -> dict[str, Any]:
-        return _read_json(self.path / name) if (self.path / name).is_file() else {}
+        file = next(iter(sorted(self.path.glob(name))), None)
+        return _read_json(file) if file is not None and file.is_file() else {}
 
     def _text_changes(self) -> list[str]:
         transformer, prompts = self._said(_TRANSFORMER), self._said(_PROMPTS)
@@ -178,6 +180,9 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     if (path / _ADAPTER).is_file() and not (path / CONFIG).is_file():
         hint = "AutoPeftModel….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW-FOLDER)"
         raise FolderRefused(f"`{path}` holds an adapter, such as of LoRA, allowed: a whole model", hint)
+    if (path / _MODULES).is_file() and not (path / CONFIG).is_file():
+        hint = "SentenceTransformer(FOLDER).save(NEW-FOLDER), with a newer `sentence-transformers`"
+        raise FolderRefused(f"`{path}` has `{_MODULES}`, but no `{CONFIG}` beside it", hint)
     config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
     tokenizer = _read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
     for name, data in ((CONFIG, config), (TOKENIZER_CONFIG, tokenizer)):

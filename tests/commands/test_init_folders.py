@@ -46,7 +46,7 @@ def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(he
     (here / "model/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (here / "model/config_sentence_transformers.json").write_text(json.dumps(prompts))
-    (here / "model/sentence_bert_config.json").write_text('{"max_seq_length": 24}')
+    (here / "model/sentence_roberta_config.json").write_text('{"max_seq_length": 24}')
     # In a process of its own, because a library speaks up only when it is first imported.
     command = [sys.executable, "-m", "marina", "init", "mine", "--quiet", "--source", "hf:model", "--task", "embed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -108,6 +108,14 @@ def test_a_model_that_writes_one_text_for_another_is_refused_with_the_task_that_
         "`hf:../model` is a `T5ForConditionalGeneration`, which writes one text for another, and Marina serves none "
         "such\n\nhint: --task embed, for the embeddings of its encoder"
     ) in capsys.readouterr().err
+
+
+def test_a_folder_whose_model_lies_in_another_one_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "model").mkdir()
+    (here / "model/modules.json").write_text("[]")
+    assert init("--source", "hf:model") == 2
+    said = "`model` has `modules.json`, but no `config.json` beside it\n\nhint: SentenceTransformer(FOLDER).save(NEW-"
+    assert said in capsys.readouterr().err
 
 
 def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
