@@ -13,6 +13,7 @@ from archiver.inferring.trial import try_inputs
 _OTHER_SIDE = 32
 # How many optional arguments are named: some models of `transformers` have dozens.
 _MOST_NAMED = 4
+_OF_TRAINING = ("labels", "targets")
 
 
 def describe_guesses(
@@ -45,7 +46,7 @@ def _optional_note(network: nn.Module, inputs: dict[str, Input]) -> list[str]:
     others = [
         f"`{entry.name}`"
         for entry in inspect.signature(network.forward).parameters.values()
-        if entry.default is None and entry.name not in inputs
+        if entry.default is None and entry.name not in (*inputs, *_OF_TRAINING)
         if entry.annotation is entry.empty or "Tensor" in str(entry.annotation)
     ]
     if not others:

@@ -171,25 +171,27 @@ def test_a_broken_language_model_is_named_as_the_user_wrote_it(here: Path, capsy
     assert capsys.readouterr().err.startswith("error: `--source`: `model`: `num_hidden_layers`: missing")
 
 
+MEANS = ", and in `model.image` the `image_mean` and `image_std` of `preprocessor_config.json`"
+SQUEEZES = "this squeezes others into the model's size, and Marina crops them"
+
+
 @pytest.mark.parametrize(
-    ("config", "files", "more"),
+    ("config", "processor", "more"),
     [
-        (
-            "{}",
-            ("preprocessor_config.json",),
-            ", and in `model.image` the `image_mean` and `image_std` of `preprocessor_config.json`",
-        ),
-        ('{"num_channels": 3}', (), ""),
+        ("{}", {"size": {"shortest_edge": 224}}, MEANS),
+        ("{}", {"size": {"height": 224, "width": 224}, "do_center_crop": True}, MEANS),
+        ("{}", {"size": {"height": 224, "width": 224}}, f"{MEANS}; send square pictures: {SQUEEZES}"),
+        ('{"num_channels": 3}', None, ""),
     ],
-    ids=["with its preprocessor", "without"],
+    ids=["with its preprocessor", "that crops", "that squeezes", "without"],
 )
 def test_a_folder_with_a_model_of_pictures_says_how_to_serve_it(
-    config: str, files: tuple[str, ...], more: str, here: Path, capsys: pytest.CaptureFixture[str]
+    config: str, processor: object, more: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "vit").mkdir()
     (here / "vit/config.json").write_text(config)
-    for name in files:
-        (here / "vit" / name).write_text("{}")
+    if processor is not None:
+        (here / "vit/preprocessor_config.json").write_text(json.dumps(processor))
     assert init("--source", "hf:vit") == 2
     assert capsys.readouterr().err == (
         "error: `--source`: `vit` holds a model of pictures or sound, allowed as a folder: a model of texts\n\n"
