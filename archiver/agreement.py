@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from archiver.calibration import Rows, batches
-from archiver.rows import RunBatch
+from archiver.rows import LARGEST_ROUNDING, ROUNDING, RunBatch
 from config.errors import AgreementError
 from config.record import Agreement
 from config.spec import Spec
@@ -40,7 +40,7 @@ def compare_classes(expected: Rows, got: Rows) -> Similarity:
 
 def compare_tensors(expected: Rows, got: Rows, tolerance: float) -> Similarity:
     """Compares answers of any tensors: rows agree if no value is off by more than `tolerance` times the largest of its
-    row."""
+    row, and rounding."""
     rows = len(expected[0])
     agree = torch.ones(rows, dtype=torch.bool)
     largest, cosine = 0.0, 1.0
@@ -52,10 +52,15 @@ def compare_tensors(expected: Rows, got: Rows, tolerance: float) -> Similarity:
         difference = (left - right).abs().masked_fill(left == right, 0).amax(dim=1)
         left, right = (value.nan_to_num(0, 0, 0) for value in (left, right))
         # Not `difference > …` negated, because a NaN must disagree.
-        agree &= difference <= tolerance * left.abs().amax(dim=1)
+        agree &= difference <= tolerance * left.abs().amax(dim=1) + LARGEST_ROUNDING * left.abs().max()
         largest = max(largest, float(difference.max()))
         cosine = min(cosine, _cosine(left, right))
     return Similarity(float(agree.double().mean()), largest, cosine)
+
+
+def eager_tolerance(spec: Spec) -> float:
+    """The tolerance between two runs of the eager network in fp32. GPUs compute convolutions with fewer digits."""
+    return ROUNDING if spec.serving.device == "cpu" else spec.model.tolerance
 
 
 def worst_agreement(

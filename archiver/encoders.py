@@ -14,7 +14,7 @@ from torch import nn
 from archiver.quantize import silence_torchao
 from archiver.torchvision_import import prepare_torchvision
 from config.errors import SourceError, ToolMissing
-from config.hf_folder import CONFIG, TOKENIZER, FolderRefused, ModelFolder, read_model_folder
+from config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
 from config.record import EncoderSetup, Port
 from config.spec import Spec
 from handlers.encoder import TextReader
@@ -35,6 +35,10 @@ OUTPUTS = {
 }
 MOST_CLASSES = 5
 SAMPLE_TEXT = "Hello."
+# Capitals, accents, digits and punctuation, which tokenizers may drop or split in several ways.
+_ODD_TEXT = "The Café's 12 cats, über."
+# Models with token types whose configuration does not count them.
+_WITH_TYPES = ("funnel", "xlnet")
 
 
 class EncoderGraph(nn.Module):
@@ -98,13 +102,37 @@ def _has_decoder(network: Any) -> bool:
 
 def _check_end(spec: Spec, folder: ModelFolder, end: object) -> None:
     """Raises SourceError if the tokenizer does not add the token at which a classifier with a decoder decides."""
-    how = EncodingSpec(str(spec.model.task), spec.encoding.max_tokens, "right", TOKENIZER)
-    (((ids,), _),) = TextReader(str(folder.path / TOKENIZER), how, ["input_ids"]).read([SAMPLE_TEXT])
-    if end not in ids:
+    if end not in _token_ids(folder, SAMPLE_TEXT):
         raise SourceError(
             f"{spec.file}: `model.source`: `{TOKENIZER}` adds no token {end} to a text, the `eos_token_id` of "
             f"`{CONFIG}`, at which the model decides",
             hint="save the tokenizer that the model was trained with: tokenizer.save_pretrained(FOLDER)",
+        )
+
+
+def _token_ids(folder: ModelFolder, text: str) -> list[int]:
+    """The tokens that a worker makes of a text."""
+    how = EncodingSpec("embed", len(text) + 8, "error", TOKENIZER)
+    (((ids,), _),) = TextReader(str(folder.path / TOKENIZER), how, ["input_ids"]).read([text])
+    return [int(token) for token in ids]
+
+
+def _check_tokenizer(spec: Spec, folder: ModelFolder) -> None:
+    """Raises SourceError if the tokenizer's settings change what its file says, as `do_lower_case` may: `transformers`
+    follows the settings, and a worker reads the file alone."""
+    if not (folder.path / TOKENIZER_CONFIG).is_file():
+        return
+    from transformers import AutoTokenizer
+
+    try:
+        theirs = AutoTokenizer.from_pretrained(folder.path, local_files_only=True)(_ODD_TEXT)["input_ids"]
+    except Exception:
+        return  # as for settings of a newer version
+    if theirs != (ours := _token_ids(folder, _ODD_TEXT)):
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{TOKENIZER}` makes other tokens of `{_ODD_TEXT}` than `transformers` with "
+            f"`{TOKENIZER_CONFIG}`, {ours} instead of {theirs}",
+            hint="AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
         )
 
 
@@ -131,6 +159,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         )
     if task in ("classify", "rerank") and _has_decoder(network):
         _check_end(spec, folder, network.config.eos_token_id)
+    _check_tokenizer(spec, folder)
     vocabulary = getattr(network.config, "vocab_size", None)
     if not isinstance(vocabulary, int):
         kind = f"`{spec.model.source}` is a `{type(network).__name__}`, whose `{CONFIG}` has no `vocab_size`"
@@ -146,7 +175,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=pad),
         Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1, varies=0, pad=0),
     ]
-    if kinds > 1 and folder.has_types:
+    if (kinds > 1 or folder.config.get("model_type") in _WITH_TYPES) and folder.has_types:
         ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0, varies=0))
     return network, tuple(ports), _labels(spec, folder, outputs) if task in ("classify", "tokens") else None
 

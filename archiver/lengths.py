@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from archiver.agreement import compare_tensors, run_in_batches
+from archiver.agreement import compare_tensors, eager_tolerance, run_in_batches
 from archiver.calibration import Rows
 from archiver.graph import output_ports
 from archiver.rows import TRIED_ROWS, RunBatch
@@ -140,7 +140,7 @@ def check_padding(spec: Spec, source: Source, reference: RunBatch, inputs: Rows,
     may take minutes."""
     few, varies = tuple(value[:TRIED_ROWS] for value in inputs), [port.varies for port in outputs]
     for padded in padded_rows(spec, source, reference, few):
-        compared = compare_tensors(*aligned_answers(padded, reference, 1, varies), spec.model.tolerance)
+        compared = compare_tensors(*aligned_answers(padded, reference, 1, varies), eager_tolerance(spec))
         if compared.agreement < min(0.5, spec.model.min_agreement):
             raise SourceError(
                 f"{spec.file}: `model.source`: the model answers an input differently if it is padded to the length "

@@ -201,7 +201,8 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
         check_scores(where, reference, sample[0])
         # Only probabilities are compared: classes that are equally likely may come in either order.
         together, others = together[:1], [answered[:1] for answered in others]
-    if any(agreement.compare_tensors(answered, together, spec.model.tolerance).agreement < 1 for answered in others):
+    tolerance = agreement.eager_tolerance(spec)
+    if any(agreement.compare_tensors(answered, together, tolerance).agreement < 1 for answered in others):
         raise RowsMixed(
             f"{spec.file}: `model.batch_sizes`: got {list(spec.model.batch_sizes)}, but the model answers an input "
             "differently in a batch than alone",

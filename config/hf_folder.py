@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-_TOKENIZER_CONFIG = "tokenizer_config.json"
+CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 # The files that are packed: settings, the tokenizer, the chat template, the weights.
 _PACKED = ("*.json", "*.jinja", "*.safetensors")
 # Written by `sentence-transformers`: the steps that make an embedding, each a class with a folder of its own.
 _MODULES = "modules.json"
-# Written by it, too: how its first step reads texts, and prompts to put before them.
-_TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+# Written by it, too: how its first step reads texts, in older folders named after the model's kind, and prompts to put
+# before them.
+_TRANSFORMER, _PROMPTS = "sentence_*_config.json", "config_sentence_transformers.json"
 # An older name of the function that it applies to the scores of pairs.
 _ACTIVATION = "sbert_ce_default_activation_function"
 # The heads that `transformers` puts on an encoder, and the tasks that they are made for.
@@ -139,13 +139,14 @@ class ModelFolder:
     @property
     def has_types(self) -> bool:
         """Whether its tokenizer gives each token the number of its text, which models of pairs may take."""
-        tokenizer = self._said(_TOKENIZER_CONFIG)
+        tokenizer = self._said(TOKENIZER_CONFIG)
         # The class of tokenizers that `transformers` has no other class for: they make none unless they say so.
         usual = ["token_type_ids"] * (tokenizer.get("tokenizer_class") != "TokenizersBackend")
         return "token_type_ids" in (tokenizer.get("model_input_names") or usual)
 
     def _said(self, name: str) -> dict[str, Any]:
-        return _read_json(self.path / name) if (self.path / name).is_file() else {}
+        file = next(iter(sorted(self.path.glob(name))), None)
+        return _read_json(file) if file is not None and file.is_file() else {}
 
     def _text_changes(self) -> list[str]:
         transformer, prompts = self._said(_TRANSFORMER), self._said(_PROMPTS)
@@ -179,9 +180,12 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     if (path / _ADAPTER).is_file() and not (path / CONFIG).is_file():
         hint = "AutoPeftModel….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW-FOLDER)"
         raise FolderRefused(f"`{path}` holds an adapter, such as of LoRA, allowed: a whole model", hint)
+    if (path / _MODULES).is_file() and not (path / CONFIG).is_file():
+        hint = "SentenceTransformer(FOLDER).save(NEW-FOLDER), with a newer `sentence-transformers`"
+        raise FolderRefused(f"`{path}` has `{_MODULES}`, but no `{CONFIG}` beside it", hint)
     config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
-    tokenizer = _read_json(path / _TOKENIZER_CONFIG) if (path / _TOKENIZER_CONFIG).exists() else {}
-    for name, data in ((CONFIG, config), (_TOKENIZER_CONFIG, tokenizer)):
+    tokenizer = _read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
+    for name, data in ((CONFIG, config), (TOKENIZER_CONFIG, tokenizer)):
         if "auto_map" in data:
             raise FolderRefused(f"`{path / name}`: `auto_map`: the model comes with its own code, which is not run")
     is_processed = (path / _PROCESSOR).is_file()
@@ -192,6 +196,10 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
         )
         if is_processed:
             hint += f", and in `model.image` the `image_mean` and `image_std` of `{_PROCESSOR}`"
+            processor = _read_json(path / _PROCESSOR)
+            size = processor.get("size")
+            if isinstance(size, dict) and {"height", "width"} <= size.keys() and not processor.get("do_center_crop"):
+                hint += "; send square pictures: this squeezes others into the model's size, and Marina crops them"
         raise FolderRefused(f"`{path}` holds a model of pictures or sound, allowed as a folder: a model of texts", hint)
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"

@@ -64,6 +64,9 @@ class Context(Protocol):
 class Failure:
     """The error answer to one request."""
 
+    cause = ""
+    """The exception that its client is not told."""
+
     def __init__(self, err: RequestError | AnswerError, request_id: str) -> None:
         self.status, self.kind = err.status, err.kind
         details = err.body() if isinstance(err, RequestError) else {"error": err.error, "request_id": request_id}
@@ -123,7 +126,14 @@ class Handler:
 
     def exchange(self, request: Request) -> Exchange:
         """Decodes a body into rows and says how to make the answer; by default one row, by `decode` and `encode`."""
-        return Exchange([self.decode(request)], lambda rows: self.encode(rows[0], request))
+        return Exchange([self.decode_row(request)], lambda rows: self.encode(rows[0], request))
+
+    def decode_row(self, request: Request) -> Row:
+        """What `decode` makes of a body or of an instance, checked; as a copy if it is the user's, because that may
+        fill the same arrays again for the next one of the batch."""
+        row = self.decode(request)
+        self._check_row(row)
+        return row if self._is_built_in else [np.array(array) for array in row]
 
     @property
     def tensor_names(self) -> set[str]:
@@ -239,17 +249,20 @@ class Handler:
         if perf_counter() > until:
             raise Overdue
         decoded = read_exchange(self, request, until, is_built_in=self._is_built_in)
-        # Compiled code does not check shapes: with a smaller buffer it would read past the end.
-        for arrays in decoded.rows:
-            check_length(arrays, self.record.inputs)
-            for array, spec in zip(arrays, self.record.inputs, strict=True):
-                if not spec.fits(array.shape) or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
-                    wanted = f"{spec.dtype}{spec.shape_text()}"
-                    raise TypeError(f"decode() returned {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
-                # At a row that a table does not have, compiled code ends the worker. Marina's own handlers have looked.
-                if not self._is_built_in and not _is_free(array, spec):
-                    check_range(array, spec)
+        for row in decoded.rows:
+            self._check_row(row)
         return decoded
+
+    def _check_row(self, row: Row) -> None:
+        # Compiled code does not check shapes: with a smaller buffer it would read past the end.
+        check_length(row, self.record.inputs)
+        for array, spec in zip(row, self.record.inputs, strict=True):
+            if not spec.fits(array.shape) or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
+                wanted = f"{spec.dtype}{spec.shape_text()}"
+                raise TypeError(f"decode() returned {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
+            # At a row that a table does not have, compiled code ends the worker. Marina's own handlers have looked.
+            if not self._is_built_in and not _is_free(array, spec):
+                check_range(array, spec)
 
     def _encode(self, results: Sequence[list[Array] | AnswerError | None], decoded: Exchange) -> Answer:
         for result in results:
@@ -282,9 +295,8 @@ class Handler:
         body = (self.directory / sample.file).read_bytes()
         (answer,), _ = self._answer([{"body": body}], [{"content-type": sample.content_type}], [_NO_ID])
         if isinstance(answer, Failure):
-            raise RecordError(
-                f"`sample`: `{sample.file}` was answered with {answer.status}: {answer.answer.body.decode()}"
-            )
+            why = answer.cause or answer.answer.body.decode()
+            raise RecordError(f"`sample`: `{sample.file}` was answered with {answer.status}: {why}")
         return answer
 
 
@@ -300,9 +312,13 @@ def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:
         return step(*args)
     except (RequestError, AnswerError) as err:
         return Failure(err, request_id)
-    except (Exception, SystemExit) as err:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as err:  # libraries in Rust raise no Exception when they fail
         logger.exception("request %s failed", request_id)
-        return Failure(OutOfMemory() if is_out_of_memory(err) else AnswerError(), request_id)
+        failure = Failure(OutOfMemory() if is_out_of_memory(err) else AnswerError(), request_id)
+        failure.cause = f"{type(err).__name__}: {err}".partition("\n")[0]
+        return failure
 
 
 def _errors(answers: Sequence[Answer | Failure]) -> list[str]:

@@ -1,5 +1,6 @@
 """Notes on which parts of the inputs are guesses: a size beside which others work too, a shape that no layer shows."""
 
+import inspect
 from collections.abc import Set
 from dataclasses import replace
 
@@ -10,6 +11,9 @@ from archiver.inferring.inferred import Input
 from archiver.inferring.trial import try_inputs
 
 _OTHER_SIDE = 32
+# How many optional arguments are named: some models of `transformers` have dozens.
+_MOST_NAMED = 4
+_OF_TRAINING = ("labels", "targets")
 
 
 def describe_guesses(
@@ -34,7 +38,21 @@ def describe_guesses(
                     size = " x ".join(map(str, tensor.shape[sides]))
                     notes.append(f"`{name}`: {size} is a guess, the model takes other sizes as well")
                     break
-    return notes + _length_note(network, inputs, inferred - unreached)
+    return notes + _length_note(network, inputs, inferred - unreached) + _optional_note(network, inputs)
+
+
+def _optional_note(network: nn.Module, inputs: dict[str, Input]) -> list[str]:
+    """A note if `forward` also takes what may be a tensor, but needs none."""
+    others = [
+        f"`{entry.name}`"
+        for entry in inspect.signature(network.forward).parameters.values()
+        if entry.default is None and entry.name not in (*inputs, *_OF_TRAINING)
+        if entry.annotation is entry.empty or "Tensor" in str(entry.annotation)
+    ]
+    if not others:
+        return []
+    named = ", ".join(others[:_MOST_NAMED]) + (f" and {len(others) - _MOST_NAMED} more" * (len(others) > _MOST_NAMED))
+    return [f"requests cannot send {named}, which `forward` does not need; to change: `--input NAME:DTYPE:SHAPE`"]
 
 
 def _length_note(network: nn.Module, inputs: dict[str, Input], inferred: Set[str]) -> list[str]:

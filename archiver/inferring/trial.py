@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from archiver.inferring.inferred import Input
 from archiver.inferring.layer_inputs import KNOWN, layer_width
+from archiver.rows import close
 from handlers.networks import keyword_only, without_dataclasses
 
 _LONGEST_S = 20.0
@@ -129,8 +130,7 @@ def output_names(answer: object) -> tuple[str, ...] | None:
 def equal(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> bool:
     """Whether outputs are equal up to rounding."""
     return len(left) == len(right) and all(
-        a.shape == b.shape and torch.allclose(a.to(torch.cdouble), b.to(torch.cdouble), rtol=1e-3, atol=1e-4)
-        for a, b in zip(left, right, strict=True)
+        a.shape == b.shape and close(a.to(torch.cdouble), b.to(torch.cdouble)) for a, b in zip(left, right, strict=True)
     )
 
 

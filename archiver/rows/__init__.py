@@ -1,7 +1,26 @@
 """Checks that a model answers every row independently of the others and the same every time, and finds the line of the
 user's code where it does not."""
 
-from archiver.rows.checks import TRIED_ROWS, RowsMixed, check_repeatable, check_rows_apart, eager_runner
+from archiver.rows.checks import (
+    LARGEST_ROUNDING,
+    ROUNDING,
+    TRIED_ROWS,
+    RowsMixed,
+    check_repeatable,
+    check_rows_apart,
+    close,
+    eager_runner,
+)
 from archiver.rows.culprits import RunBatch
 
-__all__ = ["TRIED_ROWS", "RowsMixed", "RunBatch", "check_repeatable", "check_rows_apart", "eager_runner"]
+__all__ = [
+    "LARGEST_ROUNDING",
+    "ROUNDING",
+    "TRIED_ROWS",
+    "RowsMixed",
+    "RunBatch",
+    "check_repeatable",
+    "check_rows_apart",
+    "close",
+    "eager_runner",
+]

@@ -8,9 +8,9 @@ from torch import nn
 from archiver.rows.culprits import Culprit, RunBatch, find_mixing_operator, find_random_operator
 from config.errors import SourceError
 
-# In the same shape and at the same position a row is computed by the same kernels, so only other rows, random numbers
-# or state that the model keeps can make a larger difference than this.
-_ROUNDING = 1e-3
+# Two runs of a network in fp32 round differently by less than this, as a share of a value and of the largest one. A
+# larger share would hide what changes answers that are all nearly alike, such as years or temperatures in kelvin.
+ROUNDING, LARGEST_ROUNDING = 1e-4, 1e-5
 # How many rows a check tries on the eager model: enough to see whether its answers depend on anything else at all.
 TRIED_ROWS = 8
 # A model that draws random numbers may draw the same ones several times in a row.
@@ -119,11 +119,12 @@ def _with_other_neighbours(rows: list[torch.Tensor]) -> Iterator[tuple[slice, li
 def _equal(outputs: Sequence[torch.Tensor], others: Sequence[torch.Tensor], rows: slice) -> bool:
     """Whether these rows of two runs' outputs are equal up to rounding."""
     return all(
-        left.shape == right.shape and _close(left[rows].double(), right[rows].double())
+        left.shape == right.shape and close(left[rows].double(), right[rows].double())
         for left, right in zip(outputs, others, strict=True)
     )
 
 
-def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
+def close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether all values are equal up to rounding."""
     largest = left.abs().nan_to_num(posinf=0).max().item() if left.numel() else 0.0
-    return torch.allclose(left, right, rtol=_ROUNDING, atol=_ROUNDING * _ROUNDING * largest, equal_nan=True)
+    return torch.allclose(left, right, rtol=ROUNDING, atol=LARGEST_ROUNDING * largest, equal_nan=True)

@@ -32,7 +32,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
         check_time(until)
         try:
             parts.append(request.instance(unwrap(instance, names)))
-            rows.append(handler.decode(parts[-1]))
+            rows.append(handler.decode_row(parts[-1]))
         except RequestError as err:
             raise err.inside(f"instances[{index}]") from err
 

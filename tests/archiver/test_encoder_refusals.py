@@ -1,5 +1,6 @@
 """Encoders that cannot be served are refused before anything is compiled, with what to do."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,10 @@ from typing import Any
 import pytest
 from specs import ROOT
 from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
     CLIPConfig,
     CLIPModel,
     DPRConfig,
@@ -19,8 +24,11 @@ from transformers import (
     LongformerModel,
     MPNetConfig,
     MPNetModel,
+    XLNetConfig,
+    XLNetModel,
 )
 
+from archiver.encoders import load_encoder
 from archiver.package import package
 from config.errors import SourceError
 from config.load import parse_spec
@@ -95,3 +103,28 @@ def test_one_that_answers_in_a_form_of_its_own(tmp_path: Path) -> None:
     err = refused(DPRQuestionEncoder(DPRConfig(**SMALL, **shape)), tmp_path, 8)
     assert "'DPRQuestionEncoderOutput' object has no attribute 'last_hidden_state'" in err.message
     assert err.hint == "use a model of another architecture, or `source: ./model.py:build` with a network of your own"
+
+
+def test_one_whose_tokenizer_has_settings_that_its_file_contradicts(tmp_path: Path) -> None:
+    shape = {"num_attention_heads": 2, "max_position_embeddings": 18}
+    BertModel(BertConfig(**SMALL, **shape)).save_pretrained(tmp_path / "model")
+    words = {word: at for at, word in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "12"))}
+    BertTokenizer(words, do_lower_case=False).save_pretrained(tmp_path / "model")
+    spec = parse_spec(SPEC.replace("LENGTH", "8"), tmp_path / "spec.yaml")
+    load_encoder(spec)
+    settings = tmp_path / "model/tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"do_lower_case": True}))
+    with pytest.raises(SourceError, match="makes other tokens of") as raised:
+        load_encoder(spec)
+    assert raised.value.hint == "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    AutoTokenizer.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "model")
+    load_encoder(spec)
+
+
+def test_one_that_reads_the_types_of_its_tokens_gets_them(tmp_path: Path) -> None:
+    XLNetModel(XLNetConfig(vocab_size=12, d_model=16, n_layer=1, n_head=2, d_inner=32)).save_pretrained(
+        tmp_path / "model"
+    )
+    shutil.copy(ROOT / "config/examples/language/model/tokenizer.json", tmp_path / "model")
+    ports = load_encoder(parse_spec(SPEC.replace("LENGTH", "8"), tmp_path / "spec.yaml"))[1]
+    assert [port.name for port in ports] == ["input_ids", "attention_mask", "token_type_ids"]

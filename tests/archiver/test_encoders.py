@@ -179,7 +179,7 @@ def test_pairs_have_token_types_only_if_the_tokenizer_makes_them(folder: Callabl
 
     kinds = ({"tokenizer_class": kind} for kind in ("BertTokenizer", "TokenizersBackend"))
     for said in (*kinds, {"model_input_names": ["input_ids"]}):
-        (made / "tokenizer_config.json").write_text(json.dumps(said))
+        (made / "tokenizer_config.json").write_text(json.dumps(said | {"do_lower_case": False}))
         names = {port.name for port in load_encoder(spec)[1]}
         assert names >= set(wanted := AutoTokenizer.from_pretrained(made)("the cat", "a dog"))
         assert ("token_type_ids" in wanted) == ("token_type_ids" in names)

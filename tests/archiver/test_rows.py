@@ -48,6 +48,7 @@ MIXED = {
     "mean over the batch": ("x = x - x.mean(0)", ONE_BY_ONE),
     "first row": ("x = x - x[0]", ONE_BY_ONE),
     "a little of the others": ("x = x + 0.01 * x.sum(0)", ONE_BY_ONE),
+    "a little beside the answers' size": ("x = x + x.mean(0) + 2000", ONE_BY_ONE),
     "batch norm in training": ("x = self.norm.train()(x)", AVERAGES),
     "batch norm without averages": ("x = F.batch_norm(x, None, None, training=True)", AVERAGES),
     "loop over all rows": ("while x.norm() > 0.1: x = x * 0.9", ONE_BY_ONE),
@@ -124,8 +125,9 @@ def test_a_single_batch_size_does_not_help_because_batches_are_filled_up(tmp_pat
     assert IN_BATCH in refused(tmp_path, "x = x.softmax(0)", {"model.batch_sizes": [4]})[0]
 
 
-def test_a_model_that_answers_a_single_row_differently_is_refused_for_batches(tmp_path: Path) -> None:
-    message, hint = refused(tmp_path, "x = -x if len(x) == 1 else x", {"model.compile": "eager"})
+@pytest.mark.parametrize("code", ["x = -x if len(x) == 1 else x", "x = x / len(x) + 100"])
+def test_a_model_that_answers_a_single_row_differently_is_refused_for_batches(code: str, tmp_path: Path) -> None:
+    message, hint = refused(tmp_path, code, {"model.compile": "eager"})
     assert (
         "`model.batch_sizes`: got [1, 4], but the model answers an input differently in a batch than alone" in message
     )

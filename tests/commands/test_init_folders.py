@@ -46,7 +46,7 @@ def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(he
     (here / "model/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
     prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (here / "model/config_sentence_transformers.json").write_text(json.dumps(prompts))
-    (here / "model/sentence_bert_config.json").write_text('{"max_seq_length": 24}')
+    (here / "model/sentence_roberta_config.json").write_text('{"max_seq_length": 24}')
     # In a process of its own, because a library speaks up only when it is first imported.
     command = [sys.executable, "-m", "marina", "init", "mine", "--quiet", "--source", "hf:model", "--task", "embed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -110,6 +110,14 @@ def test_a_model_that_writes_one_text_for_another_is_refused_with_the_task_that_
     ) in capsys.readouterr().err
 
 
+def test_a_folder_whose_model_lies_in_another_one_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "model").mkdir()
+    (here / "model/modules.json").write_text("[]")
+    assert init("--source", "hf:model") == 2
+    said = "`model` has `modules.json`, but no `config.json` beside it\n\nhint: SentenceTransformer(FOLDER).save(NEW-"
+    assert said in capsys.readouterr().err
+
+
 def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy_tales(here)
     (here / "model/config.json").rename(here / "model/adapter_config.json")
@@ -163,25 +171,27 @@ def test_a_broken_language_model_is_named_as_the_user_wrote_it(here: Path, capsy
     assert capsys.readouterr().err.startswith("error: `--source`: `model`: `num_hidden_layers`: missing")
 
 
+MEANS = ", and in `model.image` the `image_mean` and `image_std` of `preprocessor_config.json`"
+SQUEEZES = "this squeezes others into the model's size, and Marina crops them"
+
+
 @pytest.mark.parametrize(
-    ("config", "files", "more"),
+    ("config", "processor", "more"),
     [
-        (
-            "{}",
-            ("preprocessor_config.json",),
-            ", and in `model.image` the `image_mean` and `image_std` of `preprocessor_config.json`",
-        ),
-        ('{"num_channels": 3}', (), ""),
+        ("{}", {"size": {"shortest_edge": 224}}, MEANS),
+        ("{}", {"size": {"height": 224, "width": 224}, "do_center_crop": True}, MEANS),
+        ("{}", {"size": {"height": 224, "width": 224}}, f"{MEANS}; send square pictures: {SQUEEZES}"),
+        ('{"num_channels": 3}', None, ""),
     ],
-    ids=["with its preprocessor", "without"],
+    ids=["with its preprocessor", "that crops", "that squeezes", "without"],
 )
 def test_a_folder_with_a_model_of_pictures_says_how_to_serve_it(
-    config: str, files: tuple[str, ...], more: str, here: Path, capsys: pytest.CaptureFixture[str]
+    config: str, processor: object, more: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "vit").mkdir()
     (here / "vit/config.json").write_text(config)
-    for name in files:
-        (here / "vit" / name).write_text("{}")
+    if processor is not None:
+        (here / "vit/preprocessor_config.json").write_text(json.dumps(processor))
     assert init("--source", "hf:vit") == 2
     assert capsys.readouterr().err == (
         "error: `--source`: `vit` holds a model of pictures or sound, allowed as a folder: a model of texts\n\n"

@@ -47,6 +47,8 @@ class Custom(TensorHandler):
             sys.exit(3)
         if request.body == b"memory":
             raise MemoryError
+        if request.body == b"panic":
+            raise BaseException("as libraries in Rust do")
         if request.body == b"short":
             return [np.zeros((1, 3), np.float32)]
         if request.body == b"double":
@@ -99,6 +101,7 @@ def custom(tmp_path_factory):
         pytest.param(b"crash", 500, "internal error", id="decode raises"),
         pytest.param(b"exit", 500, "internal error", id="decode exits"),
         pytest.param(b"memory", 507, "out of memory", id="decode has no memory"),
+        pytest.param(b"panic", 500, "internal error", id="decode raises no Exception"),
         pytest.param(b"short", 500, "internal error", id="decode gives another shape"),
         pytest.param(b"double", 500, "internal error", id="decode gives another type"),
         pytest.param(b"none", 500, "internal error", id="decode gives nothing"),
@@ -217,6 +220,10 @@ def test_sample_that_is_not_answered_stops_the_worker(tmp_path):
     sample = {"sample": {"file": "sample.json", "content_type": "application/json"}}
     with pytest.raises(RecordError, match=r"`sample`: `sample.json` was answered with 422: .*the shape is wrong"):
         start(TensorHandler(), write_package(tmp_path, TinyDouble, ONE_INPUT, sample))
+    (tmp_path / "sample.json").write_text("text")
+    why = r"500: TypeError: encode\(\) returned a body of str, not bytes"
+    with pytest.raises(RecordError, match=why):
+        start(Custom(), tmp_path)
 
 
 def test_base_handler_asks_for_its_hooks(tmp_path):

@@ -24,13 +24,15 @@ V1, V2 = {HEADER: "v1"}, {HEADER: "v2"}
 
 
 class Loud(TensorHandler):
-    """A handler of your own, whose bodies are text."""
+    """A handler of your own, whose bodies are text; it fills the same array for each."""
+
+    def setup(self):
+        self.filled = np.zeros((2, 3), np.float32)
 
     def decode(self, request):
-        if request.is_decoded and not isinstance(request.json(), str):
-            return [np.full((2, 3), 7, np.float32)]
-        words = request.json().encode() if request.is_decoded else request.body
-        return [np.full((2, 3), len(words), np.float32)]
+        words = request.json() if request.is_decoded else request.body
+        self.filled[:] = len(words) if isinstance(words, str | bytes) else 7
+        return [self.filled]
 
     def encode(self, outputs, request):
         return Answer(f"{outputs[0][0, 0]:g}!".encode(), "text/plain")
@@ -98,6 +100,13 @@ def test_instances_go_to_an_own_handler_only_on_their_path(loud):
     texts = [base64.b64decode(prediction["b64"]) for prediction in asked(loud, body, **V1).json()["predictions"]]
     assert texts == [b"10!", b"8!"]
     assert asked(loud, body).body == f"{2 * len(orjson.dumps(body))}!".encode()
+    assert [reply.body for reply in ask(loud, b"two", b"bodies")] == [b"6!", b"12!"]
+
+
+def test_an_instance_that_an_own_handler_puts_beyond_a_limit_is_named(loud):
+    reply = asked(loud, {"instances": ["short", "long" * 50]}, **V1)
+    sentence = "a number is out of range in `instances[1].values`: got 200.0, allowed: -100 to 100"
+    assert (reply.status, reply.json()) == (422, {"error": sentence})
 
 
 def test_json_of_a_declared_charset_is_a_prediction_of_json(loud, monkeypatch):

@@ -87,3 +87,10 @@ def test_inputs_that_the_user_or_a_program_names_are_limited_to_numbers_that_wor
     given = [parse_input_option(f"{name}:int64:2") for name in ("row", "column")]
     for inferred in (find_inputs(Cells(), given), find_program_inputs(program, program.module(), [], 4)):
         assert [(each.least, each.most) for each in inferred.inputs.values()] == [(0, 2), (0, 1)]
+
+
+def test_arguments_that_may_get_a_tensor_but_need_none_are_named() -> None:
+    network = Net(lambda self, x, y=None, by=1: self.f(x if y is None else x + by * y), f=nn.Linear(3, 2))
+    said = "requests cannot send `y`, which `forward` does not need; to change: `--input NAME:DTYPE:SHAPE`"
+    assert said in find_inputs(network, []).notes
+    assert find_inputs(network, [parse_input_option("y:float32:3")]).notes == ()

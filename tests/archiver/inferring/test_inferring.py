@@ -148,7 +148,7 @@ def test_inputs_are_found(network: nn.Module, wanted: dict[str, Any]) -> None:
 
 
 def test_the_length_stays_fixed_with_a_note_if_padding_changes_the_answers() -> None:
-    network = Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1))
+    network = Net(lambda _, x: 288 + 9 * _.f(_.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1))
     fixed, guess = find_inputs(network, []).notes
     assert fixed.startswith("`x`: every request must have exactly 128: padding changes the model's answers")
     assert guess == "`x`: 128 is a guess, the model takes longer ones as well"
