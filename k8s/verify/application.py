@@ -318,7 +318,7 @@ class Application:
     def scaler_of(self, workload: Workload) -> LocatedDocument | None:
         """The first autoscaler that scales a workload."""
         scalers = self._scalers_by_target.get((workload.document.kind, workload.document.name), [])
-        return next((scaler for scaler in scalers if any(one is workload for one in self._scaled(scaler))), None)
+        return next((scaler for scaler in scalers if any(other is workload for other in self._scaled(scaler))), None)
 
     @cached_property
     def _scalers_by_target(self) -> dict[tuple[str, str], list[LocatedDocument]]:

@@ -156,9 +156,9 @@ class LocatedDocument:
         return f"{self.kind}/{self.name or '?'}"
 
 
-def nearest(found: Iterable[tuple[LocatedDocument, _Item]], near: LocatedDocument) -> list[_Item]:
+def nearest(candidates: Iterable[tuple[LocatedDocument, _Item]], near: LocatedDocument) -> list[_Item]:
     """What may be in the namespace of `near`: what is applied with it, or else what another kustomization applies."""
-    met = [(document, item) for document, item in found if document.may_meet(near)]
+    met = [(document, item) for document, item in candidates if document.may_meet(near)]
     return [item for document, item in met if document.is_applied_with(near)] or [item for _, item in met]
 
 

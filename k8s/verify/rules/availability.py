@@ -73,7 +73,7 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
 
 def _budgets_of(application: Application, workload: Workload) -> list[LocatedDocument]:
     budgets = application.of("PodDisruptionBudget")
-    return [budget for budget in budgets if any(one is workload for one in _protected(application, budget))]
+    return [budget for budget in budgets if any(other is workload for other in _protected(application, budget))]
 
 
 def _amount_field(budget: LocatedDocument) -> Place:
