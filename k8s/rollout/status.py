@@ -165,15 +165,17 @@ def _images(deployment: Document) -> dict[str, str]:
 
 
 def _phase(state: State, typed: str) -> str:
+    number = state.trying or state.current
+    named = f"revision {number}" if number else "the first revision"
     if state.holder:
-        changed = f"revision {state.trying or state.current} is being changed by {state.holder}"
+        changed = f"{named} is being changed by {state.holder}"
         return f"{changed}, unless that was killed: it holds the release until {state.until} by its clock"
     if state.phase == "deployed":
         return f"revision {state.current}"
     if state.phase == "deleting":
         return f"partly deleted: marina delete {typed} finishes it"
     before = f"; the last one that became ready is {state.current}" if state.current else ""
-    return f"revision {state.trying or state.current} {state.phase}{before}"
+    return f"{named} {state.phase}{before}"
 
 
 def _verdict(folder: Path, facts: dict[str, str]) -> str:

@@ -83,7 +83,8 @@ class Controller:
         up = min([proposed, *(pods for at, pods in self._recommended if at > now_s - self._hpa.up.window_s)])
         down = max([proposed, *(pods for at, pods in self._recommended if at > now_s - self._hpa.down.window_s)])
         self._recommended.append((now_s, proposed))
-        return min(max(replicas, up), down)
+        # Without a `behavior`, the highest recommendation of the window counts even above the pods there are.
+        return min(max(replicas, up), down) if self._hpa.has_behavior else down
 
     def _limited(self, now_s: float, replicas: int, wanted: int) -> int:
         """The wanted number, within the policies and the autoscaler's bounds."""

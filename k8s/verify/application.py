@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from config.quantity import quantity
+from config.yaml_lines import Location
 from k8s.monitoring import SERVER_CONTAINER
-from k8s.verify.located import LocatedDocument, Place
+from k8s.verify.located import LocatedDocument, Place, nearest
 from k8s.verify.schemas import Schemas, is_built_in, is_shipped
 
 _Item = TypeVar("_Item")
@@ -188,6 +189,7 @@ class Application:
     # What was computed before: in a folder of thousands of objects, the rules ask for each of them again and again.
     _of: dict[tuple[str, ...], list[LocatedDocument]] = field(default_factory=dict, init=False, repr=False)
     _services: dict[int, list[LocatedDocument]] = field(default_factory=dict, init=False, repr=False)
+    _selected: dict[tuple[int, Location], dict[int, Workload]] = field(default_factory=dict, init=False, repr=False)
 
     def of(self, *kinds: str) -> list[LocatedDocument]:
         """The documents of these kinds."""
@@ -242,28 +244,32 @@ class Application:
 
     def find(self, kind: str, name: str, near: LocatedDocument) -> LocatedDocument | None:
         """The object of this kind and name in the namespace of `near`."""
-        return next(
-            (document for document in self.of(kind) if document.name == name and self.may_meet(document, near)),
-            None,
-        )
-
-    def may_meet(self, document: LocatedDocument, other: LocatedDocument) -> bool:
-        """Whether two objects may be in one namespace; one that names none may be in any."""
-        overlays = document.overlay, other.overlay
-        named = document.namespace and other.namespace
-        return max(overlays).startswith(min(overlays)) and (not named or document.namespace == other.namespace)
+        named = ((document, document) for document in self.of(kind) if document.name == name)
+        return next(iter(nearest(named, near)), None)
 
     def selected(self, selector: Place, plain: bool = False) -> list[Workload]:
         """The workloads that a selector matches in its namespace; with a `plain` selector, a mapping of labels as a
         Service has it, only those that serve."""
-        return [workload for workload in self.workloads if self._selects(selector, workload, plain)]
+        return list(self._selected_by(selector, plain).values())
 
-    def _selects(self, selector: Place, workload: Workload, plain: bool) -> bool:
-        if plain:
-            fits = workload.serves and selector.texts.items() <= workload.labels.items()
-        else:
-            fits = matches(selector, workload.labels)
-        return fits and self.may_meet(workload.document, selector.document)
+    def selects(self, selector: Place, workload: Workload, plain: bool = False) -> bool:
+        """Whether `selected` has this workload."""
+        return id(workload) in self._selected_by(selector, plain)
+
+    def _selected_by(self, selector: Place, plain: bool) -> dict[int, Workload]:
+        place = id(selector.document), selector.path
+        if place not in self._selected:
+            fits = [
+                (workload.document, workload)
+                for workload in self.workloads
+                if (
+                    workload.serves and selector.texts.items() <= workload.labels.items()
+                    if plain
+                    else matches(selector, workload.labels)
+                )
+            ]
+            self._selected[place] = {id(workload): workload for workload in nearest(fits, selector.document)}
+        return self._selected[place]
 
     @cached_property
     def is_whole(self) -> bool:
@@ -287,7 +293,7 @@ class Application:
                 service
                 for service in self.of("Service")
                 if service.root.at("spec", "selector").texts
-                and self._selects(service.root.at("spec", "selector"), workload, plain=True)
+                and self.selects(service.root.at("spec", "selector"), workload, plain=True)
             ]
         return known
 
@@ -303,13 +309,16 @@ class Application:
 
     def scaled_workload(self, scaler: LocatedDocument) -> Workload | None:
         """The workload that an autoscaler scales; None if it is not among the objects."""
+        return next(iter(self._scaled(scaler)), None)
+
+    def _scaled(self, scaler: LocatedDocument) -> list[Workload]:
         named = self._workloads_by_name.get(self.scale_target(scaler), [])
-        return next((workload for workload in named if self.may_meet(workload.document, scaler)), None)
+        return nearest(((workload.document, workload) for workload in named), scaler)
 
     def scaler_of(self, workload: Workload) -> LocatedDocument | None:
         """The first autoscaler that scales a workload."""
         scalers = self._scalers_by_target.get((workload.document.kind, workload.document.name), [])
-        return next((scaler for scaler in scalers if self.may_meet(workload.document, scaler)), None)
+        return next((scaler for scaler in scalers if any(other is workload for other in self._scaled(scaler))), None)
 
     @cached_property
     def _scalers_by_target(self) -> dict[tuple[str, str], list[LocatedDocument]]:

@@ -27,13 +27,21 @@ def kustomize_parts(folder: Path) -> set[str]:
     return parts
 
 
-def overlays_below(folder: Path) -> dict[str, str]:
-    """The folders of kustomizations, each with itself, or with nothing if another kustomization names it as a base."""
-    tables = list(_kustomizations(folder))
-    named = ((file, name) for file, table in tables for key in _WHOLE for name in _texts(table.get(key)))
-    bases = {normpath(file.parent / name) for file, name in named}
-    folders = [file.parent for file, _ in tables]
-    return {str(parent): "" if normpath(parent) in bases else f"{parent}/" for parent in folders}
+def overlays_below(folder: Path) -> dict[str, frozenset[str]]:
+    """The folders of kustomizations, each with the overlays that it is a part of: those that no other one names."""
+    named: dict[str, set[str]] = {}
+    for file, table in _kustomizations(folder):
+        names = {normpath(file.parent / name) for key in _WHOLE for name in _texts(table.get(key))}
+        named.setdefault(normpath(file.parent), set()).update(names)
+    parts: dict[str, frozenset[str]] = dict.fromkeys(named, frozenset())
+    for overlay in named.keys() - set().union(*named.values()):
+        left = [overlay]
+        while left:
+            place = left.pop()
+            if place in parts and overlay not in parts[place]:
+                parts[place] |= {overlay}
+                left += named[place]
+    return parts
 
 
 def adds_labels(folder: Path) -> bool:

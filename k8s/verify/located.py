@@ -8,7 +8,7 @@ from functools import cached_property
 from os.path import normpath
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 from config.errors import InputError, Problem, SpecError
 from config.yaml_lines import Location, read_documents
@@ -21,6 +21,7 @@ _NOT_APPLIED = KUSTOMIZATIONS | {"Chart.yaml", "values.yaml"}
 _NEXT_OBJECT = re.compile(r"(?<=\})(\s*\n)[ ]*(?=\{)")
 # YAML allows tabs at the end of a line, but the parser does not.
 _TABS = re.compile(r"\t+(?=\r?$)", re.MULTILINE)
+_Item = TypeVar("_Item")
 _HINT = "`kubectl kustomize DIR > all.yaml` or `helm template CHART > all.yaml` writes a file of objects"
 
 
@@ -103,9 +104,8 @@ class LocatedDocument:
     data: dict[str, Any]
     file: str
     lines: Mapping[Location, int] = field(default_factory=dict)
-    overlay: str = ""
-    """The folder of its kustomization, if no other one names that. Objects of two such folders are not applied
-    together, unless one folder is below the other."""
+    overlays: frozenset[str] = frozenset()
+    """The kustomizations that it is a part of, without those that another one names; empty: it may be in any."""
     gets_labels: bool = False
     """Whether a kustomization may add labels, also to selectors."""
 
@@ -117,7 +117,15 @@ class LocatedDocument:
         """Whether the files are in two folders of which none is in the other, nor an overlay: these may be for two
         clusters."""
         first, second = sorted(Path(document.file).parent for document in (self, other))
-        return not (second.is_relative_to(first) or self.overlay or other.overlay)
+        return not (second.is_relative_to(first) or self.overlays or other.overlays)
+
+    def may_meet(self, other: "LocatedDocument") -> bool:
+        """Whether two objects may be in one namespace; one that names none may be in any."""
+        return not (self.namespace and other.namespace) or self.namespace == other.namespace
+
+    def is_applied_with(self, other: "LocatedDocument") -> bool:
+        """Whether a kustomization may have both; two of which none names the other may be for two clusters."""
+        return not (self.overlays and other.overlays and self.overlays.isdisjoint(other.overlays))
 
     @cached_property
     def kind(self) -> str:
@@ -148,6 +156,12 @@ class LocatedDocument:
         return f"{self.kind}/{self.name or '?'}"
 
 
+def nearest(candidates: Iterable[tuple[LocatedDocument, _Item]], near: LocatedDocument) -> list[_Item]:
+    """What may be in the namespace of `near`: what is applied with it, or else what another kustomization applies."""
+    met = [(document, item) for document, item in candidates if document.may_meet(near)]
+    return [item for document, item in met if document.is_applied_with(near)] or [item for _, item in met]
+
+
 def locate_rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[LocatedDocument]:
     """The rendered objects of each file, which need not exist."""
     return [LocatedDocument(data, name) for name, objects in files.items() for data in objects]
@@ -173,9 +187,9 @@ def read_objects(folder: Path) -> list[LocatedDocument]:
     problems: list[Problem] = []
     for file in files:
         try:
-            overlay = next((overlays[path] for path in map(str, file.parents) if path in overlays), "")
+            parts_of = next((overlays[path] for path in map(normpath, file.parents) if path in overlays), frozenset())
             documents += [
-                replace(document, overlay=overlay, gets_labels=labelled) for document in read_object_file(file)
+                replace(document, overlays=parts_of, gets_labels=labelled) for document in read_object_file(file)
             ]
         except SpecError as err:
             problems += err.problems

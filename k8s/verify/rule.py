@@ -94,12 +94,13 @@ class Topic:
 
 
 def repeated(
-    application: Application, documents: Iterable[LocatedDocument], key: Callable[[LocatedDocument], tuple[str, ...]]
+    documents: Iterable[LocatedDocument], key: Callable[[LocatedDocument], tuple[str, ...]]
 ) -> Iterator[tuple[LocatedDocument, LocatedDocument]]:
-    """Each object that has the key of an earlier one which it may meet, behind that one."""
+    """Each object that has the key of an earlier one that it surely meets, behind that one."""
     known: dict[tuple[str, ...], list[LocatedDocument]] = defaultdict(list)
     for document in documents:
         same = known[key(document)]
-        if earlier := next((other for other in same if application.may_meet(other, document)), None):
+        met = (other for other in same if other.may_meet(document) and other.is_applied_with(document))
+        if earlier := next(met, None):
             yield earlier, document
         same.append(document)

@@ -34,6 +34,8 @@ _UNDER_ESTIMATE = 0.7
 _MOST_LENGTHS = 2
 _COARSE = 0.08
 _LONG_LENGTHS, _MOST_LONG_RUNS = 4, 12
+# An interval from one or two of them is too often narrow by chance, if the server pauses now and then.
+_FEWEST_LONG_RUNS = 4
 _LONG_RUN_S = 30.0
 # Long runs are at the knee and beside it, or they would not show how steeply the latency rises.
 _BESIDE = (1.0, 1.03, 0.97)
@@ -161,7 +163,8 @@ class RateTrials:
         self._reserved_s = self._headroom_s(about.rps)
         try:
             for number in range(_MOST_LONG_RUNS):
-                if number and refined.interval and refined.width <= self._options.tolerance:
+                narrow = refined.interval and refined.width <= self._options.tolerance
+                if narrow and number >= _FEWEST_LONG_RUNS:
                     break
                 self._long(refined.rps * _BESIDE[number % len(_BESIDE)])
                 refined = fitted_knee(self.runs, about, refined.rps, self._objective)

@@ -44,7 +44,7 @@ def samples_needed(share: float = P99_SHARE) -> int:
 
 def arrivals_needed(error_rate: float) -> int:
     """How many requests without a single error show that fewer than `error_rate` of them fail."""
-    return math.ceil(math.log(1 - interval.CONFIDENCE) / math.log1p(-error_rate)) if 0 < error_rate < 1 else 1
+    return math.ceil(interval.arrivals_to_decide(error_rate, 0, 1)) if 0 < error_rate < 1 else 1
 
 
 def latency_interval(measurement: Measurement, limit_ms: float, confidence: float = interval.CONFIDENCE) -> Interval:

@@ -149,6 +149,8 @@ def difference_interval(old: Counts, new: Counts, low: float, high: float) -> tu
 
 def arrivals_to_decide(share: float, measured: float, clumps: float) -> float:
     """About how many arrivals it takes to tell the measured share from `share`; infinite if they are equal."""
+    if not measured and 0 < share < 1:
+        return clumps * math.log(1 - CONFIDENCE) / math.log1p(-share)
     # 1.645 is the 95 % quantile of the normal distribution.
     distance = abs(measured - share)
     return math.inf if not distance else 1.645**2 * clumps * share * (1 - share) / distance**2

@@ -6,7 +6,7 @@ median in each block. The Mann-Kendall test counts in how many pairs of blocks t
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from statistics import fmean, median
 from typing import Literal, TypeVar
 
@@ -68,6 +68,8 @@ def _process_check(run: Measurement, kind: GrowthKind, begin_s: float, fills: Ma
     if len(readings) < _FEWEST_READINGS:
         return _check(kind, "INVALID", None, [_too_few(f"{len(readings)} readings of the server's metrics")])
     restarted = [name for name in sorted(readings[-1].restarts) if _restarts(vitals, name)] if kind == "memory" else []
+    if kind == "memory" and _started_again(vitals):
+        restarted.append("the whole server")
     again = [Reason(id="restarted", text=f"{name} ended and was restarted") for name in restarted]
     # A process that started later has too few readings.
     whole = {name: values for name, values in series.items() if len(values) >= _SEEN_SHARE * len(readings)}
@@ -107,6 +109,12 @@ def _too_few(noun: str) -> Reason:
 def _restarts(vitals: ServerReadings, name: str) -> bool:
     counts = [reading.restarts[name] for reading in vitals.readings if name in reading.restarts]
     return counts[-1] > counts[0]
+
+
+def _started_again(vitals: ServerReadings) -> bool:
+    """Whether another server was read from some moment on; those behind one address are read in turns."""
+    starts = [start for start, _ in groupby(reading.start_s for reading in vitals.readings if reading.start_s)]
+    return 1 < len(starts) == len(set(starts))
 
 
 def _growth_check(

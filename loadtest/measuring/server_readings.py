@@ -12,6 +12,7 @@ from config.record import Part
 _SERIES = re.compile(
     r"^marina_(?:(worker)_)?(resident_memory_bytes|open_files|restarts_total)\{([^}]*)\} (\S+)$", re.MULTILINE
 )
+_START = re.compile(r"^marina_start_duration_seconds\{[^}]*\} (\S+)$", re.MULTILINE)
 _KINDS = {"resident_memory_bytes": "memory", "open_files": "files", "restarts_total": "restarts"}
 _LABEL = re.compile(r'(worker|process)="([^"]*)"')
 _READINGS, _OFTEN_S, _SELDOM_S = 360, 0.5, 30.0
@@ -26,6 +27,8 @@ class ServerReading(Part):
     """Resident bytes of each process."""
     files: dict[str, float] = Field(default_factory=dict)
     restarts: dict[str, float] = Field(default_factory=dict)
+    start_s: float | None = None
+    """How long the server took to start: another one if it was started again."""
 
 
 class ServerReadings(Part):
@@ -76,4 +79,5 @@ def parse_reading(text: str, at_s: float) -> ServerReading:
         for label, name in _LABEL.findall(labels):
             if label == ("worker" if worker else "process"):
                 kinds[_KINDS[series]][f"worker {name}" if worker else name] = float(value)
-    return ServerReading(at_s=at_s, **kinds)
+    start = _START.search(text)
+    return ServerReading(at_s=at_s, start_s=float(start[1]) if start else None, **kinds)

@@ -182,6 +182,10 @@ AVAILABLE = [
          base=FIXED),
     seed("pdb-blocks-drain", move(PDB, "spec maxUnavailable", "minAvailable"), put(PDB, "spec minAvailable", 2)),
     seed("pdb-blocks-drain", put(PDB, "spec maxUnavailable", "0%"), base=KEDA),
+    seed("pdb-blocks-drain", add("apiVersion: policy/v1\nkind: PodDisruptionBudget\nspec: {maxUnavailable: 1, "
+                                 "unhealthyPodEvictionPolicy: AlwaysAllow, selector: {}}")),
+    seed("pdb-selects-nothing", add("apiVersion: policy/v1\nkind: PodDisruptionBudget\nspec: {maxUnavailable: 0, "
+                                    "unhealthyPodEvictionPolicy: AlwaysAllow}")),
     seed("pdb-selects-nothing", add("apiVersion: policy/v1\nkind: PodDisruptionBudget\nspec: {maxUnavailable: 1, "
                                     "unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {a: b}}}")),
     seed("pdb-missing", without(PDB)),

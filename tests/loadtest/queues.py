@@ -57,6 +57,18 @@ def always(service_s: float) -> Queue:
     return Queue("M/D/1", 1 / service_s, lambda times, _: single(times, np.full(len(times), service_s)))
 
 
+def pausing(service_s: float, every_s: float, pause_s: float) -> Queue:
+    """M/D/1 that now and then does something else for a while, as a garbage collector does."""
+
+    def serve(times: Seconds, dice: Dice) -> Seconds:
+        service = np.full(len(times), service_s)
+        begun = np.sort(dice.random(dice.poisson(times[-1] / every_s))) * times[-1]
+        np.add.at(service, np.searchsorted(times, begun), pause_s)
+        return single(times, service)
+
+    return Queue(f"M/D/1, pauses of {pause_s:g} s", 1 / service_s, serve)
+
+
 def varying(service_s: float) -> Queue:
     """M/G/1: half of the service time is constant, the other half exponential."""
 

@@ -4,9 +4,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from k8s.verify.application import SCALABLE, Application, Workload, matches, startup_budget_s
+from k8s.verify.application import SCALABLE, Application, Workload, startup_budget_s
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.rule import Level, Remark, Scope, Topic, repeated
 
 TOPIC = Topic("Staying available")
 
@@ -24,11 +24,16 @@ def _share(node: Place, of: int, *, up: bool) -> int | None:
     return math.ceil(exact) if up else math.floor(exact)
 
 
+def _protected(application: Application, budget: LocatedDocument) -> list[Workload]:
+    """The workloads whose pods a budget selects: without a selector none, with an empty one all."""
+    selector = budget.root.at("spec", "selector")
+    return application.selected(selector) if selector.given else []
+
+
 def _budgets(application: Application) -> Iterator[tuple[LocatedDocument, list[Workload], int]]:
     """Each PodDisruptionBudget with the workloads that it selects, and the least number of their pods."""
     for budget in application.of("PodDisruptionBudget"):
-        selected = application.selected(budget.root.at("spec", "selector"))
-        workloads = [workload for workload in selected if workload.document.kind in SCALABLE]
+        workloads = [workload for workload in _protected(application, budget) if workload.document.kind in SCALABLE]
         yield budget, workloads, sum(application.min_pods(workload)[0] for workload in workloads)
 
 
@@ -44,7 +49,8 @@ def _kept(budget: LocatedDocument, least: int) -> int | None:
 @TOPIC.rule(
     "pdb-blocks-drain",
     "error",
-    what="A PodDisruptionBudget allows no eviction, or none while an autoscaler is at its minimum.",
+    what="A PodDisruptionBudget allows no eviction, or none while an autoscaler is at its minimum, or two select the "
+    "same pods.",
     why="A node with one of the pods can never be drained, so it can never be updated. Percentages are rounded up: "
     "`minAvailable: 60%` of two pods keeps both.",
     fix="maxUnavailable: 1, or a higher minimum of the autoscaler",
@@ -57,6 +63,17 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
             texts = [f", `{field.field}` of {field.document.reference} is {number}" for number, field in minima]
             text = f"keeps {kept} of {least} pods{''.join(texts)}, so none can be evicted"
             yield Remark(_amount_field(budget), text)
+    for workload in application.workloads:
+        for earlier, budget in repeated(_budgets_of(application, workload), lambda _: ()):
+            if earlier.reference != budget.reference:
+                text = f"selects pods that {earlier.reference} selects, too: pods of two budgets cannot be evicted"
+                level: Level | None = "warning" if budget.is_beside(earlier) else None
+                yield Remark(budget.root.at("spec", "selector"), text, "one budget for each pod", level)
+
+
+def _budgets_of(application: Application, workload: Workload) -> list[LocatedDocument]:
+    budgets = application.of("PodDisruptionBudget")
+    return [budget for budget in budgets if any(other is workload for other in _protected(application, budget))]
 
 
 def _amount_field(budget: LocatedDocument) -> Place:
@@ -74,7 +91,9 @@ def _amount_field(budget: LocatedDocument) -> Place:
 def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
     for budget in application.of("PodDisruptionBudget"):
         selector = budget.root.at("spec", "selector")
-        if not application.selected(selector):
+        if not selector.given:
+            yield Remark(selector, "missing, so it selects no pod")
+        elif not application.selected(selector):
             known = application.has_all_pods
             yield Remark(selector, "no pod here has these labels", level=None if known else "warning")
 
@@ -88,12 +107,7 @@ def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _no_budget(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in _replicated(application):
-        budgets = [
-            budget
-            for budget in application.of("PodDisruptionBudget")
-            if application.may_meet(budget, workload.document)
-        ]
-        if not any(matches(budget.root.at("spec", "selector"), workload.labels) for budget in budgets):
+        if not _budgets_of(application, workload):
             yield Remark(workload.document.root, "no PodDisruptionBudget selects its pods")
 
 

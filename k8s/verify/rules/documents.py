@@ -85,7 +85,7 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
     def name_of(document: LocatedDocument) -> tuple[str, ...]:
         return document.group, document.kind, document.namespace, document.name
 
-    for earlier, document in repeated(application, _objects(application), name_of):
+    for earlier, document in repeated(_objects(application), name_of):
         if document.name:
             line = earlier.root.at("metadata", "name").line
             place = f"{earlier.file}:{line}" if line else earlier.file

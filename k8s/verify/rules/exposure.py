@@ -79,8 +79,8 @@ def _no_policy(application: Application, scope: Scope) -> Iterator[Remark]:
 
 
 def _policies_of(application: Application, workload: Workload) -> list[LocatedDocument]:
-    policies = [policy for policy in application.of("NetworkPolicy") if application.may_meet(policy, workload.document)]
-    return [policy for policy in policies if matches(policy.root.at("spec", "podSelector"), workload.labels)]
+    policies = application.of("NetworkPolicy")
+    return [policy for policy in policies if application.selects(policy.root.at("spec", "podSelector"), workload)]
 
 
 def _restricting(application: Application, workload: Workload, direction: str) -> list[LocatedDocument]:

@@ -70,7 +70,7 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
     fix="keep one of them, with the metrics of both",
 )
 def _twice(application: Application, _: Scope) -> Iterator[Remark]:
-    for earlier, scaler in repeated(application, application.scalers, application.scale_target):
+    for earlier, scaler in repeated(application.scalers, application.scale_target):
         if earlier.reference != scaler.reference:
             level: Level | None = "warning" if scaler.is_beside(earlier) else None
             yield Remark(

@@ -69,6 +69,15 @@ def test_a_revision_that_a_quota_or_a_webhook_refuses_to_store_changes_nothing(c
     assert cluster.deploy(*documents("good:2")).revision == 2
 
 
+def test_a_first_revision_that_could_not_be_stored_has_no_number(cluster: Rig) -> None:
+    # The first ConfigMap is the state, the second the revision.
+    quota = Fault("POST", "/configmaps", 403, reason="Forbidden", message="exceeded quota: team")
+    cluster.fake.faults += [Fault("POST", "/configmaps", passes=True), quota]
+    with pytest.raises(ClusterError, match="exceeded quota"):
+        cluster.deploy(*documents("good:1"))
+    assert ": the first revision failed\n" in cluster.status().to_text()
+
+
 def test_a_field_that_marina_applies_no_longer_is_a_change(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     without = [*documents("good:1")]

@@ -196,6 +196,15 @@ def test_without_a_behavior_one_sync_doubles_the_pods_and_counts_no_events(repli
     # With an empty behavior, the default policies apply: twice as many or four more in 15 s.
     empty = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": plain | {"behavior": {}}})
     assert limited(empty, replicas, 900) == max(replicas + 4, 2 * replicas)
+    # After a surge, only the one without a behavior still follows the recommendation that it could not reach at once.
+    decided = []
+    for controller in (Controller(hpa), Controller(empty)):
+        for pods, rate in ((1, 100.0), (4, 1.0)):
+            names = [state(number, READY) for number in range(pods)]
+            usage = {"rate": {pod.name: PodMetric(rate) for pod in names}}
+            last = controller.decide(15 * pods, pods, names, usage, {})
+        decided.append(last)
+    assert decided == [8, 4]
 
 
 def test_values_exactly_at_the_tolerance_change_nothing() -> None:

@@ -98,6 +98,52 @@ def test_an_overlay_is_checked_together_with_its_base(tmp_path: Path) -> None:
     ]
 
 
+PARTS = {
+    "apps/all.yaml": """apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a}
+spec:
+  selector: {matchLabels: {app: a}}
+  template:
+    metadata: {labels: {app: a}}
+    spec: {containers: [{name: a, image: a, resources: {requests: {cpu: 1}}}]}
+""",
+    "budgets/all.yaml": """apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: a}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: a}}}
+""",
+    "scalers/all.yaml": SCALER.replace("NAME", "a"),
+}
+
+
+def test_an_application_may_be_in_several_kustomizations(tmp_path: Path) -> None:
+    for name, text in PARTS.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+        written((tmp_path / name).parent, kustomization_yaml="resources: [all.yaml]\n")
+    assert [str(finding) for finding in verify_folder(tmp_path).findings if finding.level == "error"] == []
+    # What one of them sets in another is an error, too.
+    (tmp_path / "apps/all.yaml").write_text(PARTS["apps/all.yaml"].replace("spec:", "spec:\n  replicas: 2", 1))
+    assert {finding.rule for finding in verify_folder(tmp_path).findings if finding.level == "error"} == {
+        "replicas-owned"
+    }
+
+
+def test_bases_of_different_overlays_are_not_compared(tmp_path: Path) -> None:
+    for place, base in (("v1", ""), ("v2", ""), ("old", "../v1, "), ("new", "../v2, ")):
+        (tmp_path / place).mkdir()
+        text = f"{OBJECT}data: {{stage: {place}}}\n".replace("name: a", f"name: {'a' if not base else 'b'}")
+        resources = f"resources: [{base}all.yaml]\n"
+        written(tmp_path / place, all_yaml=text, kustomization_yaml=resources)
+    assert verify_folder(tmp_path).errors == 0
+    # A kustomization that names both is told.
+    written(tmp_path / "new", kustomization_yaml="resources: [../v1, ../v2, all.yaml]\n")
+    assert [finding.rule for finding in verify_folder(tmp_path).findings if finding.level == "error"] == [
+        "duplicate-object"
+    ]
+
+
 def test_objects_of_two_folders_side_by_side_may_be_for_two_clusters(tmp_path: Path) -> None:
     for cluster in ("production", "staging"):
         (tmp_path / cluster).mkdir()

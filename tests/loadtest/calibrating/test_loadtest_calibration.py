@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from queues import Dice, Queue, Seconds, SimulatedSession, always, two_workers
+from queues import Dice, Queue, Seconds, SimulatedSession, always, pausing, two_workers
 
 from config.progress import Progress
 from loadtest.calibrating.knee import NeverHeld, Untrusted
@@ -108,6 +108,17 @@ def test_the_interval_of_a_calibration_holds_the_true_knee() -> None:
     held = [knee.interval is not None and knee.interval[0] <= TRUE_KNEE_RPS <= knee.interval[1] for knee in knees]
     assert all(held)
     assert all(abs(knee.rps / TRUE_KNEE_RPS - 1) < 0.04 and knee.width < 0.07 for knee in knees)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [10, 29])
+def test_one_lucky_long_run_of_a_server_that_pauses_does_not_end_a_calibration(seed: int) -> None:
+    objective = Objective(p99_ms=80, error_rate=0.001, throughput_rps=None)
+    session: Any = SimulatedSession(pausing(0.005, 2, 0.06), objective, seed)
+    made = RateTrials(session, objective, CalibrateOptions(seed=1000 * seed))
+    low, high = made.measure_knee(made.find(None)).interval or (0, 0)
+    # `true_knee(pausing(0.005, 2, 0.06), 80)`
+    assert low < 136.7 < high
 
 
 @pytest.mark.slow

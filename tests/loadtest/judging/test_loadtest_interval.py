@@ -1,5 +1,6 @@
 """The intervals of verdicts, on simulated queues whose p99 is known and on counts whose interval is known."""
 
+import math
 import random
 
 import numpy as np
@@ -81,6 +82,15 @@ def test_the_nearer_the_limit_the_more_arrivals_are_needed() -> None:
     far, near = arrivals_to_decide(0.01, 0.02, 1), arrivals_to_decide(0.01, 0.011, 1)
     assert near == pytest.approx(100 * far)
     assert arrivals_to_decide(0.01, 0.01, 1) == float("inf")
+
+
+@pytest.mark.parametrize(("share", "clumps"), [(0.001, 1), (0.01, 1), (0.01, 2.5)])
+def test_as_many_arrivals_as_are_said_to_be_missing_decide_if_none_is_over_the_limit(
+    share: float, clumps: float
+) -> None:
+    needed = arrivals_to_decide(share, 0, clumps)
+    assert most_surely_below(share, math.ceil(needed), clumps) == 0
+    assert most_surely_below(share, math.floor(0.99 * needed), clumps) == -1
 
 
 WORKERS = two_workers([0.018, 0.024, 0.030, 0.036])

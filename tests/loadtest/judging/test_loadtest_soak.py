@@ -34,6 +34,7 @@ marina_open_files{process="torchserve"} 77
 marina_worker_open_files{model="m",worker="9000"} 12
 marina_worker_restarts_total{model="m",worker="9000"} 1
 marina_queued{model="m"} 3
+marina_start_duration_seconds{model="m"} 2.813
 """
 
 
@@ -238,12 +239,27 @@ def test_a_worker_that_was_restarted_fails() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("starts", "fails"),
+    # One server; one that was started again, unread meanwhile; two behind one address.
+    [([2.8] * 6, False), ([2.8, 2.8, None, 3.1, 3.1, 3.1], True), ([2.8, 3.1, 3.1, 2.8, 3.1, 2.8], False)],
+)
+def test_a_server_that_was_started_again_as_a_whole_fails(starts: list[float | None], fails: bool) -> None:
+    readings = (soaked().vitals or ServerReadings()).readings
+    changed = [
+        each.model_copy(update={"start_s": starts[6 * place // len(readings)]}) for place, each in enumerate(readings)
+    ]
+    _, reasons = judged(soaked(vitals=ServerReadings(readings=tuple(changed))))
+    assert reasons == ["restarted: the whole server ended and was restarted"] * fails
+
+
 def test_the_page_is_read_as_the_supervisor_writes_it() -> None:
     assert parse_reading(PAGE, 3.0) == ServerReading(
         at_s=3.0,
         memory={"worker 9000": 5e8, "torchserve": 3.5e8},
         files={"torchserve": 77, "worker 9000": 12},
         restarts={"worker 9000": 1},
+        start_s=2.813,
     )
 
 
