@@ -129,11 +129,13 @@ class Handler:
         return Exchange([self.decode_row(request)], lambda rows: self.encode(rows[0], request))
 
     def decode_row(self, request: Request) -> Row:
-        """What `decode` makes of a body or of an instance, checked; as a copy if it is the user's, because that may
-        fill the same arrays again for the next one of the batch."""
+        """What `decode` makes of a body or of an instance. The user's is checked here, so that an error names the
+        instance, and copied, because it may fill the same arrays again for the next one."""
         row = self.decode(request)
+        if self._is_built_in:
+            return row
         self._check_row(row)
-        return row if self._is_built_in else [np.array(array) for array in row]
+        return [np.array(array) for array in row]
 
     @property
     def tensor_names(self) -> set[str]:
