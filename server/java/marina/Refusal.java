@@ -232,6 +232,10 @@ final class Refusal {
         if (message.startsWith("Worker died")) {
             return status == 507 ? "out of memory" : "the worker ended while it had this request";
         }
+        if (message.contains("direct buffer memory")) {
+            // Java's own words.
+            return "out of memory: the answer is too large for `serving.java_heap_mb`";
+        }
         return message.equals("Prediction failed") ? "the handler failed; the server's log says why" : message;
     }
 

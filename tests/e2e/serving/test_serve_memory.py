@@ -75,6 +75,15 @@ def test_more_large_answers_in_a_batch_than_java_has_memory_for_are_refused_and_
     assert (java_pid(server), worker_pids(server)) == (java, workers)
 
 
+def test_an_answer_that_java_has_no_memory_for_is_told_in_our_words(start_tiny: Start) -> None:
+    server = start_tiny(max_response_mb=100)
+    answer = exchange(server.ports.inference, posted("/predictions/tiny", b"", b'{"answer_mb": 90}'))
+    assert (answer.status, answer.error["error"]) == (
+        507,
+        "out of memory: the answer is too large for `serving.java_heap_mb`",
+    )
+
+
 def test_slow_bodies_make_room_for_others(module_tiny: Running) -> None:
     java, workers = java_pid(module_tiny), worker_pids(module_tiny)
     with ExitStack() as kept:
