@@ -332,7 +332,8 @@ class _InputSearch:
                     if before.most is not None:
                         values[place] = torch.full_like(values[place], before.most)
                 limited = limit_numbers(self._network, values, at, tensor)
-                notes += [f"`{self._names[at]}`: values beyond {limited.most} fail"] * (limited != tensor)
+                wrong = "below 0" if limited.most is None else f"beyond {limited.most}"
+                notes += [f"`{self._names[at]}`: values {wrong} fail"] * (limited != tensor)
             guess = (*guess[:at], limited, *guess[at + 1 :])
         return guess, notes
 

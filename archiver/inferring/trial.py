@@ -99,8 +99,8 @@ def limit_numbers(network: nn.Module, values: Sequence[torch.Tensor], at: int, t
         return try_inputs(network, tried).outputs is not None
 
     ends = torch.iinfo(values[at].dtype)
-    if tensor.most is None and all(map(works, (-1, ends.min, ends.max))):
-        return tensor
+    if tensor.most is None and works(ends.max):
+        return tensor if works(-1) and works(ends.min) else replace(tensor, least=tensor.least or 0)
     known = MOST_TRIED if tensor.most is None else tensor.most
     return replace(tensor, least=tensor.least or 0, most=largest_working(works, known))
 

@@ -94,3 +94,10 @@ def test_arguments_that_may_get_a_tensor_but_need_none_are_named() -> None:
     said = "requests cannot send `y`, which `forward` does not need; to change: `--input NAME:DTYPE:SHAPE`"
     assert said in find_inputs(network, []).notes
     assert find_inputs(network, [parse_input_option("y:float32:3")]).notes == ()
+
+
+def test_whole_numbers_may_be_large_although_negative_ones_fail() -> None:
+    network = Net(lambda self, seconds: self.f(seconds.double().sqrt().float()), f=nn.Linear(2, 2))
+    inferred = find_inputs(network, [parse_input_option("seconds:int64:2")])
+    assert (inferred.inputs["seconds"].least, inferred.inputs["seconds"].most) == (0, None)
+    assert inferred.notes == ("`seconds`: values below 0 fail",)
