@@ -130,6 +130,14 @@ def test_an_application_may_be_in_several_kustomizations(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.parametrize(("kind", "rules"), [("Deployment", ["pdb-blocks-drain"]), ("DaemonSet", [])])
+def test_two_budgets_matter_for_pods_that_a_drain_evicts(kind: str, rules: list[str], tmp_path: Path) -> None:
+    budget = PARTS["budgets/all.yaml"]
+    pods = PARTS["apps/all.yaml"].replace("Deployment", kind)
+    written(tmp_path, a_yaml=pods, b_yaml=f"{budget}---\n{budget.replace('name: a', 'name: b')}")
+    assert [finding.rule for finding in verify_folder(tmp_path).findings if finding.level == "error"] == rules
+
+
 def test_what_another_kustomization_has_may_be_for_another_cluster(tmp_path: Path) -> None:
     source = "{configMapKeyRef: {name: a, key: level}}"
     used = PARTS["apps/all.yaml"].replace("image: a,", f"image: a, env: [{{name: LEVEL, valueFrom: {source}}}],")
