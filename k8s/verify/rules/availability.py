@@ -63,7 +63,9 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
             texts = [f", `{field.field}` of {field.document.reference} is {number}" for number, field in minima]
             text = f"keeps {kept} of {least} pods{''.join(texts)}, so none can be evicted"
             yield Remark(_amount_field(budget), text)
-    for workload in application.workloads:
+    # A drain leaves the pods of a DaemonSet where they are.
+    evicted = [workload for workload in application.workloads if workload.document.kind != "DaemonSet"]
+    for workload in evicted:
         for earlier, budget in repeated(_budgets_of(application, workload), lambda _: ()):
             if earlier.reference != budget.reference:
                 text = f"selects pods that {earlier.reference} selects, too: pods of two budgets cannot be evicted"

@@ -102,7 +102,8 @@ def _claims(application: Application, _: Scope) -> Iterator[Remark]:
                     "there can be several pods" if several else "a rollout starts the new pod before the old one ends"
                 )
                 # The new pod may get the same node.
-                level: Level | None = "warning" if not several and "ReadWriteOnce" in modes else None
+                sure = (several or "ReadWriteOnce" not in modes) and claim and claim.is_applied_with(workload.document)
+                level: Level | None = None if sure else "warning"
                 yield Remark(name, f"`{name.text}` is {listed(modes)}, and {when}", level=level)
 
 
@@ -141,6 +142,8 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
                 parts = [holder.root.at(part).table for part in ("data", "binaryData", "stringData")] if holder else []
                 keys = set().union(*parts)
                 if key.text not in keys:
-                    # Controllers fill empty ones: with the CA of the cluster, or the token of a ServiceAccount.
+                    # Controllers fill empty ones: with the CA of the cluster, or the token of a ServiceAccount. And one
+                    # of another kustomization may be for another cluster.
+                    sure = keys and holder and holder.is_applied_with(workload.document)
                     text = f"got `{key.value}`, {kind} `{name}` has {listed(keys) or 'no key'}"
-                    yield Remark(key, text, level=None if keys else "warning")
+                    yield Remark(key, text, level=None if sure else "warning")

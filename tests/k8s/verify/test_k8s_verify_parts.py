@@ -130,6 +130,27 @@ def test_an_application_may_be_in_several_kustomizations(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.parametrize(("kind", "rules"), [("Deployment", ["pdb-blocks-drain"]), ("DaemonSet", [])])
+def test_two_budgets_matter_for_pods_that_a_drain_evicts(kind: str, rules: list[str], tmp_path: Path) -> None:
+    budget = PARTS["budgets/all.yaml"]
+    pods = PARTS["apps/all.yaml"].replace("Deployment", kind)
+    written(tmp_path, a_yaml=pods, b_yaml=f"{budget}---\n{budget.replace('name: a', 'name: b')}")
+    assert [finding.rule for finding in verify_folder(tmp_path).findings if finding.level == "error"] == rules
+
+
+def test_what_another_kustomization_has_may_be_for_another_cluster(tmp_path: Path) -> None:
+    source = "{configMapKeyRef: {name: a, key: level}}"
+    used = PARTS["apps/all.yaml"].replace("image: a,", f"image: a, env: [{{name: LEVEL, valueFrom: {source}}}],")
+    for place, text in (("dev", used), ("prod", f"{OBJECT}data: {{stage: prod}}\n")):
+        (tmp_path / place).mkdir()
+        written(tmp_path / place, all_yaml=text, kustomization_yaml="resources: [all.yaml]\n")
+    levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings}
+    assert levels["key-missing"] == "warning"
+    written(tmp_path / "prod", kustomization_yaml="resources: [all.yaml, ../dev]\n")
+    levels = {finding.rule: finding.level for finding in verify_folder(tmp_path).findings}
+    assert levels["key-missing"] == "error"
+
+
 def test_bases_of_different_overlays_are_not_compared(tmp_path: Path) -> None:
     for place, base in (("v1", ""), ("v2", ""), ("old", "../v1, "), ("new", "../v2, ")):
         (tmp_path / place).mkdir()
