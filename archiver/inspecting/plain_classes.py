@@ -25,8 +25,10 @@ def find_plain_dataclasses(tree: ast.AST, paths: Paths) -> Iterator[ast.expr]:
 
 
 def _is_plain(node: ast.ClassDef, paths: Paths) -> bool:
-    is_known = all(paths(base) for base in node.bases)
-    return is_known and not node.keywords and all(_is_plain_line(line, paths) for line in node.body)
+    is_known = all(paths(base) for base in node.bases) and not node.keywords
+    # `:=` in an annotation, or in a method's defaults, sets an attribute of the class.
+    names_more = any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
+    return is_known and not names_more and all(_is_plain_line(line, paths) for line in node.body)
 
 
 def _is_plain_line(line: ast.stmt, paths: Paths) -> bool:

@@ -71,6 +71,12 @@ PYTHON = {
         bases="",
         value=" = field(default=v)",
     ),
+    "fields that an object adds, named on the way": _DATACLASS.format(
+        before="class V:\n    def __set_name__(self, cls, name):\n        pass",
+        decorators="@dataclass",
+        bases="",
+        value="\n    b: (c := V())",
+    ),
     "dataclass by another name": "from dataclasses import dataclass\nd = dataclass\n",
     "a comment that is compiled": _SCRIPTED.format(annotation="", comment="type: (A[torch.os.system]) -> Tensor"),
     "an annotation that is compiled": _SCRIPTED.format(annotation=": 'A[torch.os.system]'", comment=""),
