@@ -1,5 +1,7 @@
 """Rules about workers, batches, timeouts and the objective."""
 
+import math
+
 from config.combinations.rule import Conflicts, rule
 from config.quantity import quantity
 from config.spec import Spec
@@ -69,6 +71,17 @@ def _heap_fits_memory(spec: Spec) -> Conflicts:
         workers = "1 worker" if spec.workers == 1 else f"{spec.workers} workers"
         text = f"the largest allowed batches take {worst_mb:.0f} MB on {workers}, on top of {others}"
         yield "kubernetes.resources.memory", text, f"less {less}`max_request_mb` or `max_batch`, or `memory: auto`"
+
+
+@rule("serving.max_request_mb", "serving.max_response_mb", "serving.java_heap_mb")
+def _heap_holds_the_largest(spec: Spec) -> Conflicts:
+    serving = spec.serving
+    share_mb = serving.java_heap_mb * 1.048576 / 6
+    # Java holds copies of several bodies and answers at once; larger ones may end it, and with it the server.
+    got, field = max((serving.max_request_mb, "max_request_mb"), (serving.max_response_mb, "max_response_mb"))
+    if got > share_mb:
+        text = f"got {got:g}, allowed: at most a sixth of `serving.java_heap_mb`, {share_mb:.0f} MB"
+        yield f"serving.{field}", text, f"java_heap_mb: {math.ceil(6 * got / 1.048576)}"
 
 
 @rule("serving.retry_window_s", "serving.startup_timeout_s")

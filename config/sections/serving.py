@@ -49,9 +49,9 @@ class Serving(Section):
     """How long a worker that keeps failing is restarted before the server gives up, s; at least `startup_timeout_s` +
     60. Lands in `model-config.yaml` as `maxRetryTimeoutInSec`."""
     max_request_mb: Annotated[float, Field(ge=0.001, le=1024)] = 10
-    """Largest body of a request, MB of 1,000,000 bytes; larger ones get 413. Lands in the record of the MAR, and 2.5
-    times as large, at most 2,147,483,647, in `config.properties` as `max_request_size`: above that TorchServe itself
-    answers 413, without a body."""
+    """Largest body of a request, MB of 1,000,000 bytes, at most a sixth of `java_heap_mb`; larger ones get 413. Lands
+    in the record of the MAR, and 2.5 times as large, at most 2,147,483,647, in `config.properties` as
+    `max_request_size`: above that TorchServe itself answers 413, without a body."""
     max_connections: Count = 2048
     """Most connections to the inference port at the same time. When there are more, the one that has been idle longest
     is closed; if none is idle, the new one is answered 503, and beyond half as many more it is closed unanswered. It is
@@ -60,7 +60,8 @@ class Serving(Section):
     """A connection that is idle for this long is closed, s. Keep it longer than your load balancer's idle timeout, or
     the load balancer may send a request just as the connection is closed. Lands in the Java command."""
     max_response_mb: Annotated[float, Field(ge=0.001, le=1024)] = 10
-    """Largest answer, MB; a larger one becomes a 500. Lands in `config.properties` as `max_response_size`."""
+    """Largest answer, MB, at most a sixth of `java_heap_mb`; a larger one becomes a 500. Lands in `config.properties`
+    as `max_response_size`."""
     cache: Cache | None = None
     """Caches answers, and returns them for the same request; for a language model only those that do not depend on
     chance: `temperature: 0` or a `seed`. Default: every request is computed. Load tests and other measurements do not

@@ -35,6 +35,7 @@ def test_the_files_are_the_accepted_ones(name: str, spec: Spec) -> None:
 LARGEST = {
     "serving.max_request_mb": 1024,
     "serving.max_response_mb": 1024,
+    "serving.java_heap_mb": 5860,
     "serving.queue": 2**31 - 1,
     "serving.max_batch_delay_ms": 2**31 - 1,
     "serving.startup_timeout_s": 2**31 - 61,

@@ -166,8 +166,14 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.resources.memory": "800Mi"},
                  "spec.yaml:6: `serving.java_heap_mb`: got 512, but `kubernetes.resources.memory` is 800Mi, and at least half of it "
                  "must be left for the workers", id="a default that what is written contradicts"),
-    pytest.param({"serving.max_request_mb": 120, "kubernetes.resources.memory": "2Gi"},
-                 "spec.yaml:9: `kubernetes.resources.memory`: the largest allowed batches take 1760 MB on 2 workers, "
+    pytest.param({"serving.max_request_mb": 200, "serving.max_response_mb": 180},
+                 "spec.yaml:6: `serving.max_request_mb`: got 200, allowed: at most a sixth of `serving.java_heap_mb`, "
+                 "89 MB\n\nhint: java_heap_mb: 1145", id="a body that ends Java"),
+    pytest.param({"serving.max_response_mb": 180},
+                 "spec.yaml:6: `serving.max_response_mb`: got 180, allowed: at most a sixth of `serving.java_heap_mb`, "
+                 "89 MB\n\nhint: java_heap_mb: 1030", id="an answer that ends Java"),
+    pytest.param({"serving.max_request_mb": 85, "kubernetes.resources.memory": "1500Mi"},
+                 "spec.yaml:9: `kubernetes.resources.memory`: the largest allowed batches take 1340 MB on 2 workers, "
                  "on top of Java and models\n\nhint: less `max_request_mb` or `max_batch`, or `memory: auto`",
                  id="requests that the memory does not hold"),
     pytest.param({"serving.retry_window_s": 100}, "spec.yaml:6: `serving.retry_window_s`: got 100, but a start may "

@@ -9,8 +9,10 @@ import java.util.concurrent.atomic.AtomicLong;
  * The memory of the bodies and answers of all connections. Java holds each once or twice, on its heap or outside of it.
  * Without a limit, a full heap would end Java, and full memory outside of it the connections to the workers.
  */
-final class Memory {
-    private static final long MOST = Runtime.getRuntime().maxMemory() / 3;
+public final class Memory {
+    /** How many bytes the bodies and answers may take. */
+    public static final long MOST = Runtime.getRuntime().maxMemory() / 3;
+    private static final AtomicLong TAKEN = new AtomicLong();
     private static final long SMALL = 65_536;
     /** No body and no answer counts as slow before that. */
     private static final long HASTE_NS = TimeUnit.SECONDS.toNanos(1);
@@ -18,12 +20,16 @@ final class Memory {
     /** What is smaller is always let in: the number of connections limits it. */
     private final long small;
 
-    private final AtomicLong taken = new AtomicLong();
     /** The shares that are not small. */
     private final Set<Share> shares = ConcurrentHashMap.newKeySet();
 
     Memory(int connections) {
         small = Math.min(SMALL, MOST / connections);
+    }
+
+    /** How many bytes they take now. */
+    public static long taken() {
+        return TAKEN.get();
     }
 
     /** The memory of one connection. */
@@ -58,13 +64,13 @@ final class Memory {
         }
 
         private boolean add(long more, long hasteNs) {
-            taken.addAndGet(more);
+            TAKEN.addAndGet(more);
             if (bytes.addAndGet(more) < small) {
                 return true;
             }
             shares.add(this);
             boolean room = true;
-            while (room && taken.get() > MOST && taken.get() > bytes.get()) {
+            while (room && TAKEN.get() > MOST && TAKEN.get() > bytes.get()) {
                 room = endSlowest(this, hasteNs);
             }
             return room;
@@ -72,7 +78,7 @@ final class Memory {
 
         void free() {
             shares.remove(this);
-            taken.addAndGet(-bytes.getAndSet(0));
+            TAKEN.addAndGet(-bytes.getAndSet(0));
         }
     }
 

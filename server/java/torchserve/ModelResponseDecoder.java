@@ -8,6 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
+import marina.Memory;
 import org.pytorch.serve.util.messages.ModelWorkerResponse;
 import org.pytorch.serve.util.messages.Predictions;
 
@@ -18,17 +19,18 @@ import org.pytorch.serve.util.messages.Predictions;
  * connection. This one reads each answer once, and refuses what would fill the heap.
  */
 public class ModelResponseDecoder extends ByteToMessageDecoder {
-    /** The bytes of large answers in batches that have not completely arrived, from all workers; and the most of them. */
+    /** What large answers take in batches that have not completely arrived, from all workers: their bytes, with copies. */
     private static final AtomicLong TAKEN = new AtomicLong();
 
-    private static final long MOST = Runtime.getRuntime().maxMemory() / 3;
     private static final int SMALL = 65_536;
+    /** TorchServe makes another of each for its client. */
+    private static final long COPIES = 2;
     /** As one of TorchServe's errors; the door puts it into words. */
     private static final byte[] NO_ROOM =
             "{\"code\":503,\"type\":\"NoRoomException\",\"message\":\"\"}".getBytes(StandardCharsets.UTF_8);
 
     private final int longest;
-    /** How much of what is taken is in this batch. */
+    /** How much of that is in this batch. */
     private long taken;
     /** The batch whose answers arrive; null before its head has. */
     private ModelWorkerResponse batch;
@@ -71,7 +73,7 @@ public class ModelResponseDecoder extends ByteToMessageDecoder {
         answer.setReasonPhrase(readString(in));
         answer.setHeaders(CodecUtils.readMap(in, readNumber(in)));
         int length = CodecUtils.readLength(in, longest);
-        if (length < SMALL || take(length)) {
+        if (length < SMALL || take(COPIES * length)) {
             answer.setResp(CodecUtils.read(in, length));
         } else {
             in.skipBytes(length);
@@ -82,12 +84,14 @@ public class ModelResponseDecoder extends ByteToMessageDecoder {
         return answer;
     }
 
-    private boolean take(int length) {
-        if (TAKEN.addAndGet(length) > MOST) {
-            TAKEN.addAndGet(-length);
+    private boolean take(long bytes) {
+        // What is being sent is in the memory as well. Where there is little else, the largest that a spec allows fits.
+        long others = TAKEN.getAndAdd(bytes) + Memory.taken();
+        if (others > Memory.MOST / 4 && others + bytes > Memory.MOST) {
+            TAKEN.addAndGet(-bytes);
             return false;
         }
-        taken += length;
+        taken += bytes;
         return true;
     }
 

@@ -75,13 +75,17 @@ def test_more_large_answers_in_a_batch_than_java_has_memory_for_are_refused_and_
     assert (java_pid(server), worker_pids(server)) == (java, workers)
 
 
-def test_an_answer_that_java_has_no_memory_for_is_told_in_our_words(start_tiny: Start) -> None:
-    server = start_tiny(max_response_mb=100)
-    answer = exchange(server.ports.inference, posted("/predictions/tiny", b"", b'{"answer_mb": 90}'))
-    assert (answer.status, answer.error["error"]) == (
-        507,
-        "out of memory: the answer is too large for `serving.java_heap_mb`",
-    )
+def test_many_of_the_largest_answers_that_a_spec_allows_end_nothing(start_tiny: Start) -> None:
+    server = start_tiny(max_response_mb=22, workers=3)
+    java = java_pid(server)
+    request = posted("/predictions/tiny", b"", b'{"answer_mb": 20}')
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: exchange(server.ports.inference, request), range(24)))
+    # An answer that is sent slowly may make room for others.
+    assert {answer.status for answer in answers} <= {200, 503, 507}
+    told = {answer.error["error"] for answer in answers if answer.status == 507}
+    assert told <= {"out of memory: the answer is too large for `serving.java_heap_mb`"}
+    assert (ask(server, b"{}"), java_pid(server)) == (200, java)
 
 
 def test_slow_bodies_make_room_for_others(module_tiny: Running) -> None:
