@@ -63,10 +63,13 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         f"max by (namespace) ({queries.of_deployment(f'kube_deployment_{name}')})"
         for name in ("spec_replicas", "status_replicas_available")
     )
+    # A container that fails at its start can be gone for five minutes between two attempts; its last word stands.
+    last = f"sum by (namespace) (last_over_time({ready}[10m]))"
+    none = f"(sum by (namespace) ({ready}) or {last}) == 0"
     start_min = _start_min(spec)
     return [
         Alert("MarinaNoData", f"absent({ready})", "Prometheus reads no metrics from any of its pods", "3m", "page"),
-        Alert("MarinaNoPodReady", f"sum by (namespace) ({ready}) == 0", "none of its pods is ready", "3m", "page"),
+        Alert("MarinaNoPodReady", none, "none of its pods is ready", "3m", "page"),
         Alert("MarinaPodNotReady", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
         Alert(
             "MarinaReplicasMissing",

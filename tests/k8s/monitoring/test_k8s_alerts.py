@@ -103,6 +103,11 @@ SCENARIOS = {
         {"20m": QUIET, "25m": {"NoPodReady"}, "40m": {"NoPodReady", "PodNotReady"}},
         {f"marina_ready{{{PAGE}}}": "1x80 0x80"},
     ),
+    "the only pod fails a minute after each start": Scenario(
+        {"9m": QUIET, "15m": {"NoPodReady"}, "20m": {"NoPodReady"}},
+        # Kubernetes waits longer each time.
+        {f"marina_ready{{{PAGE}}}": "1x40 0x3 stale 0x3 stale _x1 0x3 stale _x2 0x3 stale _x5 0x3 stale _x10 0x3"},
+    ),
     "a pod of the Deployment is missing": Scenario(
         {"10m": QUIET, "20m": {"ReplicasMissing"}},
         {f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': "2x80"},
