@@ -106,7 +106,7 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     alerts = [
         Alert(
             "MarinaContainerRestarts",
-            f"round(increase({containers}[1h])) >= {RESTARTS}",
+            f"round(max by (namespace, pod, container) (increase({containers}[1h]))) >= {RESTARTS}",
             "a container of " + _pod("restarted {{ $value }} times in an hour"),
         ),
         Alert(
@@ -184,8 +184,9 @@ def _autoscaler_alerts(queries: Queries) -> list[Alert]:
     text = "the autoscaler wants {{ $value }} pods, its maximum"
     # Scaled to 0, an autoscaler is switched off, which the same condition tells.
     off = f"{queries.of_deployment('kube_deployment_spec_replicas')} == 0"
+    blind = f"max by (namespace) ({idle}) == 1 unless on (namespace) {off}"
     return [
-        Alert("MarinaAutoscalerBlind", f"{idle} == 1 unless on (namespace) {off}", _BLIND, for_="10m"),
+        Alert("MarinaAutoscalerBlind", blind, _BLIND, for_="10m"),
         Alert("MarinaAutoscalerAtMax", at_max, text, for_="15m"),
     ]
 

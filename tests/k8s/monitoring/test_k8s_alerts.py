@@ -27,7 +27,7 @@ from k8s.monitoring.expressions import SERVER_CONTAINER
 QUIET: set[str] = set()
 
 
-def exported_twice(values: dict[str, int]) -> dict[str, str | None]:
+def exported_twice(values: dict[str, int | str]) -> dict[str, str | None]:
     """The series of kube-state-metrics with these values, each exported by two of them, and none by only one."""
     healthy = {name: series for name, series in state(160).items() if name.startswith("kube_")}
     told = healthy | {next(name for name in healthy if part in name): f"{value}x160" for part, value in values.items()}
@@ -114,8 +114,18 @@ SCENARIOS = {
     ),
     "kube-state-metrics runs twice in the cluster": Scenario({"40m": QUIET}, exported_twice({})),
     "kube-state-metrics runs twice, and much is wrong": Scenario(
-        {"40m": {"ReplicasMissing", "AutoscalerAtMax", "MemoryNearLimit", "CpuHigh"}},
-        exported_twice({"spec_replicas": 2, "status_desired_replicas": 10})
+        {
+            "40m": {"ReplicasMissing", "AutoscalerAtMax", "AutoscalerBlind", "ContainerRestarts"}
+            | {"MemoryNearLimit", "CpuHigh"}
+        },
+        exported_twice(
+            {
+                "spec_replicas": 2,
+                "status_desired_replicas": 10,
+                "status_condition": 1,
+                "restarts_total": "0x20 1x20 2x20 3",
+            }
+        )
         | {
             f'container_memory_working_set_bytes{{{AT},container="{SERVER_CONTAINER}"}}': "950x160",
             f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+29x160",
