@@ -167,7 +167,7 @@ def _gpu_alerts(queries: Queries) -> list[Alert]:
             f"{now} / {before} > {GPU_GROWTH} and {grown_up}",
             _pod("reserves more GPU memory than three hours ago"),
         ),
-        Alert("MarinaGpuMemoryNearlyFull", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
+        Alert("MarinaGpuMemoryNearlyFull", full, _pod(f"uses {_PERCENT} of a GPU's memory"), for_="15m"),
     ]
 
 

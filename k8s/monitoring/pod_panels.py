@@ -101,7 +101,7 @@ def _reserved(queries: Queries) -> Panel:
 
 def _gpus(queries: Queries) -> list[Panel]:
     full, busy = {"{{pod}}": queries.gpu_memory_share()}, {"{{pod}}": queries.gpu_use()}
-    text = "Share of the device's memory in use, by any process (DCGM)."
+    text = "Share of the memory in use, by any process, of the fullest GPU of each pod (DCGM)."
     return [
         Panel("GPU memory in use", text, "percentunit", full, maximum=1),
         Panel("GPU utilisation", "Share of time in which the GPU was busy (DCGM).", "percent", busy),

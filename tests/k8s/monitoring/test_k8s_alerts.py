@@ -249,6 +249,15 @@ SCENARIOS = {
         },
         spec=CUDA,
     ),
+    "one of a pod's two GPUs is nearly full": Scenario(
+        {"20m": {"GpuMemoryNearlyFull"}},
+        {
+            f'DCGM_FI_DEV_FB_{name}{{{AT},gpu="{gpu}"}}': f"{value}x80"
+            for gpu, shares in enumerate(((97, 3), (10, 90)))
+            for name, value in zip(("USED", "FREE"), shares, strict=True)
+        },
+        spec=CUDA,
+    ),
 }
 
 
