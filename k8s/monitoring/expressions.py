@@ -194,8 +194,8 @@ class Queries:
         return f"max by (namespace, pod) ({used}) / max by (namespace, pod) ({limit})"
 
     def gpu(self, name: str, over: str = "sum", *by: str) -> str:
-        """A DCGM series by pod and `by` labels, `over` all GPUs of each. If the scrape does not honour DCGM's own labels, they are
-        renamed to `exported_namespace` and `exported_pod`; both forms are found."""
+        """A DCGM series by pod and `by` labels, `over` all GPUs of each. If a scrape does not honour DCGM's own labels,
+        they are renamed to `exported_namespace` and `exported_pod`; both forms are found."""
         matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self.model}{POD_NAME}"'
         renamed = f"{name}{{{matchers}}}"
         for label in ("namespace", "pod"):
