@@ -67,7 +67,7 @@ def _replicas(queries: Queries) -> dict[str, str]:
     series = {text: queries.of_deployment(f"kube_deployment_{name}") for name, text in names.items()} | {
         text: queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas") for name, text in limits.items()
     }
-    return {text: f"max by (namespace) ({one})" for text, one in series.items()}
+    return {text: f"max by (namespace) ({selector})" for text, selector in series.items()}
 
 
 def _restarts(queries: Queries) -> dict[str, str]:

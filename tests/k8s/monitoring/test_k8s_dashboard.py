@@ -113,9 +113,9 @@ def test_two_kube_state_metrics_draw_one_line_with_the_right_number(tmp_path: Pa
         {
             "expr": expr.replace("$namespace", "marina").replace("$model", "digits"),
             "eval_time": "7m",
-            "exp_samples": [one],
+            "exp_samples": [sample],
         }
-        for expr, one in (
+        for expr, sample in (
             (available, {"labels": '{namespace="marina"}', "value": 3}),
             (f"round({restarts})", {"labels": f'{{pod="{POD}",container="server"}}', "value": 1}),
         )
