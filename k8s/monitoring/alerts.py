@@ -63,10 +63,13 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         f"max by (namespace) ({queries.of_deployment(f'kube_deployment_{name}')})"
         for name in ("spec_replicas", "status_replicas_available")
     )
+    # A container that fails at its start can be gone for five minutes between two attempts; its last word stands.
+    last = f"sum by (namespace) (last_over_time({ready}[10m]))"
+    none = f"(sum by (namespace) ({ready}) or {last}) == 0"
     start_min = _start_min(spec)
     return [
         Alert("MarinaNoData", f"absent({ready})", "Prometheus reads no metrics from any of its pods", "3m", "page"),
-        Alert("MarinaNoPodReady", f"sum by (namespace) ({ready}) == 0", "none of its pods is ready", "3m", "page"),
+        Alert("MarinaNoPodReady", none, "none of its pods is ready", "3m", "page"),
         Alert("MarinaPodNotReady", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
         Alert(
             "MarinaReplicasMissing",
@@ -103,7 +106,7 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     alerts = [
         Alert(
             "MarinaContainerRestarts",
-            f"round(increase({containers}[1h])) >= {RESTARTS}",
+            f"round(max by (namespace, pod, container) (increase({containers}[1h]))) >= {RESTARTS}",
             "a container of " + _pod("restarted {{ $value }} times in an hour"),
         ),
         Alert(
@@ -164,7 +167,7 @@ def _gpu_alerts(queries: Queries) -> list[Alert]:
             f"{now} / {before} > {GPU_GROWTH} and {grown_up}",
             _pod("reserves more GPU memory than three hours ago"),
         ),
-        Alert("MarinaGpuMemoryNearlyFull", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
+        Alert("MarinaGpuMemoryNearlyFull", full, _pod(f"uses {_PERCENT} of a GPU's memory"), for_="15m"),
     ]
 
 
@@ -181,8 +184,9 @@ def _autoscaler_alerts(queries: Queries) -> list[Alert]:
     text = "the autoscaler wants {{ $value }} pods, its maximum"
     # Scaled to 0, an autoscaler is switched off, which the same condition tells.
     off = f"{queries.of_deployment('kube_deployment_spec_replicas')} == 0"
+    blind = f"max by (namespace) ({idle}) == 1 unless on (namespace) {off}"
     return [
-        Alert("MarinaAutoscalerBlind", f"{idle} == 1 unless on (namespace) {off}", _BLIND, for_="10m"),
+        Alert("MarinaAutoscalerBlind", blind, _BLIND, for_="10m"),
         Alert("MarinaAutoscalerAtMax", at_max, text, for_="15m"),
     ]
 

@@ -193,23 +193,23 @@ class Queries:
         limit = self.of_server("kube_pod_container_resource_limits", 'resource="memory"')
         return f"max by (namespace, pod) ({used}) / max by (namespace, pod) ({limit})"
 
-    def gpu(self, name: str, over: str = "sum") -> str:
-        """A DCGM series by pod, `over` all GPUs of each. If the scrape does not honour DCGM's own labels, they are
-        renamed to `exported_namespace` and `exported_pod`; both forms are found."""
+    def gpu(self, name: str, over: str = "sum", *by: str) -> str:
+        """A DCGM series by pod and `by` labels, `over` all GPUs of each. If a scrape does not honour DCGM's own labels,
+        they are renamed to `exported_namespace` and `exported_pod`; both forms are found."""
         matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self.model}{POD_NAME}"'
         renamed = f"{name}{{{matchers}}}"
         for label in ("namespace", "pod"):
             renamed = f'label_replace({renamed}, "{label}", "$1", "exported_{label}", "(.*)")'
-        return f"{over} by (namespace, pod) ({self.of_pods(name)} or {renamed})"
+        return f"{over} by ({', '.join(('namespace', 'pod', *by))}) ({self.of_pods(name)} or {renamed})"
 
     def gpu_use(self) -> str:
         """The utilisation of each pod's GPUs, in percent."""
         return self.gpu("DCGM_FI_DEV_GPU_UTIL", "avg")
 
     def gpu_memory_share(self) -> str:
-        """GPU memory in use as a share of the device's memory, by pod."""
-        used, free = self.gpu("DCGM_FI_DEV_FB_USED"), self.gpu("DCGM_FI_DEV_FB_FREE")
-        return f"{used} / ({used} + {free})"
+        """GPU memory in use as a share of the device's memory, of the fullest device of each pod."""
+        used, free = (self.gpu(f"DCGM_FI_DEV_FB_{name}", "sum", "gpu") for name in ("USED", "FREE"))
+        return f"max by (namespace, pod) ({used} / ({used} + {free}))"
 
     def _select(self, name: str, *matchers: str) -> str:
         namespace = f'namespace="{self.namespace}"'

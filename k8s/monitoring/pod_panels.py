@@ -64,13 +64,10 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
 def _replicas(queries: Queries) -> dict[str, str]:
     names = {"spec_replicas": "wanted", "status_replicas_available": "available"}
     limits = {"status_desired": "autoscaler wants", "spec_min": "minimum", "spec_max": "maximum"}
-    return {
-        **{text: queries.of_deployment(f"kube_deployment_{name}") for name, text in names.items()},
-        **{
-            text: queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas")
-            for name, text in limits.items()
-        },
+    series = {text: queries.of_deployment(f"kube_deployment_{name}") for name, text in names.items()} | {
+        text: queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas") for name, text in limits.items()
     }
+    return {text: f"max by (namespace) ({selector})" for text, selector in series.items()}
 
 
 def _restarts(queries: Queries) -> dict[str, str]:
@@ -78,7 +75,7 @@ def _restarts(queries: Queries) -> dict[str, str]:
     containers = queries.of_pods("kube_pod_container_status_restarts_total")
     return {
         **{f"{{{{pod}}}} {name}": f"sum by (pod) (increase({series}[10m]))" for name, series in workers.items()},
-        "{{pod}} containers": f"sum by (pod) (increase({containers}[10m]))",
+        "{{pod}} {{container}}": f"max by (pod, container) (increase({containers}[10m]))",
     }
 
 
@@ -101,7 +98,7 @@ def _reserved(queries: Queries) -> Panel:
 
 def _gpus(queries: Queries) -> list[Panel]:
     full, busy = {"{{pod}}": queries.gpu_memory_share()}, {"{{pod}}": queries.gpu_use()}
-    text = "Share of the device's memory in use, by any process (DCGM)."
+    text = "Share of the memory in use, by any process, of the fullest GPU of each pod (DCGM)."
     return [
         Panel("GPU memory in use", text, "percentunit", full, maximum=1),
         Panel("GPU utilisation", "Share of time in which the GPU was busy (DCGM).", "percent", busy),

@@ -85,7 +85,7 @@ def read_recording(file: Path) -> Recording:
 def _parsed(text: str, where: str, known: Mapping[str, Any]) -> dict[str, Any]:
     try:
         line = json.loads(text)
-    except ValueError as err:
+    except (RecursionError, ValueError) as err:
         raise InputError(f"{where}: not a line of JSON: {err}", hint=_HINT) from err
     parsed: dict[str, Any] = {**known, **line} if isinstance(line, dict) else {}
     at = parsed.get("at")
@@ -116,7 +116,7 @@ def _seen(line: dict[str, Any], begin: float, hpa: Hpa, where: str) -> Observati
         )
         ready, running = (None if line.get(key) is None else int(line[key]) for key in ("ready", "running"))
         read = {str(name): int(count) for name, count in (line.get("read") or {}).items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as err:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as err:
         raise InputError(
             f"{where}: `status`: not a HorizontalPodAutoscaler's: {type(err).__name__}: {err}", hint=_HINT
         ) from err

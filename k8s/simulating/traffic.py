@@ -97,7 +97,7 @@ def _rows(file: Path) -> list[tuple[float, float]]:
     except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise InputError(f"{file}: cannot be read: {reason_of(err)}", hint=hint) from err
     for number, line in enumerate(lines, 1):
-        if not "".join(line).strip() or (number == 1 and _number(line[-1]) is None):
+        if not "".join(line).strip() or (number == 1 and _time(line[0]) is None and _number(line[-1]) is None):
             continue  # an empty line, a header
         at, rate = _time(line[0]), _number(line[-1])
         if len(line) != 2 or at is None or abs(at) > LATEST_S or rate is None or not 0 <= rate <= _MOST_RPS:

@@ -127,6 +127,16 @@ def test_processes_of_one_machine_send_the_schedule_together(url: str) -> None:
     assert seconds[:2] == [1, 2]
 
 
+def test_a_clock_that_jumps_loses_no_worker(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An hour ahead each time that somebody looks at it.
+    clock = "import itertools, sys, time\nhours = itertools.count()\ntrue = time.time\n"
+    jumping = "if 'loadtest.sending.worker' in sys.orig_argv: time.time = lambda: true() + 3600 * next(hours)\n"
+    (tmp_path / "sitecustomize.py").write_text(clock + jumping)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    measured = generate(plan_of(url, duration_s=4))
+    assert (measured.lost_processes, measured.good) == ((), 360)
+
+
 def test_a_pod_that_dies_makes_the_run_invalid_and_is_named(url: str, tmp_path: Path) -> None:
     pods = start_pods(tmp_path, plan_of(url, duration_s=120))
     wait_for(url, 150)

@@ -27,7 +27,7 @@ from k8s.monitoring.expressions import SERVER_CONTAINER
 QUIET: set[str] = set()
 
 
-def exported_twice(values: dict[str, int]) -> dict[str, str | None]:
+def exported_twice(values: dict[str, int | str]) -> dict[str, str | None]:
     """The series of kube-state-metrics with these values, each exported by two of them, and none by only one."""
     healthy = {name: series for name, series in state(160).items() if name.startswith("kube_")}
     told = healthy | {next(name for name in healthy if part in name): f"{value}x160" for part, value in values.items()}
@@ -103,14 +103,29 @@ SCENARIOS = {
         {"20m": QUIET, "25m": {"NoPodReady"}, "40m": {"NoPodReady", "PodNotReady"}},
         {f"marina_ready{{{PAGE}}}": "1x80 0x80"},
     ),
+    "the only pod fails a minute after each start": Scenario(
+        {"9m": QUIET, "15m": {"NoPodReady"}, "20m": {"NoPodReady"}},
+        # Kubernetes waits longer each time.
+        {f"marina_ready{{{PAGE}}}": "1x40 0x3 stale 0x3 stale _x1 0x3 stale _x2 0x3 stale _x5 0x3 stale _x10 0x3"},
+    ),
     "a pod of the Deployment is missing": Scenario(
         {"10m": QUIET, "20m": {"ReplicasMissing"}},
         {f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': "2x80"},
     ),
     "kube-state-metrics runs twice in the cluster": Scenario({"40m": QUIET}, exported_twice({})),
     "kube-state-metrics runs twice, and much is wrong": Scenario(
-        {"40m": {"ReplicasMissing", "AutoscalerAtMax", "MemoryNearLimit", "CpuHigh"}},
-        exported_twice({"spec_replicas": 2, "status_desired_replicas": 10})
+        {
+            "40m": {"ReplicasMissing", "AutoscalerAtMax", "AutoscalerBlind", "ContainerRestarts"}
+            | {"MemoryNearLimit", "CpuHigh"}
+        },
+        exported_twice(
+            {
+                "spec_replicas": 2,
+                "status_desired_replicas": 10,
+                "status_condition": 1,
+                "restarts_total": "0x20 1x20 2x20 3",
+            }
+        )
         | {
             f'container_memory_working_set_bytes{{{AT},container="{SERVER_CONTAINER}"}}': "950x160",
             f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+29x160",
@@ -231,6 +246,15 @@ SCENARIOS = {
                 'gpu="0"}': f"{value}x80"
                 for name, value in (("USED", 97), ("FREE", 3))
             },
+        },
+        spec=CUDA,
+    ),
+    "one of a pod's two GPUs is nearly full": Scenario(
+        {"20m": {"GpuMemoryNearlyFull"}},
+        {
+            f'DCGM_FI_DEV_FB_{name}{{{AT},gpu="{gpu}"}}': f"{value}x80"
+            for gpu, shares in enumerate(((97, 3), (10, 90)))
+            for name, value in zip(("USED", "FREE"), shares, strict=True)
         },
         spec=CUDA,
     ),

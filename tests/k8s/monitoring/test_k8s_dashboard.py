@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from k8s_plans import EVIDENCE, IMAGE, planned, the_only
-from rule_scenarios import OTHER, PAGE, run_rule_test, traffic
+from rule_scenarios import AT, OTHER, PAGE, POD, run_rule_test, traffic
 from specs import digits_spec, tales_spec
 
 from k8s.manifests.objects import dashboard_text
@@ -94,6 +94,33 @@ def test_the_times_of_streamed_text_have_a_median_a_p99_and_their_limit() -> Non
         quantiles = {query["legendFormat"]: query["expr"].partition(",")[0] for query in shown[title]["targets"]}
         assert quantiles == {"p50": "histogram_quantile(0.5", "p99": "histogram_quantile(0.99"}
         assert shown[title]["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"] == limit_s
+
+
+@pytest.mark.slow
+def test_two_kube_state_metrics_draw_one_line_with_the_right_number(tmp_path: Path) -> None:
+    shown = charts(render_dashboard(digits_spec()))
+    available = next(query for query in shown["Replicas"]["targets"] if query["legendFormat"] == "available")["expr"]
+    restarts = shown["Restarts"]["targets"][-1]["expr"]
+    series = {
+        f'{name},instance="{exporter}"}}': values
+        for name, values in (
+            ('kube_deployment_status_replicas_available{namespace="marina",deployment="digits"', "3x40"),
+            (f'kube_pod_container_status_restarts_total{{{AT},container="server"', "0x20 1x20"),
+        )
+        for exporter in "ab"
+    }
+    expected = [
+        {
+            "expr": expr.replace("$namespace", "marina").replace("$model", "digits"),
+            "eval_time": "7m",
+            "exp_samples": [sample],
+        }
+        for expr, sample in (
+            (available, {"labels": '{namespace="marina"}', "value": 3}),
+            (f"round({restarts})", {"labels": f'{{pod="{POD}",container="server"}}', "value": 1}),
+        )
+    ]
+    assert not run_rule_test(tmp_path, digits_spec(), series, {"promql_expr_test": expected})
 
 
 def test_thresholds_begin_without_a_value_and_rise() -> None:

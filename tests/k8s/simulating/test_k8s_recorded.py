@@ -153,6 +153,7 @@ def test_pods_that_were_not_ready_had_no_metrics(tmp_path: Path) -> None:
 # Lines of a recording, and part of the error.
 REFUSED: list[Any] = [
     (["nonsense"], "hpa.jsonl:1: not a line of JSON"),
+    (["[" * 100_000], "hpa.jsonl:1: not a line of JSON"),
     (["[]"], "hpa.jsonl:1: `at`: got `None`, allowed: seconds"),
     ([{"at": 1, "status": {}}], "`spec`: got `None`, allowed: the autoscaler's own"),
     ([line(0, 3, 3)], "holds 1 readings of an autoscaler, allowed: two or more"),
@@ -178,6 +179,7 @@ REFUSED: list[Any] = [
     ([line(0, 3, 3), line(15, 3, 3) | {"at": float("inf")}], "hpa.jsonl:2: `at`: got `inf`, allowed: seconds"),
     ([line(0, 3, 3), line(9e6, 3, 3)], "hpa.jsonl: spans 104 days, allowed: 35 at most"),
     ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two have the same name: cpu, cpu"),
+    ([line(0, 3, 3) | {"ready": float("inf")}], "`status`: not a HorizontalPodAutoscaler's: OverflowError: "),
     ([line(0, 3, 3, rate="many")], "`status`: not a HorizontalPodAutoscaler's: ValueError: "),
 ]
 

@@ -192,6 +192,7 @@ def test_times_without_a_zone_are_utc_wherever_they_are_read(tmp_path: Path) -> 
         ("0,1\n1,x\n", ":2: got `1,x`, allowed: a time (seconds or ISO) and a rate from 0 to 1e+09"),
         ("0,1\n1,-1\n", ":2: got `1,-1`"),
         ("0,1\n1,nan\n", ":2: got `1,nan`"),
+        ("0,nan\n1,1\n2,1\n", ":1: got `0,nan`"),
         ("0,1\n1,2,3\n", ":2: got `1,2,3`"),
         ("5,1\n5,2\n", ":2: got `5`, allowed: ascending times"),
         ("0,1\n0.5,2\n1,3\n", ":2: got `0.5`, allowed: one rate a second"),
