@@ -57,6 +57,10 @@ class ModelTokenizer:
     def _mark_special(self, config: Mapping[str, Any]) -> None:
         """Makes the tokens special that the tokenizer's configuration names, as `transformers` does, too."""
         added = {token.content: token for token in self._tokenizer.get_added_tokens_decoder().values()}
+        listed = config.get("added_tokens_decoder")
+        names = [_text(token) for token in listed.values()] if isinstance(listed, Mapping) else []
+        self.missing = [name for name in names if name and self._tokenizer.token_to_id(name) is None]
+        """Tokens of the configuration that are not in the tokenizer's own file; `transformers` adds them."""
         for name in (_text(config.get(role)) for role in _SPECIAL):
             if self._tokenizer.token_to_id(name) is not None:
                 token = added.get(name, AddedToken(name))
