@@ -168,6 +168,15 @@ def test_a_body_that_no_prompt_needs_is_not_read(tmp_path, monkeypatch: pytest.M
     assert error["message"] == "the body has 4073 bytes, allowed: at most 4072, which is more than 512 tokens take"
 
 
+@pytest.mark.slow
+def test_an_answer_that_fails_because_of_its_schema_says_so(rounds: Rounds) -> None:
+    # It compiles quickly, but after a few letters the search for the next token takes too much.
+    schema = {"type": "string", "pattern": "^([a-z]{1,50}){1,50}x{0,200}$"}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    error = json.loads(rounds.ask(COMPLETIONS, {"prompt": "abc", "response_format": wanted}))["error"]
+    assert error["message"].endswith("its schema may take too much to enforce, so try a simpler one")
+
+
 def test_a_message_makes_no_special_tokens_and_a_prompt_does(tmp_path) -> None:
     folder = write_text_package(tmp_path)
     add_special(folder, "<end>", "<user>", "<assistant>", "aXb", "bXc")
