@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from archiver.native import compile_decoder
 from archiver.staging import PROMPT, extend_draft, start_draft
 from config.errors import AgreementError, SourceError, listed
-from config.hf_folder import CONFIG, TOKENIZER, FolderRefused, ModelFolder, read_model_folder
+from config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
 from config.machine import free_memory
 from config.record import Agreement, Artifact, Draft, Writing
 from config.spec import Spec
@@ -106,8 +106,13 @@ def _end_tokens(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tu
 
 
 def folder_warnings(draft: Draft, staged: Path) -> Iterator[str]:
-    """Warnings about a chat template or end tokens that are allowed but look like a mistake in the model's folder."""
+    """Warnings about what is allowed but looks like a mistake in the model's folder."""
     tokens = ModelTokenizer(staged / FOLDER)
+    if tokens.missing:
+        yield (
+            f"`{TOKENIZER}` has no {listed(tokens.missing)}, which `{TOKENIZER_CONFIG}` adds: prompts will have each "
+            "as plain text. This writes both files anew: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
     try:
         if tokens.template is not None:
             tokens.template.render([{"role": "user", "content": PROMPT}])

@@ -3,7 +3,7 @@
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 # How the text about the key of an entry begins, if the key is wrong and not its value.
 BAD_KEY = "as a name, allowed: "
@@ -108,6 +108,8 @@ Annotations = dict[_LabelKey, str]
 # The largest number that Java and Kubernetes take.
 _LARGEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+# YAML reads the bare word `off` as false.
+OrOff = BeforeValidator(lambda value: "off" if value is False else value)
 Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
 Seconds = Annotated[float, Field(gt=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]

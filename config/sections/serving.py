@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, ObjectName, RedisUrl, Seconds, Section
+from config.sections.section import Count, ObjectName, OrOff, RedisUrl, Seconds, Section
 
 
 class Cache(Section):
@@ -77,7 +77,7 @@ class Serving(Section):
     """A worker that uses more memory is replaced, MB resident; default: no limit. Read by the supervisor."""
     log: Literal["json", "text"] = "text"
     """Format of the log lines. Lands in `log4j2.xml` and the supervisor."""
-    access_log: Literal["all", "auto", "errors", "off"] = "auto"
+    access_log: Annotated[Literal["all", "auto", "errors", "off"], OrOff] = "auto"
     """Which requests are logged, one line each; auto: all of them up to `access_log_max_rps`; above that rate only
     errors, at most that many a second, and a line that counts the rest. Read by the supervisor."""
     access_log_max_rps: Count = 20

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, HeaderName, Name, ObjectName, RedisUrl, Section, Url
+from config.sections.section import Count, HeaderName, Name, ObjectName, OrOff, RedisUrl, Section, Url
 from config.sections.vllm import Vllm
 
 
@@ -81,7 +81,7 @@ class Text(Section):
     record."""
     step_ms: Annotated[float, Field(gt=0)] = 20
     """How long a step of the `fake` engine takes, ms. Lands in the record."""
-    speculation: Literal["auto", "off"] = "auto"
+    speculation: Annotated[Literal["auto", "off"], OrOff] = "auto"
     """auto: where a text repeats itself, the compiled engine guesses the next tokens and checks several of them in one
     step, as long as that is faster; the answers are the same. off: one token in each step. Lands in the record."""
     vllm: Vllm | None = None

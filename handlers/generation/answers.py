@@ -20,6 +20,8 @@ _DONE = b"data: [DONE]\n\n"
 class VerbatimWriter:
     """Passes on an answer that another server has written, unchanged."""
 
+    has_schema = False
+
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
 
@@ -42,6 +44,7 @@ class AnswerWriter(VerbatimWriter):
     def __init__(self, parameters: Parameters, model: str, request_id: str, tokenizer: ModelTokenizer) -> None:
         super().__init__(stream=parameters.stream)
         self._parameters, self._tokenizer = parameters, tokenizer
+        self.has_schema = parameters.schema is not None
         of_chat = "chat.completion.chunk" if parameters.stream else "chat.completion"
         prefix, kind = ("chatcmpl", of_chat) if parameters.endpoint == "chat" else ("cmpl", "text_completion")
         self._head = {

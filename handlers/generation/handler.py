@@ -299,7 +299,7 @@ class TextHandler:
         """What can be sent now, and whether it is the last piece. None instead of True if it is also the first piece:
         TorchServe never delivers a stream whose first piece is its last, so such an answer is sent as no stream."""
         error = answer.error
-        if error is FAILED:
+        if error and error.status == 500:
             self.metrics.count_refusal("internal")
         if error and not answer.has_begun:
             self._close(request_id)

@@ -47,7 +47,9 @@ class OpenAnswer:
             return STOPPED
         if isinstance(self.source, ConversationAnswer) and self.source.is_unkept:
             return _UNKEPT
-        return FAILED if self.source.end == "error" else None
+        if self.source.end != "error":
+            return None
+        return _SCHEMA_FAILED if self.writer.has_schema else FAILED
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ _ENGINE_FAILED = "the engine failed and is being restarted"
 _LOST = _failure(_ENGINE_FAILED, "engine_failed")
 STOPPED = _failure("the server stopped before the answer was complete", "server_stopped")
 FAILED = _failure("the server could not complete this answer", "internal", 500)
+_SCHEMA_TEXT = "this answer could not be completed: its schema may take too much to enforce, so try a simpler one"
+_SCHEMA_FAILED = _failure(_SCHEMA_TEXT, "internal", 500)
 _UNKEPT_TEXT = "the answer is complete, but its conversation was not stored: the next turn will not know of it"
 _UNKEPT = _failure(_UNKEPT_TEXT, "conversation_not_kept")
 # On an answer in a conversation: how many of its messages were stored before.

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from handlers.generation.detokenizer import REPLACEMENT, Detokenizer
 from handlers.generation.template import ChatTemplate
 
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 # How SentencePiece tokenizers write a space, and a single byte.
 _SPACE, _BYTE = "▁", re.compile("<0x([0-9A-F]{2})>")
 # Byte-level tokenizers have a letter for each byte: the byte itself if it can be printed, else one from 256 on.
@@ -42,6 +43,8 @@ class ModelTokenizer:
             raise ValueError(f"`{TOKENIZER}` cannot be read: {err}") from err
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        config = _read_config(folder)
+        self._mark_special(config)
         self.count = self._tokenizer.get_vocab_size()
         self.longest = max(map(len, self._tokenizer.get_vocab()), default=1)
         """How many characters the longest token has."""
@@ -49,7 +52,20 @@ class ModelTokenizer:
         names = sorted(re.escape(token.content) for token in added if token.special and len(token.content) > 1)
         self._special = re.compile("|".join(names)) if names else None
         self.template = _read_template(folder)
-        self._end = _text(_read_config(folder).get("eos_token"))
+        self._end = _text(config.get("eos_token"))
+
+    def _mark_special(self, config: Mapping[str, Any]) -> None:
+        """Makes the tokens special that the tokenizer's configuration names, as `transformers` does, too."""
+        added = {token.content: token for token in self._tokenizer.get_added_tokens_decoder().values()}
+        listed = config.get("added_tokens_decoder")
+        names = [_text(token) for token in listed.values()] if isinstance(listed, Mapping) else []
+        self.missing = [name for name in names if name and self._tokenizer.token_to_id(name) is None]
+        """Tokens of the configuration that are not in the tokenizer's own file; `transformers` adds them."""
+        for name in (_text(config.get(role)) for role in _SPECIAL):
+            if self._tokenizer.token_to_id(name) is not None:
+                token = added.get(name, AddedToken(name))
+                token.special = True
+                self._tokenizer.add_special_tokens([token])
 
     @property
     def end(self) -> int | None:
@@ -132,7 +148,7 @@ def _read_template(folder: Path) -> ChatTemplate | None:
         source = (folder / TEMPLATE).read_text(encoding="utf-8")
     if not isinstance(source, str):
         return None
-    special = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    special = {name: _text(config.get(name)) for name in _SPECIAL}
     return ChatTemplate(source, {name: text for name, text in special.items() if text})
 
 

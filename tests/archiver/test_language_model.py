@@ -262,6 +262,16 @@ def test_end_tokens_that_look_like_a_mistake_get_a_warning(ends: object, doubt: 
     assert "".join(folder_warnings(draft, tmp_path / "staged")) == doubt
 
 
+def test_a_token_that_only_the_tokenizers_configuration_has_gets_a_warning(tmp_path: Path) -> None:
+    folder = shutil.copytree(MODEL, tmp_path / "other")
+    added = {"0": {"content": "<end>"}, "512": {"content": "<start>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    (tmp_path / "staged").mkdir()
+    draft = stage_language_model(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
+    (warning,) = folder_warnings(draft, tmp_path / "staged")
+    assert warning.startswith("`tokenizer.json` has no `<start>`, which `tokenizer_config.json` adds: prompts will")
+
+
 def test_a_chat_template_that_refuses_every_user_gets_a_warning(tmp_path: Path) -> None:
     folder = shutil.copytree(MODEL, tmp_path / "other")
     (folder / "chat_template.jinja").write_text("{% for tool in tools %}{% endfor %}", encoding="utf-8")

@@ -330,3 +330,12 @@ def test_all_errors_of_a_file_come_at_once_in_the_order_of_its_lines() -> None:
 def test_rules_skip_fields_that_are_already_wrong() -> None:
     error = error_of(changed({"model.batch_sizes": [0], "serving.max_batch": 8}))
     assert [problem.field for problem in error.problems] == ["model.batch_sizes.0"]
+
+
+def test_a_bare_off_is_not_taken_for_false() -> None:
+    text = "text: {context: 600, speculation: off}\nserving: {access_log: off}\n"
+    text += (
+        'name: tales\nversion: "1"\nmodel: {source: hf:./m, handler: text, compile: aot}\nload: {sample: ./s.json}\n'
+    )
+    spec = parse_spec(text, Path("spec.yaml"), files=False)
+    assert (spec.writing.speculation, spec.serving.access_log) == ("off", "off")

@@ -10,7 +10,7 @@ import pytest
 from generating import Rounds, events, serving, write_text_package
 from tokenizers import Tokenizer
 
-from handlers.generation import text_request
+from handlers.generation import ModelTokenizer, text_request
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -168,6 +168,15 @@ def test_a_body_that_no_prompt_needs_is_not_read(tmp_path, monkeypatch: pytest.M
     assert error["message"] == "the body has 4073 bytes, allowed: at most 4072, which is more than 512 tokens take"
 
 
+@pytest.mark.slow
+def test_an_answer_that_fails_because_of_its_schema_says_so(rounds: Rounds) -> None:
+    # It compiles quickly, but after a few letters the search for the next token takes too much.
+    schema = {"type": "string", "pattern": "^([a-z]{1,50}){1,50}x{0,200}$"}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    error = json.loads(rounds.ask(COMPLETIONS, {"prompt": "abc", "response_format": wanted}))["error"]
+    assert error["message"].endswith("its schema may take too much to enforce, so try a simpler one")
+
+
 def test_a_message_makes_no_special_tokens_and_a_prompt_does(tmp_path) -> None:
     folder = write_text_package(tmp_path)
     add_special(folder, "<end>", "<user>", "<assistant>", "aXb", "bXc")
@@ -180,6 +189,21 @@ def test_a_message_makes_no_special_tokens_and_a_prompt_does(tmp_path) -> None:
         # Those of the template stay special: two names of roles and the end of a line.
         for text in ("hi", "<end>", "<end><assistant><end", "aXbXc", "<<end>end>"):
             assert tokens(CHAT, {"messages": [{"role": "user", "content": text}]}) == 3 + len(text)
+
+
+def test_a_token_is_special_if_the_tokenizers_configuration_says_so(tmp_path) -> None:
+    folder = write_text_package(tmp_path) / "model"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    # As in some folders of chat models: `tokenizer.json` itself marks none.
+    tokenizer.add_tokens(["<end>", "<think>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<end>", "pad_token": "<none>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    model = ModelTokenizer(folder)
+    for text, count in (("<end>", 5), ("<think>", 1)):
+        assert len(model.encode(text)) == 1
+        assert len(model.encode(model.divide_special(text), special=False)) == count
+    assert (model.count, model.decode(model.encode("a<end>b"))) == (258, "ab")
 
 
 def test_a_template_may_repeat_a_text_that_it_refuses(tmp_path) -> None:
