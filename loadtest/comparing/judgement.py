@@ -266,7 +266,7 @@ def ratio_text(value: Figure) -> str:
     if value.figure == "answers":
         return f"answers {percent(value.new or 0.0)} the same"
     if value.figure == "errors":
-        return f"errors {percent(value.old or 0.0)} and {percent(value.new or 0.0)}"
+        return f"errors {percent(value.new or 0.0)} / {percent(value.old or 0.0)}"
     return f"{value.figure} {value.ratio:.3g} ({between_text(value)})"
 
 

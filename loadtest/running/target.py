@@ -225,9 +225,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout
     until = time.monotonic() + timeout_s
     while not _is_ready(supervisor):
         if process.poll() is not None:
-            raise MarinaError(f"the server ended with code {process.returncode} before it was ready: {_last_line(log)}")
+            text, hint = _last_words(log)
+            raise MarinaError(f"the server ended with code {process.returncode} before it was ready: {text}", hint=hint)
         if time.monotonic() > until:
-            text = f"the server was not ready after {timeout_s:g} s: {_last_line(log)}"
+            text = f"the server was not ready after {timeout_s:g} s: {_last_words(log)[0]}"
             raise MarinaError(text, hint=f"less {quote(str(log))}")
         time.sleep(0.05)
 
@@ -240,9 +241,11 @@ def _is_ready(supervisor: str) -> bool:
         return False
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
+def _last_words(log: Path) -> tuple[str, str | None]:
+    """The last line of a log, and the hint after it, as of an error."""
+    text, _, hint = log.read_text(encoding="utf-8", errors="replace").strip().partition("\n\nhint: ")
+    lines = text.splitlines()
+    return lines[-1].removeprefix("error: ") if lines else "it printed nothing", hint or None
 
 
 def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
