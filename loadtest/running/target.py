@@ -243,9 +243,11 @@ def _is_ready(supervisor: str) -> bool:
 
 def _last_words(log: Path) -> tuple[str, str | None]:
     """The last line of a log, and the hint after it, as of an error."""
-    text, _, hint = log.read_text(encoding="utf-8", errors="replace").strip().partition("\n\nhint: ")
-    lines = text.splitlines()
-    return lines[-1].removeprefix("error: ") if lines else "it printed nothing", hint or None
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    before, _, hint = text.rpartition("\n\nhint: ")
+    is_last = bool(before) and "\n" not in hint
+    lines = (before if is_last else text).splitlines()
+    return lines[-1].removeprefix("error: ") if lines else "it printed nothing", hint if is_last else None
 
 
 def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:

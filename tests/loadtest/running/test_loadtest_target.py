@@ -147,7 +147,7 @@ def test_the_end_of_a_server_is_its_exit_code_or_its_silence() -> None:
 
 
 def test_a_server_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", r"print('a\nerror: no MAR\n\nhint: make one'); raise SystemExit(2)"]
+    command = [sys.executable, "-c", r"print('a\n\nhint: b\nc\nerror: no MAR\n\nhint: make one'); raise SystemExit(2)"]
     with (
         pytest.raises(MarinaError, match=r"ended with code 2 before it was ready: no MAR\n\nhint: make one"),
         target.started_server(digits_spec({}), tmp_path / "server.log", command=command),
