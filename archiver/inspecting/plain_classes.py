@@ -10,8 +10,8 @@ _OF_METHODS = {"classmethod", "property", "staticmethod"}
 # In these, only what is written out has a value.
 _WRITTEN_OUT = (ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.UnaryOp, ast.unaryop, ast.expr_context)
 
-# The dotted paths that a name, or an attribute, of the file may stand for; empty if it may also be the file's own.
-Paths = Callable[[ast.expr], set[str]]
+# The dotted paths that a name of the file, or a chain of attributes, stands for; empty if it may be something else.
+Paths = Callable[[str], set[str]]
 
 
 def find_plain_dataclasses(tree: ast.AST, paths: Paths) -> Iterator[ast.expr]:
@@ -20,12 +20,12 @@ def find_plain_dataclasses(tree: ast.AST, paths: Paths) -> Iterator[ast.expr]:
         if isinstance(node, ast.ClassDef) and node.decorator_list:
             first = node.decorator_list[-1]
             name = first.func if isinstance(first, ast.Call) else first
-            if paths(name) == {DATACLASS} and _is_plain(node, paths):
+            if paths(ast.unparse(name)) == {DATACLASS} and _is_plain(node, paths):
                 yield name
 
 
 def _is_plain(node: ast.ClassDef, paths: Paths) -> bool:
-    is_known = all(paths(base) for base in node.bases) and not node.keywords
+    is_known = all(paths(ast.unparse(base)) for base in node.bases) and not node.keywords
     # `:=` in an annotation, or in a method's defaults, sets an attribute of the class.
     names_more = any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
     return is_known and not names_more and all(_is_plain_line(line, paths) for line in node.body)
@@ -40,7 +40,7 @@ def _is_plain_line(line: ast.stmt, paths: Paths) -> bool:
 
 
 def _is_plain_value(value: ast.expr, paths: Paths) -> bool:
-    if isinstance(value, ast.Call) and paths(value.func) == {"dataclasses.field"} and not value.args:
+    if isinstance(value, ast.Call) and paths(ast.unparse(value.func)) == {"dataclasses.field"} and not value.args:
         return all(
             keyword.arg == "default_factory" or (keyword.arg is not None and _is_plain_value(keyword.value, paths))
             for keyword in value.keywords

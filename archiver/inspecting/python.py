@@ -125,10 +125,10 @@ class _UnknownUseFinder(ast.NodeVisitor):
             self._add(node, f"{ast.unparse(node.cls)} with attributes that are not named")
         self.generic_visit(node)
 
-    def _paths(self, node: ast.expr) -> set[str]:
-        """The dotted paths outside the archive that a name or a chain of attributes stands for; empty if it may be
+    def _paths(self, name: str) -> set[str]:
+        """The dotted paths outside the archive that a name, or a chain of attributes, stands for; empty if it may be
         something else."""
-        root, _, rest = ast.unparse(node).partition(".")
+        root, _, rest = name.partition(".")
         paths = self._names.imports.get(root, set())
         if root in self._names.values or any(map(self._is_in_archive, paths)):
             return set()
@@ -251,7 +251,7 @@ class _UnknownUseFinder(ast.NodeVisitor):
         return self._makes_buffer(called_name(value))
 
     def _makes_buffer(self, called: str) -> bool:
-        return bool(called) and self._paths(ast.parse(called, mode="eval").body) == {"io.BytesIO"}
+        return self._paths(called) == {"io.BytesIO"}
 
     def _add(self, node: ast.AST, text: str) -> None:
         self.uses.append((getattr(node, "lineno", 0), f"`{text}`"))
