@@ -20,8 +20,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installs torch, TorchServe, its Java, Locust and what these need into $(VENV): some 150 packages and 2.5 GB," \
 		"and several GB more where pip finds the torch for CUDA"
 	$(BIN)/pip install $(QUIETLY) --constraint constraints.txt --editable '.[dev]'
-	@echo 'import archiver.torchvision_import as finder; finder.install()' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/marina.pth"
-	@$(BIN)/python -m server.java.make_class_archive >/dev/null || echo "note: without this archive, each server starts half a second later"
+	@$(BIN)/python -m marina.server.java.make_class_archive >/dev/null || echo "note: without this archive, each server starts half a second later"
 	@command -v $${CXX:-g++} >/dev/null || echo "note: no g++ here; 'compile: aot' and 'jit' need one (apt-get install g++)"
 	@touch $@
 
@@ -160,7 +159,7 @@ smoke: setup  ## install the wheel with only its own dependencies, and start it
 	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check '../$(SPEC)' >/dev/null
 	build/smoke/bin/marina check --fields | diff - build/smoke/share/doc/marina/01-spec.md
 	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q 'hint: ../bin/marina init mine' error
-	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
+	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import marina.config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
 	rm -rf build/smoke build/lib build/bdist.*
 
 lint: setup  ## check style, types, and the sizes of functions, modules and folders
@@ -179,7 +178,7 @@ format: setup  ## format the code
 
 jar: setup  ## compile the Java classes again that run inside TorchServe  (needs a JDK 17)
 	$(BIN)/python tests/server/marina_jar.py
-	$(BIN)/python -m server.java.make_class_archive
+	$(BIN)/python -m marina.server.java.make_class_archive
 
 pictures: setup  ## make the README's pictures again  (SPEC=FILE)
 	$(BIN)/python docs/pictures/make.py '$(SPEC)' $(ARGS)

@@ -5,11 +5,11 @@ from typing import Literal
 
 import torch
 
-from archiver.calibration import Rows, batches
-from archiver.rows import LARGEST_ROUNDING, ROUNDING, RunBatch
-from config.errors import AgreementError
-from config.record import Agreement
-from config.spec import Spec
+from marina.archiver.calibration import Rows, batches
+from marina.archiver.rows import LARGEST_ROUNDING, ROUNDING, RunBatch
+from marina.config.errors import AgreementError
+from marina.config.record import Agreement
+from marina.config.spec import Spec
 
 # The perplexity of a packaged language model may be this many times that of the model in fp32.
 LARGEST_PERPLEXITY_RATIO = 1.02

@@ -9,12 +9,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from config.errors import ArchiveError
-from config.record import RECORD, Record, file_sha256, partial_file
+from marina.config.errors import ArchiveError
+from marina.config.record import RECORD, Record, file_sha256, partial_file
 
 ENTRY = "marina_entry.py"
 # A file of such a name in the archive would be imported instead of a module that a worker needs.
-RESERVED_MODULES = sys.stdlib_module_names | {"PIL", "handlers", "marina_entry", "numpy", "torch", "ts"}
+RESERVED_MODULES = sys.stdlib_module_names | {"PIL", "marina", "marina_entry", "numpy", "torch", "ts"}
 MANIFEST = "MAR-INF/MANIFEST.json"
 # Replaces the time of packaging that torch-model-archiver writes into the manifest, and that nothing reads.
 CREATED_ON = "01/01/1980 00:00:00"

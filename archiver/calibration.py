@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from archiver.encoders import read_texts
-from archiver.graph import examples
-from archiver.sources import Source
-from config.errors import SourceError, listed, reason_of
-from config.mar import READ_ERRORS
-from config.record import Port
-from config.spec import Spec
-from handlers.pictures import decode_image
-from handlers.record import ImageSpec
-from handlers.validation import RequestError
+from marina.archiver.encoders import read_texts
+from marina.archiver.graph import examples
+from marina.archiver.sources import Source
+from marina.config.errors import SourceError, listed, reason_of
+from marina.config.mar import READ_ERRORS
+from marina.config.record import Port
+from marina.config.spec import Spec
+from marina.handlers.pictures import decode_image
+from marina.handlers.record import ImageSpec
+from marina.handlers.validation import RequestError
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 GENERATED_ROWS = 64

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from config.cpu_targets import FLAGS, CpuTarget
-from config.errors import SourceError, listed
-from config.machine import environment_with
-from config.spec import Spec
-from handlers.machine import cpu_flags
+from marina.config.cpu_targets import FLAGS, CpuTarget
+from marina.config.errors import SourceError, listed
+from marina.config.machine import environment_with
+from marina.config.spec import Spec
+from marina.handlers.machine import cpu_flags
 
 # Values for `-march`. AMX has no such level: it is v4 plus the AMX flags, which Inductor adds itself.
 _MARCH = {"x86-64-v3": "x86-64-v3", "x86-64-v4": "x86-64-v4", "amx": "x86-64-v4"}

@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from archiver.quantize import silence_torchao
-from archiver.torchvision_import import prepare_torchvision
-from config.errors import SourceError, ToolMissing
-from config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
-from config.record import EncoderSetup, Port
-from config.spec import Spec
-from handlers.encoder import TextReader
-from handlers.record import EncodingSpec
-from handlers.validation import RequestError
+from marina.archiver.quantize import silence_torchao
+from marina.archiver.torchvision_import import prepare_torchvision
+from marina.config.distribution import install_command
+from marina.config.errors import SourceError, ToolMissing
+from marina.config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
+from marina.config.record import EncoderSetup, Port
+from marina.config.spec import Spec
+from marina.handlers.encoder import TextReader
+from marina.handlers.record import EncodingSpec
+from marina.handlers.validation import RequestError
 
 CLASSES = {
     "classify": "AutoModelForSequenceClassification",
@@ -254,7 +255,7 @@ def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
     try:
         import transformers
     except ImportError as err:
-        raise ToolMissing("`transformers` is not installed", hint="pip install marina[package]") from err
+        raise ToolMissing("`transformers` is not installed", hint=install_command("serve,package")) from err
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     encoders = transformers.models.auto.modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES

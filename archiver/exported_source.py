@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from config.errors import SourceError
+from marina.config.errors import SourceError
 
 
 def read_program(where: str, file: Path) -> ExportedProgram:

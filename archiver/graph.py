@@ -11,14 +11,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from archiver.encoders import OUTPUTS, EncoderGraph, problem_type
-from archiver.inferring import output_names
-from archiver.rows import TRIED_ROWS
-from archiver.sources import Source
-from config.errors import SourceError
-from config.record import Port
-from config.spec import Spec
-from handlers.networks import DTYPES, ImageGraph, TensorGraph, flat_outputs
+from marina.archiver.encoders import OUTPUTS, EncoderGraph, problem_type
+from marina.archiver.inferring import output_names
+from marina.archiver.rows import TRIED_ROWS
+from marina.archiver.sources import Source
+from marina.config.errors import SourceError
+from marina.config.record import Port
+from marina.config.spec import Spec
+from marina.handlers.networks import DTYPES, ImageGraph, TensorGraph, flat_outputs
 
 # What to do with a model of pictures whose numbers are no scores of classes.
 _INSTEAD = "write a handler of your own, with `top_k: 0` in `model.image`; or use `handler: tensor`"

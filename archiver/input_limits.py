@@ -7,15 +7,15 @@ from functools import partial
 import torch
 from torch import nn
 
-from archiver.calibration import Rows
-from archiver.graph import examples
-from archiver.inferring import MOST_TRIED, PickedRows, RowLimits, find_picked_rows, largest_working, try_inputs
-from archiver.lengths import request_arguments
-from archiver.rows import eager_runner
-from archiver.sources import Source
-from config.errors import SourceError, listed
-from config.record import Port
-from config.spec import Spec
+from marina.archiver.calibration import Rows
+from marina.archiver.graph import examples
+from marina.archiver.inferring import MOST_TRIED, PickedRows, RowLimits, find_picked_rows, largest_working, try_inputs
+from marina.archiver.lengths import request_arguments
+from marina.archiver.rows import eager_runner
+from marina.archiver.sources import Source
+from marina.config.errors import SourceError, listed
+from marina.config.record import Port
+from marina.config.spec import Spec
 
 
 def limited_inputs(spec: Spec, source: Source, graph: nn.Module) -> tuple[Port, ...]:

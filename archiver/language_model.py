@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from archiver.native import compile_decoder
-from archiver.staging import PROMPT, extend_draft, start_draft
-from config.errors import AgreementError, SourceError, listed
-from config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
-from config.machine import free_memory
-from config.record import Agreement, Artifact, Draft, Writing
-from config.spec import Spec
-from handlers.generation import (
+from marina.archiver.native import compile_decoder
+from marina.archiver.staging import PROMPT, extend_draft, start_draft
+from marina.config.errors import AgreementError, SourceError, listed
+from marina.config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
+from marina.config.machine import free_memory
+from marina.config.record import Agreement, Artifact, Draft, Writing
+from marina.config.spec import Spec
+from marina.handlers.generation import (
     LIBRARY,
     Engine,
     Llama,
@@ -34,7 +34,7 @@ from handlers.generation import (
     make_engine,
     weight_files,
 )
-from handlers.record import TextSpec, parse_record
+from marina.handlers.record import TextSpec, parse_record
 
 FOLDER, _GENERATION = "model", "generation_config.json"
 # For the comparison the model writes this many texts of this many tokens, each with its own seed.

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from archiver.agreement import compare_tensors, eager_tolerance, run_in_batches
-from archiver.calibration import Rows
-from archiver.graph import output_ports
-from archiver.rows import TRIED_ROWS, RunBatch
-from archiver.sources import Source
-from config.errors import SourceError
-from config.record import Port
-from config.spec import Spec
-from handlers.lengths import SHORTEST
+from marina.archiver.agreement import compare_tensors, eager_tolerance, run_in_batches
+from marina.archiver.calibration import Rows
+from marina.archiver.graph import output_ports
+from marina.archiver.rows import TRIED_ROWS, RunBatch
+from marina.archiver.sources import Source
+from marina.config.errors import SourceError
+from marina.config.record import Port
+from marina.config.spec import Spec
+from marina.handlers.lengths import SHORTEST
 
 
 def request_arguments(source: Source) -> tuple[int, ...]:

@@ -15,34 +15,34 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from archiver import agreement, compiling, lengths
-from archiver.archive import file_hashes, lay_out, write_archive
-from archiver.calibration import Rows, batches, calibration_inputs
-from archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
-from archiver.encoders import EncoderGraph
-from archiver.graph import build_graph, check_output_sizes, check_scores, examples, output_ports
-from archiver.input_limits import check_limits, limited_inputs
-from archiver.language_model import (
+from marina.archiver import agreement, compiling, lengths
+from marina.archiver.archive import file_hashes, lay_out, write_archive
+from marina.archiver.calibration import Rows, batches, calibration_inputs
+from marina.archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
+from marina.archiver.encoders import EncoderGraph
+from marina.archiver.graph import build_graph, check_output_sizes, check_scores, examples, output_ports
+from marina.archiver.input_limits import check_limits, limited_inputs
+from marina.archiver.language_model import (
     calibration_texts,
     compare_text,
     folder_warnings,
     stage_language_model,
     why_not_runnable,
 )
-from archiver.quantize import quantize
-from archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
-from archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
-from archiver.source_code import stage_source
-from archiver.sources import Source, load_source
-from archiver.staging import extend_draft, start_draft
-from archiver.toolchain import find_compiler
-from config.errors import SourceError, ToolMissing
-from config.progress import Progress
-from config.record import RECORD, Agreement, Draft, Package, Record, file_sha256, write_json
-from config.spec import Spec
-from handlers.artifact import load_artifact, pick_device
-from handlers.networks import ImageGraph
-from handlers.record import ImageSpec, parse_record
+from marina.archiver.quantize import quantize
+from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
+from marina.archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
+from marina.archiver.source_code import stage_source
+from marina.archiver.sources import Source, load_source
+from marina.archiver.staging import extend_draft, start_draft
+from marina.archiver.toolchain import find_compiler
+from marina.config.errors import SourceError, ToolMissing
+from marina.config.progress import Progress
+from marina.config.record import RECORD, Agreement, Draft, Package, Record, file_sha256, write_json
+from marina.config.spec import Spec
+from marina.handlers.artifact import load_artifact, pick_device
+from marina.handlers.networks import ImageGraph
+from marina.handlers.record import ImageSpec, parse_record
 
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"

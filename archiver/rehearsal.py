@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL, SIGSEGV, Signals
 
-from archiver.own_handler import check_answer
-from archiver.rehearse import ANSWER
-from config.errors import SourceError
-from config.progress import Progress
-from config.record import Draft
-from config.spec import Spec
+from marina.archiver.own_handler import check_answer
+from marina.archiver.rehearse import ANSWER
+from marina.config.errors import SourceError
+from marina.config.progress import Progress
+from marina.config.record import Draft
+from marina.config.spec import Spec
 
 # What a worker printed that could not start with the package.
 WORKER_LOG = "worker.log"

@@ -52,8 +52,8 @@ class PodImportFinder(PathFinder):
     @classmethod
     def install(cls) -> None:
         """Replaces the finder that looks into site-packages."""
-        in_pod = {"marina"} | _with_dependencies(_pod_requirements())
         installed = metadata.packages_distributions()
+        in_pod = _with_dependencies(_pod_requirements(installed.get("marina", [])))
         cls.hidden = {module: names[0] for module, names in installed.items() if not set(map(_normal, names)) & in_pod}
         sys.meta_path[:] = [cls if finder is PathFinder else finder for finder in sys.meta_path]
 
@@ -65,12 +65,12 @@ class PodImportFinder(PathFinder):
         return None if fullname.partition(".")[0] in cls.hidden else super().find_spec(fullname, path, target)
 
 
-def _pod_requirements() -> list[str]:
+def _pod_requirements(ours: Sequence[str]) -> list[str]:
     """The requirements of a pod. In a clone they come from `pyproject.toml`, which may be newer than the installed
-    metadata."""
-    project = Path(__file__).parents[1] / "pyproject.toml"
+    metadata of `ours`, the distribution that Marina was installed as."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
     if not project.is_file():
-        return ["marina[serve]"]
+        return [f"{name}[serve]" for name in ours]
     data = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     return [*data["dependencies"], *data["optional-dependencies"]["serve"]]
 
@@ -112,7 +112,7 @@ def save_compile_cache(cache: Path) -> None:
     contain frozen graphs, and the kernels, which take most of the time, stay in the folder anyway."""
     import torch
 
-    from handlers.program import ARTIFACTS
+    from marina.handlers.program import ARTIFACTS
 
     saved = torch.compiler.save_cache_artifacts()
     if saved is not None:

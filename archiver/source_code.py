@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from archiver.archive import RESERVED_MODULES
-from archiver.sources import Source
-from config.errors import SourceError
-from config.record import Code
-from config.spec import Spec
-from handlers.networks import SOURCE_FOLDER, import_folders, top_folder
+from marina.archiver.archive import RESERVED_MODULES
+from marina.archiver.sources import Source
+from marina.config.errors import SourceError
+from marina.config.record import Code
+from marina.config.spec import Spec
+from marina.handlers.networks import SOURCE_FOLDER, import_folders, top_folder
 
 WEIGHTS = "weights.safetensors"
 # The Python of every image that `marina image` builds.

@@ -17,17 +17,17 @@ from urllib.error import URLError
 import torch
 from torch import nn
 
-from archiver.encoders import load_encoder
-from archiver.exported_source import input_values, notes_on_inputs, program_network, read_program
-from archiver.quantize import quantised_kind
-from archiver.torchvision_import import import_torchvision
-from archiver.weights import load_weights
-from config.errors import SourceError, listed, nearest
-from config.record import Lengths, Port
-from config.sections import Image, Tensor, Varying
-from config.spec import Spec
-from config.torchvision_models import model_error
-from handlers.networks import import_folders, import_source, keyword_only
+from marina.archiver.encoders import load_encoder
+from marina.archiver.exported_source import input_values, notes_on_inputs, program_network, read_program
+from marina.archiver.quantize import quantised_kind
+from marina.archiver.torchvision_import import import_torchvision, install
+from marina.archiver.weights import load_weights
+from marina.config.errors import SourceError, listed, nearest
+from marina.config.record import Lengths, Port
+from marina.config.sections import Image, Tensor, Varying
+from marina.config.spec import Spec
+from marina.config.torchvision_models import model_error
+from marina.handlers.networks import import_folders, import_source, keyword_only
 
 
 @dataclass(frozen=True)
@@ -198,6 +198,7 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
     try:
         with _failing_as(f"{spec.file}: `{field}`: `{file}`"):
             sys.path[:0] = map(str, import_folders(file))
+            install()
             return import_source(file)
     finally:
         sys.path[:] = path

@@ -11,37 +11,39 @@ import numpy as np
 import torch
 from PIL import Image as Picture
 
-import handlers
-from archiver.archive import ENTRY
-from archiver.cpu_target import artifact_key
-from archiver.encoders import sample_body, stage_encoding
-from archiver.graph import examples
-from archiver.lengths import cut_to_length, request_arguments, typical_length
-from archiver.own_handler import declared_forms, example_body
-from archiver.source_code import check_syntax
-from archiver.sources import Source
-from config.errors import SourceError
-from config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
-from config.render import render_model_config
-from config.request_headers import CONTENT_TYPES
-from config.sections import Image
-from config.spec import Spec
-from handlers.machine import machine_key
-from handlers.request import JSON
+from marina import handlers
+from marina.archiver.archive import ENTRY
+from marina.archiver.cpu_target import artifact_key
+from marina.archiver.encoders import sample_body, stage_encoding
+from marina.archiver.graph import examples
+from marina.archiver.lengths import cut_to_length, request_arguments, typical_length
+from marina.archiver.own_handler import declared_forms, example_body
+from marina.archiver.source_code import check_syntax
+from marina.archiver.sources import Source
+from marina.config.errors import SourceError
+from marina.config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
+from marina.config.render import render_model_config
+from marina.config.request_headers import CONTENT_TYPES
+from marina.config.sections import Image
+from marina.config.spec import Spec
+from marina.handlers.machine import machine_key
+from marina.handlers.request import JSON
 
 BUILT_IN = {
-    "image": ("handlers.image", "ImageHandler"),
-    "tensor": ("handlers.tensor", "TensorHandler"),
-    "text": ("handlers.generation", "TextHandler"),
+    "image": ("marina.handlers.image", "ImageHandler"),
+    "tensor": ("marina.handlers.tensor", "TensorHandler"),
+    "text": ("marina.handlers.generation", "TextHandler"),
 }
 # The handler that `text` means if the model has a task.
-ENCODER = ("handlers.encoder", "EncoderHandler")
+ENCODER = ("marina.handlers.encoder", "EncoderHandler")
 # The folder in a MAR with the files that a user's own handler reads.
 FILES = "files"
 PROMPT = "Once upon a time"
+# The `marina` of an archive has nothing of the one that packaged it but the handlers.
+_PACKAGE_TEXT = '"""What a worker runs of Marina."""\n'
 _ENTRY_TEXT = '''"""TorchServe imports this module, and takes the one class that is defined in it."""
 
-from handlers.memory import made_to_stay
+from marina.handlers.memory import made_to_stay
 
 with made_to_stay():
     from {module} import {name}
@@ -124,7 +126,9 @@ def _stage_code(spec: Spec, folder: Path) -> str:
     """Stages the `handlers` package, the user's own handler if there is one, and the entry module; returns the record's
     `handler`."""
     package = Path(handlers.__file__).parent
-    shutil.copytree(package, folder / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "marina").mkdir()
+    (folder / "marina" / "__init__.py").write_text(_PACKAGE_TEXT, encoding="utf-8")
+    shutil.copytree(package, folder / "marina" / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
     module, name = ENCODER if spec.model.task is not None else BUILT_IN.get(spec.model.handler, ("", ""))
     recorded = spec.model.handler
     if not module:

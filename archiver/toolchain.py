@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from config.errors import ToolMissing
+from marina.config.errors import ToolMissing
 
 
 def find_compiler() -> str:

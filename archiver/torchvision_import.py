@@ -4,8 +4,7 @@ A CUDA build of torchvision cannot load its binaries beside a CPU build of torch
 functions that it registers for their operators. Models and weights need no such operator, so a schema without a kernel
 is enough: calling one still fails with an error that says so.
 
-`make setup` has every Python process of the environment load this module, so it imports almost nothing until
-torchvision is imported."""
+The programs that run a user's code call `install`, so that his own `import torchvision` is prepared, too."""
 
 from __future__ import annotations
 
@@ -50,19 +49,18 @@ def prepare_torchvision() -> None:
 
 def import_torchvision() -> ModuleType:
     """Imports torchvision, whether or not its binaries load; SourceError if it cannot be imported even so."""
-    from config.errors import SourceError
+    from marina.config.distribution import install_command
+    from marina.config.errors import SourceError
 
     prepare_torchvision()
     try:
         return importlib.import_module("torchvision")
     except (ImportError, RuntimeError) as err:
-        hint = "make setup, or without the repository pip install 'marina[serve,package]'"
-        raise SourceError(f"torchvision cannot be imported: {err}", hint=hint) from err
+        raise SourceError(f"torchvision cannot be imported: {err}", hint=install_command("serve,package")) from err
 
 
 class Finder:
-    """An import hook that finds nothing, but defines the schemas when torchvision is first imported. `make setup` has
-    Python install it at its start; it costs nothing until then."""
+    """An import hook that finds nothing, but defines the schemas when torchvision is first imported."""
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
         if name == "torchvision":
@@ -72,5 +70,6 @@ class Finder:
 
 
 def install() -> None:
-    """Installs the import hook; call it once per process."""
-    sys.meta_path.insert(0, Finder())
+    """Installs the import hook, once per process."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())

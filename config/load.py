@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from config.combinations import find_conflicts
-from config.errors import InputError, Problem, SpecError, reason_of
-from config.sections import Text
-from config.spec import Spec
-from config.validation_errors import error_text, field_location, is_section, meant_field
-from config.yaml_lines import Location, line_of, read_yaml
+from marina.config.combinations import find_conflicts
+from marina.config.errors import InputError, Problem, SpecError, reason_of
+from marina.config.sections import Text
+from marina.config.spec import Spec
+from marina.config.validation_errors import error_text, field_location, is_section, meant_field
+from marina.config.yaml_lines import Location, line_of, read_yaml
 
 _MAX_CHARACTERS = 1_000_000
 # Values for required fields that are missing or wrong, so that the rules about combinations can still run.

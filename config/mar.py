@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config.errors import ArchiveError, reason_of
+from marina.config.errors import ArchiveError, reason_of
 
 # What Python's zip reader raises for damaged bytes.
 READ_ERRORS = (

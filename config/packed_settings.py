@@ -5,12 +5,12 @@ from typing import Any
 
 import yaml
 
-from config.errors import ArchiveError, SpecError
-from config.mar import open_mar
-from config.record import Record
-from config.render import render_model_config
-from config.spec import Spec
-from config.yaml_lines import read_yaml
+from marina.config.errors import ArchiveError, SpecError
+from marina.config.mar import open_mar
+from marina.config.record import Record
+from marina.config.render import render_model_config
+from marina.config.spec import Spec
+from marina.config.yaml_lines import read_yaml
 
 _MODEL_CONFIG = "model-config.yaml"
 

@@ -3,8 +3,8 @@
 import random
 import socket
 
-from config.errors import InputError
-from config.render import Ports
+from marina.config.errors import InputError
+from marina.config.render import Ports
 
 # Below the range from which the kernel takes ports for outgoing connections.
 _BASES = range(20_000, 32_000, 20)

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from config.cpu_targets import CpuTarget
-from config.errors import ArchiveError, InputError
-from config.mar import open_mar
-from config.sections import Image, Precision
+from marina.config.cpu_targets import CpuTarget
+from marina.config.errors import ArchiveError, InputError
+from marina.config.mar import open_mar
+from marina.config.sections import Image, Precision
 
 RECORD = "marina.json"
 SCHEMA = "marina.package/1"

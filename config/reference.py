@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from config.spec import Spec
-from config.validation_errors import section_in, types_in
+from marina.config.spec import Spec
+from marina.config.validation_errors import section_in, types_in
 
 _INTRODUCTION = """\
 # The spec

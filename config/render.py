@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from config.spec import Spec
+from marina.config.spec import Spec
 
 # Workers inherit Java's environment, except for variables that look like credentials. `.*TOKEN.*` would also match
 # TOKENIZERS_PARALLELISM, hence the longer form. No `|` outside the group: TorchServe takes it as one regular expression

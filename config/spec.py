@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
-from config.quantity import quantity
-from config.sections import (
+from marina.config.quantity import quantity
+from marina.config.sections import (
     Cost,
     Encoding,
     Image,
@@ -27,7 +27,7 @@ from config.sections import (
     Version,
     Vllm,
 )
-from config.yaml_lines import Location, line_of
+from marina.config.yaml_lines import Location, line_of
 
 # Memory for the largest JSON body that the handlers decode: their limit on the number of values, in MB.
 _JSON_MB = 116

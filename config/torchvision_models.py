@@ -2,7 +2,7 @@
 
 A test compares the lists with the installed torchvision."""
 
-from config.errors import nearest
+from marina.config.errors import nearest
 
 _TEXT = (
     "alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169 "

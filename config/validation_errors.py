@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, StringConstraints
 from pydantic_core import ErrorDetails
 
-from config.errors import listed, nearest
-from config.sections import BAD_KEY, PATTERNS
-from config.spec import Spec
-from config.yaml_lines import Location
+from marina.config.errors import listed, nearest
+from marina.config.sections import BAD_KEY, PATTERNS
+from marina.config.spec import Spec
+from marina.config.yaml_lines import Location
 
 _FIELDS_FOR_SEVERAL_MODELS = ("models", "ensemble", "pipeline", "workflow")
 _WANTED = {

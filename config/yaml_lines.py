@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from config.errors import Problem, SpecError, printable
+from marina.config.errors import Problem, SpecError, printable
 
 Location = tuple[str | int, ...]
 

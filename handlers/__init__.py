@@ -19,4 +19,4 @@ _HOMES |= dict.fromkeys(("Answer", "Form", "Request"), "request") | dict.fromkey
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module `handlers` has no attribute `{name}`")
-    return getattr(import_module(f"handlers.{_HOMES[name]}"), name)
+    return getattr(import_module(f"marina.handlers.{_HOMES[name]}"), name)

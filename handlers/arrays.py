@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from handlers.record import TensorSpec
-from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
+from marina.handlers.record import TensorSpec
+from marina.handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
 
 Array = npt.NDArray[Any]
 

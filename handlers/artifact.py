@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from handlers.machine import machine_mismatches
-from handlers.networks import graph_from_source
-from handlers.program import RunBatch, compile_program, load_program, use_cache, without_grad
-from handlers.record import PackedRecord, RecordError
-from handlers.scratch import unpacking
+from marina.handlers.machine import machine_mismatches
+from marina.handlers.networks import graph_from_source
+from marina.handlers.program import RunBatch, compile_program, load_program, use_cache, without_grad
+from marina.handlers.record import PackedRecord, RecordError
+from marina.handlers.scratch import unpacking
 
 logger = logging.getLogger(__name__)
 

@@ -16,17 +16,17 @@ import numpy as np
 import orjson
 import torch
 
-from handlers import memory, receive, renewal
-from handlers.arrays import Array, check_range, numpy_dtype
-from handlers.artifact import LoadedArtifact, load_artifact, pick_device
-from handlers.batching import Batcher, is_out_of_memory
-from handlers.caching import AnswerCache, find_repeats, open_cache, pack_answer
-from handlers.lengths import check_length
-from handlers.metrics import BatchReport, Metrics
-from handlers.protocols import HEADER, Exchange, NamedTensor, Row, read_exchange, tensor_rows
-from handlers.record import PackedRecord, RecordError, TensorSpec, load_record
-from handlers.request import Answer, Form, Request
-from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
+from marina.handlers import memory, receive, renewal
+from marina.handlers.arrays import Array, check_range, numpy_dtype
+from marina.handlers.artifact import LoadedArtifact, load_artifact, pick_device
+from marina.handlers.batching import Batcher, is_out_of_memory
+from marina.handlers.caching import AnswerCache, find_repeats, open_cache, pack_answer
+from marina.handlers.lengths import check_length
+from marina.handlers.metrics import BatchReport, Metrics
+from marina.handlers.protocols import HEADER, Exchange, NamedTensor, Row, read_exchange, tensor_rows
+from marina.handlers.record import PackedRecord, RecordError, TensorSpec, load_record
+from marina.handlers.request import Answer, Form, Request
+from marina.handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +78,9 @@ class Handler:
     is something to load. The spec names the class, here with `model.handler: ./lengths.py:Lengths`, and the files that
     it reads, here with `model.files: [./words.txt]`:
 
-        from handlers.base import Handler
-        from handlers.request import Answer
-        from handlers.validation import Unprocessable
+        from marina.handlers.base import Handler
+        from marina.handlers.request import Answer
+        from marina.handlers.validation import Unprocessable
 
         class Lengths(Handler):
             def setup(self):
@@ -178,7 +178,7 @@ class Handler:
         self.max_rows = self._rows_in_time(context)
         # We do not know what bodies a custom `decode` takes. There, only the path can say that a request uses a
         # protocol.
-        self._is_built_in = type(self).decode.__module__.startswith("handlers.")
+        self._is_built_in = type(self).decode.__module__.startswith("marina.handlers.")
         self.rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
         self.cache = open_cache(self.metrics.registry, self.record.name)

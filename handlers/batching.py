@@ -16,11 +16,11 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from handlers.arrays import Array, numpy_dtype
-from handlers.artifact import LoadedArtifact
-from handlers.lengths import SHORTEST, Chunk, Shape, cheapest_chunks, length_of
-from handlers.record import PackedLengths, RecordError, TensorSpec
-from handlers.validation import AnswerError, OutOfMemory
+from marina.handlers.arrays import Array, numpy_dtype
+from marina.handlers.artifact import LoadedArtifact
+from marina.handlers.lengths import SHORTEST, Chunk, Shape, cheapest_chunks, length_of
+from marina.handlers.record import PackedLengths, RecordError, TensorSpec
+from marina.handlers.validation import AnswerError, OutOfMemory
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from handlers.arrays import Array, to_json
-from handlers.base import Handler
-from handlers.protocols import Exchange, NamedTensor, Row, check_row_count
-from handlers.record import EncodingSpec, RecordError
-from handlers.request import FORM, Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, RequestError, TooLarge, Unprocessable, describe_json
+from marina.handlers.arrays import Array, to_json
+from marina.handlers.base import Handler
+from marina.handlers.protocols import Exchange, NamedTensor, Row, check_row_count
+from marina.handlers.record import EncodingSpec, RecordError
+from marina.handlers.request import FORM, Answer, Request
+from marina.handlers.validation import Malformed, NonFiniteOutput, RequestError, TooLarge, Unprocessable, describe_json
 
 # Longer texts would hold up the rest of their batch, because they are tokenised before they are truncated. All texts of
 # a request take about a second then; a query counts once with each of its documents.

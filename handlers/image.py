@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from handlers.arrays import Array, fit_array, from_json, from_npy, to_json
-from handlers.base import Handler
-from handlers.pictures import decode_image, image_format, setup_pillow
-from handlers.protocols import NamedTensor, Row, check_row_count, check_time
-from handlers.record import ImageSpec, RecordError, TensorSpec
-from handlers.request import Answer, Request
-from handlers.validation import Unprocessable, Unsupported, decode_base64, describe_json
+from marina.handlers.arrays import Array, fit_array, from_json, from_npy, to_json
+from marina.handlers.base import Handler
+from marina.handlers.pictures import decode_image, image_format, setup_pillow
+from marina.handlers.protocols import NamedTensor, Row, check_row_count, check_time
+from marina.handlers.record import ImageSpec, RecordError, TensorSpec
+from marina.handlers.request import Answer, Request
+from marina.handlers.validation import Unprocessable, Unsupported, decode_base64, describe_json
 
 _TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
 # How far a pixel level may be from a whole number: normalised values with three decimals, or in float16, are that far

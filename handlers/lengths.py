@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from handlers.arrays import Array
-from handlers.record import TensorSpec
-from handlers.validation import Unprocessable
+from marina.handlers.arrays import Array
+from marina.handlers.record import TensorSpec
+from marina.handlers.validation import Unprocessable
 
 # A batch size and a length; the length is 0 if nothing varies.
 Shape = tuple[int, int]

@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
 
-from handlers.record import PackedRecord
-from handlers.validation import ERROR_KINDS
+from marina.handlers.record import PackedRecord
+from marina.handlers.validation import ERROR_KINDS
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from handlers.record import PackedCode, PackedRecord, RecordError
+from marina.handlers.record import PackedCode, PackedRecord, RecordError
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.float32}
 # The folder of a package that holds the factory's source files, in the layout that they had.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from handlers.memory import without_collecting
-from handlers.record import RecordError
+from marina.handlers.memory import without_collecting
+from marina.handlers.record import RecordError
 
 logger = logging.getLogger(__name__)
 

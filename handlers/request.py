@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from handlers.validation import Malformed, Unsupported, check_size, parse_json
+from marina.handlers.validation import Malformed, Unsupported, check_size, parse_json
 
 NPY = "application/x-npy"
 JSON = "application/json"

@@ -4,10 +4,10 @@ Takes JSON: `{"<input>": array, ...}` or `{"inputs": {...}}`. A model with one i
 `.npy` body. Answers in the format of the request, or as `Accept` says: `{"<output>": array, ...}`, or `.npy` for a
 model with one output."""
 
-from handlers.arrays import Array, fit_array, from_json, from_npy, to_json, to_npy
-from handlers.base import Handler
-from handlers.request import NPY, Answer, Request
-from handlers.validation import NotAcceptable, Unsupported, describe_json, wrong_names
+from marina.handlers.arrays import Array, fit_array, from_json, from_npy, to_json, to_npy
+from marina.handlers.base import Handler
+from marina.handlers.request import NPY, Answer, Request
+from marina.handlers.validation import NotAcceptable, Unsupported, describe_json, wrong_names
 
 
 class TensorHandler(Handler):

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from handlers import memory
+from marina.handlers import memory
 
 MAX_TEXT = 120
 # An answer over the server's limit would make TorchServe kill the worker.

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from k8s.cluster import (
+    from marina.k8s.cluster import (
         Cluster,
         Endpoint,
         PodFacts,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         read_endpoints,
         read_pod_facts,
     )
-    from k8s.manifests import (
+    from marina.k8s.manifests import (
         LoadJob,
         Plan,
         check_evidence,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         to_yaml,
         write_manifests,
     )
-    from k8s.platforms import diff_folder, write_format
-    from k8s.rollout import (
+    from marina.k8s.platforms import diff_folder, write_format
+    from marina.k8s.rollout import (
         Placement,
         RolloutOptions,
         RolloutRecord,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         run_load,
         served_packages,
     )
-    from k8s.simulating import (
+    from marina.k8s.simulating import (
         RecordedComparison,
         Simulation,
         SimulationOptions,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         simulate,
         simulation_html,
     )
-    from k8s.verify import all_rules, explain_rule, verify_folder, verify_spec
+    from marina.k8s.verify import all_rules, explain_rule, verify_folder, verify_spec
 
 __all__ = [
     "Cluster",
@@ -115,7 +115,7 @@ _ROOMS = ("manifests", "platforms", "simulating", "verify", "cluster", "rollout"
 def __getattr__(name: str) -> Any:
     if name in __all__:
         for room in _ROOMS:
-            face = import_module(f"k8s.{room}")
+            face = import_module(f"marina.k8s.{room}")
             if name in face.__all__:
                 return getattr(face, name)
     raise AttributeError(f"module `k8s` has no attribute `{name}`")

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadtest.calibrating import (
+    from marina.loadtest.calibrating import (
         CalibrateOptions,
         calibrate,
         evidence_text,
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
         tuning_record,
         tuning_text,
     )
-    from loadtest.comparing import CompareOptions, Comparison, compare, compare_with_baseline, comparison_text
-    from loadtest.judging import client_timeout_s, objective_of
-    from loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
-    from loadtest.reporting import check_text, ms
-    from loadtest.running import (
+    from marina.loadtest.comparing import CompareOptions, Comparison, compare, compare_with_baseline, comparison_text
+    from marina.loadtest.judging import client_timeout_s, objective_of
+    from marina.loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
+    from marina.loadtest.reporting import check_text, ms
+    from marina.loadtest.running import (
         RemoteServer,
         RunOptions,
         ServerLimits,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         started_server,
         verdict_text,
     )
-    from loadtest.sending import (
+    from marina.loadtest.sending import (
         LoadPlan,
         OnSecond,
         Server,
@@ -96,7 +96,7 @@ _ROOMS = ("measuring", "scheduling", "sending", "judging", "reporting", "running
 def __getattr__(name: str) -> Any:
     if name in __all__:
         for room in _ROOMS:
-            face = import_module(f"loadtest.{room}")
+            face = import_module(f"marina.loadtest.{room}")
             if name in face.__all__:
                 return getattr(face, name)
     raise AttributeError(f"module `loadtest` has no attribute `{name}`")

@@ -14,10 +14,10 @@ import locust.stats
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.judging import BUSY_CPU, Objective, judge, stream_figures
-from loadtest.measuring import GeneratorHealth, Histogram, Measurement, Streams, bucket_ms, merge_streams
-from loadtest.reporting import stream_lines, verdict_lines
-from loadtest.sending import TIMEOUT, StreamCounts
+from marina.loadtest.judging import BUSY_CPU, Objective, judge, stream_figures
+from marina.loadtest.measuring import GeneratorHealth, Histogram, Measurement, Streams, bucket_ms, merge_streams
+from marina.loadtest.reporting import stream_lines, verdict_lines
+from marina.loadtest.sending import TIMEOUT, StreamCounts
 
 CLOSED_LOOP_WARNING = (
     "closed loop: a user waits for its answer before it sends again, so a server that stalls gets fewer requests "

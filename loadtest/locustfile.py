@@ -6,6 +6,7 @@ exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and prints a warning 
 import random
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,17 @@ from locust import FastHttpUser, constant, constant_throughput, events, task
 from locust.env import Environment
 from locust.exception import CatchResponseError
 
-# Locust runs this file by its path; the packages it belongs to are one folder up.
-if str(Path(__file__).resolve().parent.parent) not in sys.path:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Locust runs this file by its path, in a clone also where Marina is not installed.
+if find_spec("marina") is None:
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from config.errors import MarinaError
-from config.load import load_spec
-from config.record import read_package
-from config.request_headers import UNCACHED
-from loadtest.closed_loop import CLOSED_LOOP_WARNING, EVENTS, ClosedLoop
-from loadtest.judging import client_timeout_s, objective_of
-from loadtest.sending import (
+from marina.config.errors import MarinaError
+from marina.config.load import load_spec
+from marina.config.record import read_package
+from marina.config.request_headers import UNCACHED
+from marina.loadtest.closed_loop import CLOSED_LOOP_WARNING, EVENTS, ClosedLoop
+from marina.loadtest.judging import client_timeout_s, objective_of
+from marina.loadtest.sending import (
     BROKEN,
     REFUSED,
     TIMEOUT,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from config.errors import InputError, listed, nearest
+from marina.config.errors import InputError, listed, nearest
 
 if TYPE_CHECKING:
-    from config.spec import Spec
+    from marina.config.spec import Spec
 
 DEFECT, INTERRUPTED = 70, 130
 EXIT_CODES = f"""\
@@ -102,7 +102,7 @@ def stage_options(kind: Any, options: argparse.Namespace) -> Any:
     try:
         return kind(**given)
     except ValidationError as err:
-        from config.validation_errors import allowed_values
+        from marina.config.validation_errors import allowed_values
 
         first = err.errors()[0]
         name = str(first["loc"][0]).removesuffix("_s").replace("_", "-")
@@ -118,7 +118,7 @@ def refuse_ignored(options: argparse.Namespace, names: Iterable[str], why: str) 
 
 def read_spec(options: argparse.Namespace) -> "Spec":
     """The spec, for verbs that need only what was made from it: the files that it names need not be on this machine."""
-    from config.load import load_spec
+    from marina.config.load import load_spec
 
     spec: Path = options.spec
     return load_spec(spec, files=False)

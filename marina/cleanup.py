@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from config.machine import environment_with, stops_as_interrupt
+from marina.config.machine import environment_with, stops_as_interrupt
 from marina.guardian import JOB_VARIABLE
 
 _PATIENCE_S = 5.0
@@ -26,7 +26,7 @@ def cleanup_on_exit() -> Iterator[Callable[[], bool]]:
 
     At the end, kills every process that was started in the `with` block, directly or by its children, and removes the
     temporary folder that all of them use."""
-    from server import adopt_orphans, children
+    from marina.server import adopt_orphans, children
 
     with stops_as_interrupt(signal.SIGINT) as interrupted, _temporary_folder() as folder, _guardian(folder):
         earlier = set(children(os.getpid()))
@@ -89,7 +89,7 @@ def _guardian(folder: str) -> Iterator[None]:
 
 def _kill_children(earlier: set[int]) -> None:
     """Kills all children except the earlier ones, and then their children, which this process adopts as orphans."""
-    from server import children
+    from marina.server import children
 
     until = time.monotonic() + _PATIENCE_S
     while (left := set(children(os.getpid())) - earlier) and time.monotonic() < until:

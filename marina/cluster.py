@@ -6,9 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from config.errors import InputError
-from config.progress import Progress
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
+from marina.config.errors import InputError
+from marina.config.progress import Progress
 from marina.terminal import commands_text, is_name, localised, place_options
 
 
@@ -78,7 +78,7 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
 
 
 def manifests(options: argparse.Namespace) -> int:
-    from k8s import check_evidence, diff_folder, make_plan, next_steps, summary_text, write_format
+    from marina.k8s import check_evidence, diff_folder, make_plan, next_steps, summary_text, write_format
 
     spec = read_spec(options)
     out = options.out / spec.name
@@ -108,7 +108,7 @@ def manifests(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from k8s import explain_rule, verify_folder, verify_spec
+    from marina.k8s import explain_rule, verify_folder, verify_spec
 
     if options.explain:
         rule = explain_rule(options.explain)
@@ -132,7 +132,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def deploy(options: argparse.Namespace) -> int:
-    import k8s
+    from marina import k8s
 
     spec = read_spec(options)
     out = options.out / spec.name
@@ -151,7 +151,7 @@ def deploy(options: argparse.Namespace) -> int:
 
 
 def rollback(options: argparse.Namespace) -> int:
-    import k8s
+    from marina import k8s
 
     placement = _placement(options)
     how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
@@ -161,7 +161,7 @@ def rollback(options: argparse.Namespace) -> int:
 
 
 def delete(options: argparse.Namespace) -> int:
-    import k8s
+    from marina import k8s
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
     record_file = _record_file(options, placement)
@@ -169,7 +169,7 @@ def delete(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    import k8s
+    from marina import k8s
 
     placement = _placement(options)
     return _print_record(options, k8s.read_status(placement, options.out / placement.name))
@@ -178,8 +178,8 @@ def status(options: argparse.Namespace) -> int:
 def _placement(options: argparse.Namespace) -> Any:
     """The cluster, name and namespace of a deployment; other fields of the spec may be wrong, and the build folder
     missing."""
-    import k8s
-    from config.load import load_name
+    from marina import k8s
+    from marina.config.load import load_name
 
     typed = str(options.spec)
     if is_name(options):

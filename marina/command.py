@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
 from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, Parser, print_json
+from marina.config.errors import InputError, MarinaError, SpecError, nearest
 from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import coloured, completion, localised, lost_output, prepare_streams

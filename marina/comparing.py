@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError
 from marina.arguments import add_verb, print_result, read_spec, refuse_ignored, stage_options
+from marina.config.errors import InputError
 from marina.measuring import add_load_options, server_options
 
 
@@ -35,8 +35,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    from loadtest import CompareOptions, compare_with_baseline, comparison_text, measuring_into
-    from loadtest import compare as run
+    from marina.loadtest import CompareOptions, compare_with_baseline, comparison_text, measuring_into
+    from marina.loadtest import compare as run
 
     spec, how = read_spec(options), stage_options(CompareOptions, options)
     if (options.against is None) == (options.baseline is None):

@@ -8,15 +8,14 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-import k8s
-import loadtest
-from config.errors import ClusterError, InputError
-from config.progress import Progress
-from config.spec import Spec
+from marina import k8s, loadtest
+from marina.config.errors import ClusterError, InputError
+from marina.config.progress import Progress
+from marina.config.spec import Spec
 
 
 class InCluster:
-    """A deployed service that is loaded from pods in its cluster, as `loadtest.running.session.RemoteServer`."""
+    """A deployed service that is loaded from pods in its cluster, as `marina.loadtest.running.session.RemoteServer`."""
 
     def __init__(
         self,

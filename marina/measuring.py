@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError, as_input_error
 from marina.arguments import (
     INTERRUPTED,
     add_out_option,
@@ -18,6 +17,7 @@ from marina.arguments import (
     refuse_ignored,
     stage_options,
 )
+from marina.config.errors import InputError, as_input_error
 from marina.terminal import localised
 
 # A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
@@ -47,7 +47,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def loadtest(options: argparse.Namespace) -> int:
-    from loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
+    from marina.loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
     spec, how = read_spec(options), stage_options(RunOptions, options)
     options.in_cluster |= options.dry_run
@@ -56,8 +56,8 @@ def loadtest(options: argparse.Namespace) -> int:
     if options.one_pod and options.service:
         raise InputError("`--one-pod`: not together with `--service`, whose Service chooses the pods")
     if options.in_cluster:
-        from k8s import make_plan
         from marina import in_cluster
+        from marina.k8s import make_plan
 
         plan = make_plan(spec, options.out / spec.name)
         image = options.image or in_cluster.image_of(spec, options.out / spec.name)
@@ -110,8 +110,8 @@ def _target_arguments(options: argparse.Namespace) -> list[str]:
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    from loadtest import CalibrateOptions, evidence_text, measuring_into
-    from loadtest import calibrate as run
+    from marina.loadtest import CalibrateOptions, evidence_text, measuring_into
+    from marina.loadtest import calibrate as run
 
     spec = read_spec(options)
     _check_target(options)
@@ -123,8 +123,8 @@ def calibrate(options: argparse.Namespace) -> int:
         text = "`--tune`: not for a language model, which has one worker and slots instead of batches"
         raise InputError(text, hint="set `text.slots` and `serving.threads`, and calibrate without `--tune`")
     if options.in_cluster:
-        from k8s import make_plan
         from marina import in_cluster
+        from marina.k8s import make_plan
 
         image = options.image or in_cluster.image_of(spec, out)
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
@@ -140,7 +140,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches for better settings and prints them; returns whether the spec's own are the best."""
-    from loadtest import find_package, objective_of, settings_space, tune_settings, tuning_record, tuning_text
+    from marina.loadtest import find_package, objective_of, settings_space, tune_settings, tuning_record, tuning_text
 
     # A search takes minutes: if the calibration after it has no package, fail now.
     find_package(where)
@@ -258,7 +258,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 def server_options(options: argparse.Namespace, name: str) -> Any:
     """The server that these options name, as `TargetOptions`."""
-    from loadtest import TargetOptions, parse_header
+    from marina.loadtest import TargetOptions, parse_header
 
     _check_certificates(options)
     return TargetOptions(

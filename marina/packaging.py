@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError
-from config.progress import Progress
 from marina.arguments import add_out_option, add_verb, print_json, print_result, read_spec
 from marina.cleanup import cleanup_on_exit
+from marina.config.errors import InputError
+from marina.config.progress import Progress
 from marina.terminal import coloured, localised
 
 
@@ -66,7 +66,7 @@ def add_image_verb(verbs: Any) -> None:
 
 def check(options: argparse.Namespace) -> int:
     if options.fields:
-        from config.reference import render_reference
+        from marina.config.reference import render_reference
 
         if options.json:
             raise InputError("`--json`: not together with `--fields`, which prints a page in Markdown")
@@ -77,8 +77,8 @@ def check(options: argparse.Namespace) -> int:
         return _lint(options)
     import yaml
 
-    from config.combinations import find_warnings
-    from config.load import load_spec
+    from marina.config.combinations import find_warnings
+    from marina.config.load import load_spec
 
     spec = load_spec(options.spec)
     for caution in find_warnings(spec):
@@ -92,7 +92,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _lint(options: argparse.Namespace) -> int:
-    from config.lint import lint_file
+    from marina.config.lint import lint_file
 
     findings = lint_file(options.properties)
     lines = [
@@ -103,14 +103,14 @@ def _lint(options: argparse.Namespace) -> int:
 
 
 def package(options: argparse.Namespace) -> int:
-    from config.load import load_spec
+    from marina.config.load import load_spec
 
     spec = load_spec(options.spec)
     progress = Progress(quiet=options.quiet)
     progress.say(f"packaging {spec.name} {spec.version} from {options.spec}")
     if options.quick:
         spec = spec.uncompiled()
-    from archiver.package import package as build
+    from marina.archiver.package import package as build
 
     with cleanup_on_exit():
         packaged = build(spec, options.out / spec.name, progress=progress)
@@ -126,7 +126,7 @@ def package(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    from archiver.inspecting import inspect as look
+    from marina.archiver.inspecting import inspect as look
 
     report = look(options.mar)
     print_result(options, report.as_data(), coloured(report.as_text(), sys.stdout))
@@ -134,7 +134,7 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def image(options: argparse.Namespace) -> int:
-    from archiver.containers import ImageOptions, build_image
+    from marina.archiver.containers import ImageOptions, build_image
 
     spec = read_spec(options)
     given = {name: value for name in vars(ImageOptions()) if (value := getattr(options, name)) is not None}

@@ -38,7 +38,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    from server import serve as run
+    from marina.server import serve as run
 
     spec = read_spec(options)
     mar = options.mar or options.out / spec.name / "model.mar"

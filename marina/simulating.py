@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError
-from config.progress import Progress
 from marina.arguments import add_out_option, add_verb, print_json, print_result, read_spec
+from marina.config.errors import InputError
+from marina.config.progress import Progress
 
 
 def add_verbs(verbs: Any) -> None:
@@ -40,8 +40,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 def simulate(options: argparse.Namespace) -> int:
-    import k8s
-    from config.record import write_text
+    from marina import k8s
+    from marina.config.record import write_text
 
     _check_ranges(options)
     if options.recorded:

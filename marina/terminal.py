@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from marina.arguments import BUILD
+from marina.config.distribution import short_path
 
 _RED, _GREEN, _YELLOW, _CYAN = 31, 32, 33, 36
 _COLOURS = {
@@ -135,12 +136,6 @@ def commands_text(commands: Sequence[tuple[str, str]], options: argparse.Namespa
     shown = [(localised(command, options), text) for command, text in commands]
     width = min(72, max(len(command) for command, _ in shown))
     return "\n".join(["next", *(f"  {command:<{width}}  # {text}" for command, text in shown)])
-
-
-def short_path(program: Path) -> str:
-    """The path of a program, absolute or from the current folder, whichever is shorter."""
-    absolute, relative = os.path.abspath(program), os.path.relpath(program)
-    return min((absolute, relative if "/" in relative else f"./{relative}"), key=len)
 
 
 def completion(whole: argparse.ArgumentParser) -> str:

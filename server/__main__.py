@@ -1,4 +1,4 @@
-"""`python -m server SPEC --mar MAR`: does what `marina serve` does, without loading the other verbs."""
+"""`python -m marina.server SPEC --mar MAR`: does what `marina serve` does, without loading the other verbs."""
 
 import argparse
 import os
@@ -13,16 +13,18 @@ def main() -> int:
         # The kernel drops what PID 1 does not handle, and the imports below take a second. Once there is something to
         # drain, `Signals` takes over.
         signal.signal(number, lambda *_: sys.exit(0))
-    from config.errors import MarinaError
-    from config.load import load_spec
-    from server.serving import serve
+    from marina.config.errors import MarinaError
+    from marina.config.load import load_spec
+    from marina.server.serving import serve
 
     if sys.stderr is None:
         # It was closed before this process started; then nobody reads the log.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     # If it is full, only the thread that writes the log waits; an error would end the log.
     os.set_blocking(sys.stderr.fileno(), True)
-    parser = argparse.ArgumentParser(prog="python -m server", description="Serves a packaged model, as in a pod.")
+    parser = argparse.ArgumentParser(
+        prog="python -m marina.server", description="Serves a packaged model, as in a pod."
+    )
     add = parser.add_argument
     add("spec", metavar="SPEC", type=Path, help="spec of the model")
     add("--mar", metavar="FILE", type=Path, required=True, help="the MAR to serve")

@@ -1,5 +1,5 @@
-"""`python -m server.fetch FILE --sha256 HASH [--from URL | --from-environment] [--secret DIR]`: an init container runs
-it before the server starts.
+"""An init container runs it before the server starts:
+`python -m marina.server.fetch FILE --sha256 HASH [--from URL | --from-environment] [--secret DIR]`.
 
 It downloads the MAR, or finds it in a mounted volume, and fails unless its sha256 is the package's. The query of a URL
 may be a secret (a presigned signature), so it is never printed."""
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from config.errors import ArchiveError, InputError, MarinaError
-from config.record import file_sha256
+from marina.config.errors import ArchiveError, InputError, MarinaError
+from marina.config.record import file_sha256
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig
@@ -152,7 +152,7 @@ def _checked(source: str, url: str) -> str:
 
 def main() -> int:
     """Returns 0 once the package is in place."""
-    parser = argparse.ArgumentParser(prog="python -m server.fetch", description="Gets a MAR and verifies it.")
+    parser = argparse.ArgumentParser(prog="python -m marina.server.fetch", description="Gets a MAR and verifies it.")
     parser.add_argument("file", metavar="FILE", type=Path, help="the MAR, which must exist unless it is downloaded")
     parser.add_argument("--sha256", metavar="SHA256", required=True, help="the checksum that it must have")
     source = parser.add_mutually_exclusive_group()

@@ -8,11 +8,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from config.errors import InputError, as_input_error
-from config.record import Record, file_sha256
-from config.render import Ports
-from config.spec import Spec
-from server.java import (
+from marina.config.errors import InputError, as_input_error
+from marina.config.record import Record, file_sha256
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.server.java import (
     Child,
     Door,
     Frontend,
@@ -26,7 +26,7 @@ from server.java import (
     find_java,
     plan_launch,
 )
-from server.pages import (
+from marina.server.pages import (
     Docs,
     PageResponse,
     body_types,
@@ -37,8 +37,8 @@ from server.pages import (
     serve_pages,
     start_page,
 )
-from server.supervisor import Supervisor
-from server.system import (
+from marina.server.supervisor import Supervisor
+from marina.server.system import (
     LogFile,
     Output,
     Signals,
@@ -49,7 +49,7 @@ from server.system import (
     reachable_host,
     temporary_parent,
 )
-from server.watching import Disk, Health, MetricsPage, Prober, Renewals, ServerFacts, WorkerMetrics
+from marina.server.watching import Disk, Health, MetricsPage, Prober, Renewals, ServerFacts, WorkerMetrics
 
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 

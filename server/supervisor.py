@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from config.sections import Serving
-from server.java import Child, NoDoorError, OpenCounts
-from server.system import Exit, ProcessHandles, Signals, Sockets, read_sockets
-from server.watching import Health, Prober, Renewals, drain
+from marina.config.sections import Serving
+from marina.server.java import Child, NoDoorError, OpenCounts
+from marina.server.system import Exit, ProcessHandles, Signals, Sockets, read_sockets
+from marina.server.watching import Health, Prober, Renewals, drain
 
 # How often the state is polled: while the server starts or recovers, and while it is ready and deaths wake us up
 # anyway.
@@ -144,7 +144,7 @@ class Supervisor:
         self.child.kill()
         self.state = "stopped"
 
-    # The methods of `server.watching.drain.Drainable`.
+    # The methods of `marina.server.watching.drain.Drainable`.
 
     def end_connections(self) -> None:
         with suppress(NoDoorError):

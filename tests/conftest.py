@@ -15,6 +15,8 @@ from side_by_side import pytest_addoption as pytest_addoption
 from side_by_side import pytest_runtestloop as pytest_runtestloop
 from specs import Packaged
 
+from marina.archiver import torchvision_import
+
 # A shell ignores it for what it runs in the background, and so would every server that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,6 +42,9 @@ compiler.put_on_path()
 os.environ.setdefault("MARINA_JOBS", "1")
 
 
+# Tests import it beside a torch that it was not built for.
+torchvision_import.install()
+
 # What is imported and collected stays to the end: looking through it for garbage took a fifth of the time.
 gc.disable()
 
@@ -58,7 +63,7 @@ def warm_rehearsals() -> Iterator[None]:
     """Where tests run side by side, the rehearsals of models that they package start from a Python that has torch."""
     with pytest.MonkeyPatch.context() as patch:
         if warm_python.VARIABLE in os.environ:
-            patch.setattr("archiver.rehearsal._run_rehearsal", warm_python.run_rehearsal)
+            patch.setattr("marina.archiver.rehearsal._run_rehearsal", warm_python.run_rehearsal)
         yield
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from specs import ROOT, digits_spec, tales_spec
 from tools import HAS_GPU, needs
 
-from config.progress import Progress
-from config.record import Package, read_package
+from marina.config.progress import Progress
+from marina.config.record import Package, read_package
 
 # Each size is compiled for itself; the other variants show that there may be several.
 ONE_SIZE: dict[str, Any] = {"model.batch_sizes": [8]}
@@ -149,7 +149,7 @@ def packaged_tales(variant: str) -> tuple[Path, Package]:
 
 
 def main(variant: str, out: str) -> None:
-    from archiver.package import package
+    from marina.archiver.package import package
 
     _, _, tales = variant.partition(" ")
     spec = tales_spec(tales_changes(tales)) if tales else digits_spec(VARIANTS[variant])

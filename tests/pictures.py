@@ -7,7 +7,7 @@ import torch
 from fakes import MEAN, RESIZE, SIDE, STD, TOP_K
 from PIL import Image
 
-from handlers.record import ImageSpec
+from marina.handlers.record import ImageSpec
 
 SPEC = ImageSpec(SIDE, SIDE, RESIZE, 3, MEAN, STD, "bilinear", TOP_K, 1_000_000)
 GREY = ImageSpec(SIDE, SIDE, RESIZE, 1, MEAN[:1], STD[:1], "bilinear", TOP_K, 1_000_000)

@@ -16,11 +16,11 @@ from typing import Any
 
 from specs import ROOT
 
-from config.errors import Refused
-from config.ports import free_port_base
-from config.render import Ports
-from config.spec import Spec
-from server.system import reachable_host
+from marina.config.errors import Refused
+from marina.config.ports import free_port_base
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.server.system import reachable_host
 
 _POLL_S = 0.05
 
@@ -135,7 +135,7 @@ def start(
     # Not the spec's file: what is given may be a changed copy of what is in it.
     given = log.with_suffix(".spec.json")
     given.write_text(quick_to_start(spec).model_dump_json(exclude_none=True), encoding="utf-8")
-    command = [sys.executable, "-m", "server", str(given), "--mar", str(mar), "--port-base", str(ports.base)]
+    command = [sys.executable, "-m", "marina.server", str(given), "--mar", str(mar), "--port-base", str(ports.base)]
     command += ["--host", host, *(["--docs"] if docs else [])]
     with log.open("wb") as stream:
         process = subprocess.Popen(

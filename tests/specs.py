@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from config.load import parse_spec
-from config.record import Package
-from config.spec import Spec
+from marina.config.load import parse_spec
+from marina.config.record import Package
+from marina.config.spec import Spec
 
 ROOT = Path(__file__).parent.parent
 TALES = ROOT / "config/examples/tales/spec.yaml"

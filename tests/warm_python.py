@@ -17,7 +17,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from config.machine import end_with_parent
+from marina.config.machine import end_with_parent
 
 # The address of the one that runs, an abstract Unix socket.
 VARIABLE = "MARINA_WARM_PYTHON"

@@ -1,10 +1,10 @@
 """Exports a graph, compiles its programs in parallel, and takes from a cache what was compiled before."""
 
-from archiver.compiling.artifacts import keep_only_kernels, save_program
-from archiver.compiling.cache import cpu_model, load_from_cache, store_in_cache
-from archiver.compiling.environment import quiet, reproducible_compiler, torch_threads
-from archiver.compiling.exporting import check_batch_sizes, export_graph, export_shape, reexport
-from archiver.compiling.parallel import compile_all, task_for
+from marina.archiver.compiling.artifacts import keep_only_kernels, save_program
+from marina.archiver.compiling.cache import cpu_model, load_from_cache, store_in_cache
+from marina.archiver.compiling.environment import quiet, reproducible_compiler, torch_threads
+from marina.archiver.compiling.exporting import check_batch_sizes, export_graph, export_shape, reexport
+from marina.archiver.compiling.parallel import compile_all, task_for
 
 __all__ = [
     "check_batch_sizes",

@@ -11,12 +11,17 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from archiver.compiling.cache import is_on_gpu
-from archiver.compiling.descriptors import reproducible_descriptors
-from archiver.compiling.environment import cached_instruction_checks, quiet, reproducible_compiler_in, torch_threads
-from archiver.cpu_target import compiler_settings
-from config.cpu_targets import CpuTarget
-from config.machine import environment_with
+from marina.archiver.compiling.cache import is_on_gpu
+from marina.archiver.compiling.descriptors import reproducible_descriptors
+from marina.archiver.compiling.environment import (
+    cached_instruction_checks,
+    quiet,
+    reproducible_compiler_in,
+    torch_threads,
+)
+from marina.archiver.cpu_target import compiler_settings
+from marina.config.cpu_targets import CpuTarget
+from marina.config.machine import environment_with
 
 # Metadata on where a node came from: paths, object ids and source lines of this machine. Nothing reads it at run time.
 _NODE_ORIGINS = ("from_node", "nn_module_stack", "source_fn_stack", "stack_trace", "torch_fn")

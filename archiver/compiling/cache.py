@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from archiver.toolchain import compiler_version
-from config.record import file_sha256, partial_file, write_text
-from handlers.machine import machine_key
+from marina.archiver.toolchain import compiler_version
+from marina.config.record import file_sha256, partial_file, write_text
+from marina.handlers.machine import machine_key
 
 VARIABLE = "MARINA_CACHE"
 _MOST_BYTES = 4_000_000_000

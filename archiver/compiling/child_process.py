@@ -9,13 +9,15 @@ from pathlib import Path
 
 import torch
 
-from archiver.compiling.artifacts import compile_artifact
-from archiver.compiling.environment import quiet
-from archiver.cpu_target import targeting
-from archiver.quantize import import_torchao
+from marina.archiver.compiling.artifacts import compile_artifact
+from marina.archiver.compiling.environment import quiet
+from marina.archiver.cpu_target import targeting
+from marina.archiver.quantize import import_torchao
+from marina.archiver.torchvision_import import install
 
 
 def main() -> None:
+    install()
     # Whatever torch prints to stdout goes to stderr, so that it is not taken for an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import torch
 
-from archiver.compiling.cache import cache_folder, cpu_model
-from archiver.toolchain import compiler_version, find_compiler
-from config.record import write_text
+from marina.archiver.compiling.cache import cache_folder, cpu_model
+from marina.archiver.toolchain import compiler_version, find_compiler
+from marina.config.record import write_text
 
 
 @contextmanager

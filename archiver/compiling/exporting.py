@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from archiver.calibration import Rows
-from archiver.compiling.environment import quiet
-from archiver.encoders import EncoderGraph
-from archiver.lengths import cut_to_length, varying_dimensions
-from archiver.sources import Source
-from config.errors import SourceError
-from config.spec import Spec
-from handlers.lengths import SHORTEST
-from handlers.networks import TensorGraph
+from marina.archiver.calibration import Rows
+from marina.archiver.compiling.environment import quiet
+from marina.archiver.encoders import EncoderGraph
+from marina.archiver.lengths import cut_to_length, varying_dimensions
+from marina.archiver.sources import Source
+from marina.config.errors import SourceError
+from marina.config.spec import Spec
+from marina.handlers.lengths import SHORTEST
+from marina.handlers.networks import TensorGraph
 
 # torch has two formats for the line where it stopped.
 _USER_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \w+(?:, code:|\n) *(.+)')

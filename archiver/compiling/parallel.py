@@ -22,16 +22,16 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from archiver.compiling import time_estimate
-from archiver.compiling.artifacts import compile_artifact, inductor_settings
-from archiver.compiling.cache import compile_key, is_on_gpu, load_from_cache, store_in_cache
-from archiver.compiling.environment import quiet, torch_threads
-from config.cpu_targets import CpuTarget
-from config.errors import InputError
-from config.machine import end_with_parent, free_memory, usable_cores
-from config.progress import Progress
-from config.record import Artifact
-from config.spec import Spec
+from marina.archiver.compiling import time_estimate
+from marina.archiver.compiling.artifacts import compile_artifact, inductor_settings
+from marina.archiver.compiling.cache import compile_key, is_on_gpu, load_from_cache, store_in_cache
+from marina.archiver.compiling.environment import quiet, torch_threads
+from marina.config.cpu_targets import CpuTarget
+from marina.config.errors import InputError
+from marina.config.machine import end_with_parent, free_memory, usable_cores
+from marina.config.progress import Progress
+from marina.config.record import Artifact
+from marina.config.spec import Spec
 
 # Environment variable: how many artifacts to compile at once.
 JOBS = "MARINA_JOBS"
@@ -147,7 +147,7 @@ class _Compiler:
         # -P keeps the current folder off the path. In a session of its own, Ctrl-C reaches only this process, and the
         # child can be killed together with the compilers that it started.
         self._process: subprocess.Popen[str] = subprocess.Popen(
-            [sys.executable, "-P", "-m", "archiver.compiling.child_process"],
+            [sys.executable, "-P", "-m", "marina.archiver.compiling.child_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from torch.export import ExportedProgram
 
-from archiver.compiling.cache import cache_folder
-from config.record import write_text
+from marina.archiver.compiling.cache import cache_folder
+from marina.config.record import write_text
 
 _FILE = "pace.json"
 # Before the first measurement, a graph node is assumed to take this long.

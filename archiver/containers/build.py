@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any, Literal
 
-from archiver.containers.builders import Builder, BuildRequest, Command, find_builder
-from archiver.containers.context import build_context, find_clone
-from archiver.containers.layers import Layout, read_image_file, read_layout
-from config.errors import InputError, Refused, listed
-from config.machine import end_with_parent
-from config.progress import Progress
-from config.record import Package, file_sha256, read_package, write_json, write_text
-from config.spec import Spec
+from marina.archiver.containers.builders import Builder, BuildRequest, Command, find_builder
+from marina.archiver.containers.context import build_context, find_clone
+from marina.archiver.containers.layers import Layout, read_image_file, read_layout
+from marina.config.distribution import distribution_version
+from marina.config.errors import InputError, Refused, listed
+from marina.config.machine import end_with_parent
+from marina.config.progress import Progress
+from marina.config.record import Package, file_sha256, read_package, write_json, write_text
+from marina.config.spec import Spec
 
 SCHEMA = "marina.image/1"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
@@ -157,7 +157,7 @@ def image_reference(spec: Spec, target: ImageTarget, options: ImageOptions) -> t
     """The image's repository and tag. The load generator's image is the same for every model. An image for a target
     other than the spec's must not get the tag of the image that serves the spec."""
     if target == "loadtest":
-        return f"{spec.kubernetes.registry}/marina-loadtest", options.tag or metadata.version("marina")
+        return f"{spec.kubernetes.registry}/marina-loadtest", options.tag or distribution_version()
     tag = spec.version if target == spec.image_target else f"{spec.version}-{target}"
     return f"{spec.kubernetes.registry}/{spec.name}", options.tag or tag
 
@@ -189,9 +189,9 @@ def _labels(spec: Spec, target: ImageTarget, package: Package | None, options: I
     labels = {
         oci + "title": spec.name if server else "marina-loadtest",
         oci + "description": "A model served by TorchServe under Marina" if server else "Marina's load generator",
-        oci + "version": spec.version if server else metadata.version("marina"),
+        oci + "version": spec.version if server else distribution_version(),
         oci + "base.name": options.base,
-        "marina.version": metadata.version("marina"),
+        "marina.version": distribution_version(),
     }
     if options.base_digest:
         labels[oci + "base.digest"] = options.base_digest

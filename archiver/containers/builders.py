@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from config.errors import InputError, Refused, ToolMissing, listed
+from marina.config.errors import InputError, Refused, ToolMissing, listed
 
 Command = tuple[str, ...]
 _TLS_TROUBLE = re.compile(

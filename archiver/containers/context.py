@@ -4,11 +4,13 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
-from config.errors import InputError
+from marina.config.distribution import DISTRIBUTION
+from marina.config.errors import InputError
 
-_ROOT = Path(__file__).resolve().parents[2]
+# Not resolved: in a clone this package is a link in `marina`, and the folder around `marina` is meant.
+_ROOT = Path(__file__).parents[3]
 _DOCKERFILE = Path("docker/Dockerfile")
-_PACKAGES = ("config", "loadtest", "marina", "server")
+_PACKAGES = ("config", "loadtest", "server")
 
 
 def find_clone() -> Path | None:
@@ -21,15 +23,19 @@ def build_context(place: Path) -> Path:
     if clone := find_clone():
         return clone
     shutil.copytree(_installed_files(), place)
+    ours = _ROOT / "marina"
+    shutil.copytree(ours, place / "marina", ignore=lambda folder, _: _PACKAGES if Path(folder) == ours else ())
     for package in _PACKAGES:
-        shutil.copytree(_ROOT / package, place / package)
+        shutil.copytree(ours / package, place / package)
     return place
 
 
 def _installed_files() -> Path:
     """The folder of the wheel's files that are no Python packages."""
     shared = Path("share/marina")
-    recorded = [Path(str(file.locate())) for file in metadata.files("marina") or () if file.name == _DOCKERFILE.name]
+    recorded = [
+        Path(str(file.locate())) for file in metadata.files(DISTRIBUTION) or () if file.name == _DOCKERFILE.name
+    ]
     # `pip install --target` records another place than it installs these files in.
     for folder in (*(file.parents[1] for file in recorded), _ROOT / shared):
         if (folder / _DOCKERFILE).is_file():

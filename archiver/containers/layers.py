@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from config.errors import InputError, reason_of
+from marina.config.errors import InputError, reason_of
 
 _PIECE = 1 << 20
 # What builders add around an instruction of the Dockerfile.

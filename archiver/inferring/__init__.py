@@ -1,10 +1,10 @@
 """Finds the inputs that a model takes: reads its `forward`, tracks trial inputs to its layers, and tries shapes."""
 
-from archiver.inferring.arguments import parse_input_option
-from archiver.inferring.exported_program import find_program_inputs
-from archiver.inferring.picked_rows import PickedRows, RowLimits, find_picked_rows
-from archiver.inferring.search import find_inputs
-from archiver.inferring.trial import MOST_TRIED, largest_working, output_names, try_inputs
+from marina.archiver.inferring.arguments import parse_input_option
+from marina.archiver.inferring.exported_program import find_program_inputs
+from marina.archiver.inferring.picked_rows import PickedRows, RowLimits, find_picked_rows
+from marina.archiver.inferring.search import find_inputs
+from marina.archiver.inferring.trial import MOST_TRIED, largest_working, output_names, try_inputs
 
 __all__ = [
     "MOST_TRIED",

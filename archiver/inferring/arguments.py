@@ -13,9 +13,9 @@ import yaml
 from pydantic import ValidationError
 from torch import nn
 
-from archiver.inferring.inferred import Input
-from config.errors import InputError, listed
-from config.sections import Dtype, Tensor
+from marina.archiver.inferring.inferred import Input
+from marina.config.errors import InputError, listed
+from marina.config.sections import Dtype, Tensor
 
 FORM = "NAME:DTYPE:SHAPE such as `ids:int64:128` or `ids:int64:{max: 512}`, or NAME:mask_of:INPUT"
 # Optional arguments that get an input nevertheless, because a model for varying lengths needs its mask.

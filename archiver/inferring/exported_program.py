@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from archiver.inferring.arguments import GivenInput
-from archiver.inferring.inferred import InferredInputs, Input
-from archiver.inferring.picked_rows import find_picked_rows
-from archiver.inferring.trial import limit_numbers, try_inputs
-from archiver.inferring.varying_lengths import mark_varying_lengths
-from config.errors import InputError, listed
-from config.sections import Dtype
+from marina.archiver.inferring.arguments import GivenInput
+from marina.archiver.inferring.inferred import InferredInputs, Input
+from marina.archiver.inferring.picked_rows import find_picked_rows
+from marina.archiver.inferring.trial import limit_numbers, try_inputs
+from marina.archiver.inferring.varying_lengths import mark_varying_lengths
+from marina.config.errors import InputError, listed
+from marina.config.sections import Dtype
 
 _LONGEST = 512
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from archiver.inferring.inferred import Input
-from archiver.inferring.trial import try_inputs
+from marina.archiver.inferring.inferred import Input
+from marina.archiver.inferring.trial import try_inputs
 
 _OTHER_SIDE = 32
 # How many optional arguments are named: some models of `transformers` have dozens.

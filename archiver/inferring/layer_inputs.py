@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from archiver.inferring.inferred import Input
+from marina.archiver.inferring.inferred import Input
 
 _SIDES = (224, 32, 28, 64, 96, 128, 48, 16, 256, 299, 384, 160, 192, 112, 84, 512, 8)
 _LENGTHS = (128, 64, 32, 16, 8, 256, 512, 4)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from archiver.inferring.arguments import is_state
-from config.errors import SourceError
+from marina.archiver.inferring.arguments import is_state
+from marina.config.errors import SourceError
 
 
 def unservable_arguments(network: nn.Module, names: Sequence[str]) -> SourceError | None:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state, match_given
-from archiver.inferring.guess_notes import describe_guesses
-from archiver.inferring.inferred import InferredInputs, Input
-from archiver.inferring.layer_inputs import (
+from marina.archiver.inferring.arguments import Argument, GivenInput, forward_arguments, is_state, match_given
+from marina.archiver.inferring.guess_notes import describe_guesses
+from marina.archiver.inferring.inferred import InferredInputs, Input
+from marina.archiver.inferring.layer_inputs import (
     KNOWN,
     configured_inputs,
     has_sequence_layers,
@@ -20,13 +20,13 @@ from archiver.inferring.layer_inputs import (
     recurrent_states,
     sounds,
 )
-from archiver.inferring.picked_rows import find_picked_rows
-from archiver.inferring.refusals import unservable_arguments
-from archiver.inferring.trial import TrialResult, equal, limit_numbers, try_inputs
-from archiver.inferring.varying_lengths import limit_length_arguments, mark_varying_lengths
-from archiver.rows import RowsMixed, check_repeatable, check_rows_apart
-from config.errors import InputError, SourceError, listed
-from handlers.networks import TensorGraph
+from marina.archiver.inferring.picked_rows import find_picked_rows
+from marina.archiver.inferring.refusals import unservable_arguments
+from marina.archiver.inferring.trial import TrialResult, equal, limit_numbers, try_inputs
+from marina.archiver.inferring.varying_lengths import limit_length_arguments, mark_varying_lengths
+from marina.archiver.rows import RowsMixed, check_repeatable, check_rows_apart
+from marina.config.errors import InputError, SourceError, listed
+from marina.handlers.networks import TensorGraph
 
 _MOST_TRIALS, _LONGEST_S = 600, 60.0
 # After a guess that works but mixes rows, the search for a better one ends after this many trials or seconds. It also

@@ -15,10 +15,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from archiver.inferring.inferred import Input
-from archiver.inferring.layer_inputs import KNOWN, layer_width
-from archiver.rows import close
-from handlers.networks import keyword_only, without_dataclasses
+from marina.archiver.inferring.inferred import Input
+from marina.archiver.inferring.layer_inputs import KNOWN, layer_width
+from marina.archiver.rows import close
+from marina.handlers.networks import keyword_only, without_dataclasses
 
 _LONGEST_S = 20.0
 # Larger whole numbers are not tried one after another: tables have fewer rows, and a model that makes as much as its

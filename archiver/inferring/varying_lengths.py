@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from archiver.inferring.inferred import Input
-from archiver.inferring.trial import equal, try_inputs
-from handlers.lengths import SHORTEST
+from marina.archiver.inferring.inferred import Input
+from marina.archiver.inferring.trial import equal, try_inputs
+from marina.handlers.lengths import SHORTEST
 
 _LEAST_MAX = 4
 

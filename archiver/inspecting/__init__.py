@@ -1,5 +1,5 @@
 """Inspects an archive: what it contains, and what loading it would run. Nothing here imports torch."""
 
-from archiver.inspecting.inspect import inspect
+from marina.archiver.inspecting.inspect import inspect
 
 __all__ = ["inspect"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from archiver.inspecting.side_effects import find_side_effects
+from marina.archiver.inspecting.side_effects import find_side_effects
 
 _NATIVE = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ\x90")
 _NATIVE_NAMES = re.compile(r"\.(so(\.\d+)*|dll|dylib|pyd|exe|pyc|pyo|jar|class|sh)$", re.IGNORECASE)
@@ -54,12 +54,12 @@ def hides_module(name: str) -> str | None:
 @cache
 def _own_hashes() -> dict[str, str]:
     """The sha256 of each file of this version's `handlers`, by its name in an archive."""
-    origin = importlib.util.find_spec("handlers")
+    origin = importlib.util.find_spec("marina.handlers")
     if origin is None or origin.origin is None:
         return {}
     folder = Path(origin.origin).parent
     return {
-        f"handlers/{file.relative_to(folder).as_posix()}": hashlib.sha256(file.read_bytes()).hexdigest()
+        f"marina/handlers/{file.relative_to(folder).as_posix()}": hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.rglob("*.py")
     }
 

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from archiver.archive import MANIFEST
-from archiver.inspecting.code import find_code, hides_module, is_foreign_python
-from archiver.inspecting.layout import find_layout_oddities
-from archiver.inspecting.nested import READ_ERRORS, ReadBudget, TooMuch, walk_nested, zip_member
-from archiver.inspecting.pickles import Pickle, find_pickles
-from archiver.inspecting.programs import find_program
-from archiver.inspecting.python import PythonFile, find_unknown_uses
-from archiver.inspecting.report import Report
-from config.errors import ArchiveError, reason_of
-from config.record import RECORD, Record, file_sha256, read_record
+from marina.archiver.archive import MANIFEST
+from marina.archiver.inspecting.code import find_code, hides_module, is_foreign_python
+from marina.archiver.inspecting.layout import find_layout_oddities
+from marina.archiver.inspecting.nested import READ_ERRORS, ReadBudget, TooMuch, walk_nested, zip_member
+from marina.archiver.inspecting.pickles import Pickle, find_pickles
+from marina.archiver.inspecting.programs import find_program
+from marina.archiver.inspecting.python import PythonFile, find_unknown_uses
+from marina.archiver.inspecting.report import Report
+from marina.config.errors import ArchiveError, reason_of
+from marina.config.record import RECORD, Record, file_sha256, read_record
 
 # TorchServe's own handlers; any other handler has to be a file in the archive.
 _BUILT_IN = frozenset(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from config.mar import READ_ERRORS as MAR_ERRORS
+from marina.config.mar import READ_ERRORS as MAR_ERRORS
 
 # Compressed formats that Python cannot read, so their content cannot be inspected.
 _UNREADABLE = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
-from archiver.inspecting.known import known
-from archiver.inspecting.unpickler import BY_EXTENSION, PickleEffects, simulate_pickle
+from marina.archiver.inspecting.known import known
+from marina.archiver.inspecting.unpickler import BY_EXTENSION, PickleEffects, simulate_pickle
 
 # Importing one of these modules has an effect even if nothing in it is called.
 _EFFECTS_OF_IMPORT = frozenset({"__main__", "antigravity", "idlelib", "this", "turtledemo", "test", "webbrowser"})

@@ -8,9 +8,9 @@ import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from archiver.inspecting.bindings import Bindings, called_name, find_bindings
-from archiver.inspecting.known import CallRule, known
-from archiver.inspecting.plain_classes import DATACLASS, find_plain_dataclasses
+from marina.archiver.inspecting.bindings import Bindings, called_name, find_bindings
+from marina.archiver.inspecting.known import CallRule, known
+from marina.archiver.inspecting.plain_classes import DATACLASS, find_plain_dataclasses
 
 _ATTRIBUTES_TEXT = (
     "__call__ __class__ __constants__ __doc__ __enter__ __exit__ __getitem__ __init__ __len__ __name__ __post_init__ "

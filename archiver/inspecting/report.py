@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from archiver.inspecting.pickles import Pickle
-from config.errors import printable
-from config.record import Record
+from marina.archiver.inspecting.pickles import Pickle
+from marina.config.errors import printable
+from marina.config.record import Record
 
 
 @dataclass(frozen=True)

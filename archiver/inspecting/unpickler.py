@@ -4,8 +4,8 @@ The simulation ends where an unpickler would fail; everything up to there would 
 
 from dataclasses import dataclass, field
 
-from archiver.inspecting.allowed_imports import ALLOWED, resolve_import
-from archiver.inspecting.opcodes import read_opcodes
+from marina.archiver.inspecting.allowed_imports import ALLOWED, resolve_import
+from marina.archiver.inspecting.opcodes import read_opcodes
 
 _DATA_OPCODES = (
     "BININT BININT1 BININT2 INT LONG LONG1 LONG4 FLOAT BINFLOAT BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 NONE "

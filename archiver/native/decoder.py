@@ -6,11 +6,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from archiver.compiling import cpu_model, load_from_cache, store_in_cache
-from archiver.cpu_target import compiler_flags
-from archiver.toolchain import compiler_version, find_compiler
-from config.cpu_targets import CpuTarget
-from config.errors import ToolMissing
+from marina.archiver.compiling import cpu_model, load_from_cache, store_in_cache
+from marina.archiver.cpu_target import compiler_flags
+from marina.archiver.toolchain import compiler_version, find_compiler
+from marina.config.cpu_targets import CpuTarget
+from marina.config.errors import ToolMissing
 
 _FOLDER = Path(__file__).parent
 _SOURCE, _HEADERS = _FOLDER / "decoder.cpp", sorted(_FOLDER.glob("*.h"))

@@ -7,16 +7,16 @@ from typing import Any
 from jsonschema import Draft202012Validator, SchemaError
 from referencing.exceptions import Unresolvable
 
-from archiver.archive import RESERVED_MODULES
-from archiver.sources import import_file
-from config.errors import SourceError, listed, nearest
-from config.record import BodyFormat
-from config.spec import Spec
-from handlers.base import Handler
-from handlers.request import JSON
-from handlers.request import Form as Declared
+from marina.archiver.archive import RESERVED_MODULES
+from marina.archiver.sources import import_file
+from marina.config.errors import SourceError, listed, nearest
+from marina.config.record import BodyFormat
+from marina.config.spec import Spec
+from marina.handlers.base import Handler
+from marina.handlers.request import JSON
+from marina.handlers.request import Form as Declared
 
-_HINT = 'Form({"type": "object"}, {"text": "an example"}), with `from handlers import Form`'
+_HINT = 'Form({"type": "object"}, {"text": "an example"}), with `from marina.handlers import Form`'
 
 
 def declared_forms(spec: Spec) -> tuple[BodyFormat | None, BodyFormat | None]:
@@ -67,7 +67,7 @@ def _load_own_handler(spec: Spec) -> type[Handler]:
     if not (isinstance(handler, type) and issubclass(handler, Handler)):
         raise SourceError(
             f"{where}: `{name}` is not a handler",
-            hint=f"class {name}(TensorHandler): …, with `from handlers import TensorHandler`",
+            hint=f"class {name}(TensorHandler): …, with `from marina.handlers import TensorHandler`",
         )
     return handler
 

@@ -1,7 +1,7 @@
 """Checks that a model answers every row independently of the others and the same every time, and finds the line of the
 user's code where it does not."""
 
-from archiver.rows.checks import (
+from marina.archiver.rows.checks import (
     LARGEST_ROUNDING,
     ROUNDING,
     TRIED_ROWS,
@@ -11,7 +11,7 @@ from archiver.rows.checks import (
     close,
     eager_runner,
 )
-from archiver.rows.culprits import RunBatch
+from marina.archiver.rows.culprits import RunBatch
 
 __all__ = [
     "LARGEST_ROUNDING",

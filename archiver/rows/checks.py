@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from archiver.rows.culprits import Culprit, RunBatch, find_mixing_operator, find_random_operator
-from config.errors import SourceError
+from marina.archiver.rows.culprits import Culprit, RunBatch, find_mixing_operator, find_random_operator
+from marina.config.errors import SourceError
 
 # Two runs of a network in fp32 round differently by less than this, as a share of a value and of the largest one. A
 # larger share would hide what changes answers that are all nearly alike, such as years or temperatures in kelvin.

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Between the user's code and an operator lie frames of installed packages, of ours and of the standard library.
 _INSTALLED = {"dist-packages", "site-packages"}
-_ROOT = Path(__file__).parents[2]
-_NOT_THE_USERS = (_ROOT / "archiver", _ROOT / "handlers", Path(sysconfig.get_path("stdlib")))
+_OURS = Path(__file__).parents[2]
+_NOT_THE_USERS = (_OURS / "archiver", _OURS / "handlers", Path(sysconfig.get_path("stdlib")))
 # Functions of torch that behave differently in training mode; such a name is clearer than that of the operator.
 _MODE_DEPENDENT = {"batch_norm", "dropout"}
 # The operator that reads a tensor's value into Python, where it may decide a branch.

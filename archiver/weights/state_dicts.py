@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from config.errors import SourceError, listed
-from config.hf_folder import is_pointer
+from marina.config.errors import SourceError, listed
+from marina.config.hf_folder import is_pointer
 
 State = dict[str, torch.Tensor]
 

@@ -5,7 +5,7 @@ registers them. A rule names the fields that it reads, and is skipped if one of 
 
 from dataclasses import dataclass
 
-from config.combinations import (  # noqa: F401  (importing them registers their rules)
+from marina.config.combinations import (  # noqa: F401  (importing them registers their rules)
     cluster,
     encoding,
     model,
@@ -14,9 +14,9 @@ from config.combinations import (  # noqa: F401  (importing them registers their
     vllm,
     writing,
 )
-from config.combinations.rule import COMBINATIONS, FILES, FORMS, Table
-from config.spec import Spec
-from config.yaml_lines import Location
+from marina.config.combinations.rule import COMBINATIONS, FILES, FORMS, Table
+from marina.config.spec import Spec
+from marina.config.yaml_lines import Location
 
 __all__ = ["Conflict", "find_conflicts", "find_warnings"]
 

@@ -1,7 +1,7 @@
 """Rules about the cluster: the autoscaler and the network."""
 
-from config.combinations.rule import Conflicts, rule
-from config.spec import Spec
+from marina.config.combinations.rule import Conflicts, rule
+from marina.config.spec import Spec
 
 # Namespaces that every cluster has.
 _OF_CLUSTERS = ("default", "kube-node-lease", "kube-public", "kube-system")

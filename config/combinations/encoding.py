@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from os.path import isdir
 
-from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.hf_folder import FolderRefused, read_model_folder
-from config.spec import Spec
+from marina.config.combinations.rule import FILES, FORMS, Conflicts, rule
+from marina.config.hf_folder import FolderRefused, read_model_folder
+from marina.config.spec import Spec
 
 _NOT_FOR_ENCODERS = ("image", "inputs", "outputs")
 

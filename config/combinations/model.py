@@ -1,8 +1,8 @@
 """Rules about the inputs of a model, and how it is compiled."""
 
-from config.combinations.rule import Conflicts, rule
-from config.errors import listed
-from config.spec import Spec
+from marina.config.combinations.rule import Conflicts, rule
+from marina.config.errors import listed
+from marina.config.spec import Spec
 
 PRECISIONS = {"cpu": ("bf16", "fp32", "int8"), "cuda": ("bf16", "fp16", "fp32")}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from config.spec import Spec
+from marina.config.spec import Spec
 
 Conflicts = Iterator[tuple[str, str, str | None]]
 Rule = Callable[[Spec], Conflicts]

@@ -2,9 +2,9 @@
 
 import math
 
-from config.combinations.rule import Conflicts, rule
-from config.quantity import quantity
-from config.spec import Spec
+from marina.config.combinations.rule import Conflicts, rule
+from marina.config.quantity import quantity
+from marina.config.spec import Spec
 
 
 @rule("serving.max_batch", "model.batch_sizes")

@@ -6,11 +6,11 @@ from keyword import iskeyword
 from os.path import exists, isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
 from pathlib import Path
 
-from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.errors import listed, nearest
-from config.request_headers import CONTENT_TYPES
-from config.spec import Spec
-from config.torchvision_models import model_error
+from marina.config.combinations.rule import FILES, FORMS, Conflicts, rule
+from marina.config.errors import listed, nearest
+from marina.config.request_headers import CONTENT_TYPES
+from marina.config.spec import Spec
+from marina.config.torchvision_models import model_error
 
 HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from config.combinations.rule import Conflicts, rule
-from config.errors import listed, nearest
-from config.hf_folder import FolderRefused, read_model_folder
-from config.spec import Spec
+from marina.config.combinations.rule import Conflicts, rule
+from marina.config.errors import listed, nearest
+from marina.config.hf_folder import FolderRefused, read_model_folder
+from marina.config.spec import Spec
 
 # The arguments of vLLM 0.32's engine that tune it. All others are refused: they may run code, reach another machine, or
 # change which model answers.

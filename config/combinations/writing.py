@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from os.path import isdir
 
-from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.errors import listed
-from config.hf_folder import FolderRefused, read_model_folder
-from config.sections import Model, Text
-from config.spec import Spec
+from marina.config.combinations.rule import FILES, FORMS, Conflicts, rule
+from marina.config.errors import listed
+from marina.config.hf_folder import FolderRefused, read_model_folder
+from marina.config.sections import Model, Text
+from marina.config.spec import Spec
 
 # The value of `compile` that each engine needs.
 _COMPILE_OF_ENGINE = {"aot": "aot", "torch": "eager", "vllm": "eager"}

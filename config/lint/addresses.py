@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from config.lint.finding import Finding
-from config.lint.torchserve_keys import PROPERTIES
+from marina.config.lint.finding import Finding
+from marina.config.lint.torchserve_keys import PROPERTIES
 
 # ConfigManager.ADDRESS_PATTERN of the jar: no IPv6, no path, no spaces.
 _ADDRESS = re.compile(r"(https?)://([^:^/]+)(?::([0-9]+))?|unix:/.*", re.IGNORECASE)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
-from config.lint.finding import Finding
+from marina.config.lint.finding import Finding
 
 _Values = Mapping[str, Any]
 _Rule = Callable[[_Values, Set[str]], Iterator[Finding]]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from config.errors import InputError, listed, printable
-from config.lint.finding import Finding, on_line
-from config.lint.model_config import lint_model_config
-from config.lint.properties import lint_properties
+from marina.config.errors import InputError, listed, printable
+from marina.config.lint.finding import Finding, on_line
+from marina.config.lint.model_config import lint_model_config
+from marina.config.lint.properties import lint_properties
 
 _LINTERS: dict[str, Callable[[bytes, str], Iterable[Finding]]] = {
     ".properties": lint_properties,

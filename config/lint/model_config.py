@@ -9,11 +9,18 @@ from typing import Any
 
 import yaml
 
-from config.errors import InputError, SpecError, listed, nearest
-from config.lint.combinations import check_combinations
-from config.lint.finding import Finding, on_line
-from config.lint.torchserve_keys import HANDLER_SECTIONS, INVENTED_MODEL_CONFIG, MODEL_CONFIG, MODEL_FILE, TORCHRUN, Key
-from config.yaml_lines import WRONG_VALUE, compose
+from marina.config.errors import InputError, SpecError, listed, nearest
+from marina.config.lint.combinations import check_combinations
+from marina.config.lint.finding import Finding, on_line
+from marina.config.lint.torchserve_keys import (
+    HANDLER_SECTIONS,
+    INVENTED_MODEL_CONFIG,
+    MODEL_CONFIG,
+    MODEL_FILE,
+    TORCHRUN,
+    Key,
+)
+from marina.config.yaml_lines import WRONG_VALUE, compose
 
 _IGNORED = "unknown key, TorchServe silently ignores it"
 _START = "minWorkers: 1"

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from config.errors import listed, nearest
-from config.lint.finding import Finding
-from config.lint.torchserve_keys import MODELS_JSON, MODELS_JSON_OF_SNAPSHOTS, MODELS_JSON_RUNTIMES
+from marina.config.errors import listed, nearest
+from marina.config.lint.finding import Finding
+from marina.config.lint.torchserve_keys import MODELS_JSON, MODELS_JSON_OF_SNAPSHOTS, MODELS_JSON_RUNTIMES
 
 _SHAPE = 'models={"resnet50":{"1.0":{"minWorkers":2,"maxWorkers":2,"batchSize":8}}}'
 _STOPS = "TorchServe stops at its start"

@@ -4,12 +4,12 @@ import json
 import re
 from collections.abc import Iterator
 
-from config.errors import nearest
-from config.lint.addresses import check_addresses
-from config.lint.finding import Finding, Level, on_line
-from config.lint.java_properties import Property, read_as_launcher, read_properties
-from config.lint.models_json import check_models_json
-from config.lint.torchserve_keys import (
+from marina.config.errors import nearest
+from marina.config.lint.addresses import check_addresses
+from marina.config.lint.finding import Finding, Level, on_line
+from marina.config.lint.java_properties import Property, read_as_launcher, read_properties
+from marina.config.lint.models_json import check_models_json
+from marina.config.lint.torchserve_keys import (
     INVENTED_PROPERTIES,
     LAUNCHER_KEYS,
     MODEL_CONFIG,
@@ -17,8 +17,8 @@ from config.lint.torchserve_keys import (
     PROPERTIES,
     environment_names,
 )
-from config.lint.torchserve_traps import TRAPS
-from config.lint.values import check_value
+from marina.config.lint.torchserve_traps import TRAPS
+from marina.config.lint.values import check_value
 
 _BOM = "\u00ef\u00bb\u00bf"  # a UTF-8 byte order mark, as Latin-1 reads it
 _REPLACED = re.compile(r"\$\$([^$]+[^$])\$\$")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from config.lint.finding import Level
+from marina.config.lint.finding import Level
 
 
 @dataclass(frozen=True)

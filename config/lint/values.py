@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
-from config.errors import listed
-from config.lint.finding import Finding
-from config.lint.java_properties import Property
-from config.lint.torchserve_keys import Key
+from marina.config.errors import listed
+from marina.config.lint.finding import Finding
+from marina.config.lint.java_properties import Property
+from marina.config.lint.torchserve_keys import Key
 
 _BITS = {"int": 31, "long": 63}
 _NO = frozenset(("", "0", "disable", "disabled", "f", "n", "no", "off"))

@@ -3,20 +3,20 @@
 `kubernetes.pod` and `kubernetes.patches` are in `extension`, `kubernetes.model` is in `store`. `section` has the base
 class of all sections, and the types that several of them use."""
 
-from config.sections.cost import Cost
-from config.sections.encoding import Encoding
-from config.sections.extension import Patch, Pod
-from config.sections.kubernetes import Kubernetes
-from config.sections.load import Load
-from config.sections.model import Dtype, Image, Model, Precision, Tensor
-from config.sections.scaling import Scaling
-from config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
-from config.sections.serving import Serving
-from config.sections.slo import Slo
-from config.sections.store import ModelCache
-from config.sections.text import Text
-from config.sections.varying import Varying
-from config.sections.vllm import Vllm
+from marina.config.sections.cost import Cost
+from marina.config.sections.encoding import Encoding
+from marina.config.sections.extension import Patch, Pod
+from marina.config.sections.kubernetes import Kubernetes
+from marina.config.sections.load import Load
+from marina.config.sections.model import Dtype, Image, Model, Precision, Tensor
+from marina.config.sections.scaling import Scaling
+from marina.config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
+from marina.config.sections.serving import Serving
+from marina.config.sections.slo import Slo
+from marina.config.sections.store import ModelCache
+from marina.config.sections.text import Text
+from marina.config.sections.varying import Varying
+from marina.config.sections.vllm import Vllm
 
 __all__ = [
     "BAD_KEY",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.sections.section import Section, matching
+from marina.config.sections.section import Section, matching
 
 _HOUR_S, _REQUESTS = 3600, 10_000
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from config.sections.section import Count, Section
-from config.sections.varying import Varying, check_buckets
+from marina.config.sections.section import Count, Section
+from marina.config.sections.varying import Varying, check_buckets
 
 
 class Encoding(Section):

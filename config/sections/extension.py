@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from config.sections.section import (
+from marina.config.sections.section import (
     BAD_KEY,
     AbsolutePath,
     Annotations,

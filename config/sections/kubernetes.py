@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from config.quantity import canonical, quantity
-from config.sections.extension import Patch, Pod
-from config.sections.section import (
+from marina.config.quantity import canonical, quantity
+from marina.config.sections.extension import Patch, Pod
+from marina.config.sections.section import (
     Count,
     DeviceName,
     Filled,
@@ -26,7 +26,7 @@ from config.sections.section import (
     UrlPath,
     matching,
 )
-from config.sections.store import ModelStore
+from marina.config.sections.store import ModelStore
 
 _MIB = 2**20
 

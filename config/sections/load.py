@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.sections.section import Filled, Section
+from marina.config.sections.section import Filled, Section
 
 
 class Load(Section):

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from config.cpu_targets import CpuTarget
-from config.sections.encoding import Encoding
-from config.sections.section import Count, Filled, Identifier, Natural, Section, Share
-from config.sections.varying import Varying
+from marina.config.cpu_targets import CpuTarget
+from marina.config.sections.encoding import Encoding
+from marina.config.sections.section import Count, Filled, Identifier, Natural, Section, Share
+from marina.config.sections.varying import Varying
 
 Precision = Literal["bf16", "fp16", "fp32", "int4", "int8"]
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, Section, Url
+from marina.config.sections.section import Count, Section, Url
 
 
 class Scaling(Section):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, ObjectName, OrOff, RedisUrl, Seconds, Section
+from marina.config.sections.section import Count, ObjectName, OrOff, RedisUrl, Seconds, Section
 
 
 class Cache(Section):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.sections.section import Section, Share
+from marina.config.sections.section import Section, Share
 
 
 class Slo(Section):

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from config.sections.section import AbsolutePath, ImageName, InsidePath, ObjectName, Section, check_port
+from marina.config.sections.section import AbsolutePath, ImageName, InsidePath, ObjectName, Section, check_port
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
 

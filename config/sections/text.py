@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, HeaderName, Name, ObjectName, OrOff, RedisUrl, Section, Url
-from config.sections.vllm import Vllm
+from marina.config.sections.section import Count, HeaderName, Name, ObjectName, OrOff, RedisUrl, Section, Url
+from marina.config.sections.vllm import Vllm
 
 
 class TextRoute(Section):

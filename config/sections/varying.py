@@ -4,7 +4,7 @@ import math
 
 from pydantic import model_validator
 
-from config.sections.section import Count, Section
+from marina.config.sections.section import Count, Section
 
 
 class Varying(Section):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from config.sections.section import AbsolutePath, Seconds, Section
+from marina.config.sections.section import AbsolutePath, Seconds, Section
 
 
 class Vllm(Section):

@@ -2,10 +2,10 @@
 
 A cache can only save work: if it fails, requests are answered as if there were none."""
 
-from handlers.caching.backoff import Backoff
-from handlers.caching.cache import AnswerCache, CacheControl, open_cache, parse_cache_control
-from handlers.caching.repeats import answer_key, find_repeats, pack_answer
-from handlers.caching.shared import redis_client
+from marina.handlers.caching.backoff import Backoff
+from marina.handlers.caching.cache import AnswerCache, CacheControl, open_cache, parse_cache_control
+from marina.handlers.caching.repeats import answer_key, find_repeats, pack_answer
+from marina.handlers.caching.shared import redis_client
 
 __all__ = [
     "AnswerCache",

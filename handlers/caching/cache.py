@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from handlers.caching.envelope import seal, unseal
-from handlers.caching.memory import MemoryCache
-from handlers.caching.shared import RedisStore, SharedCache
+from marina.handlers.caching.envelope import seal, unseal
+from marina.handlers.caching.memory import MemoryCache
+from marina.handlers.caching.shared import RedisStore, SharedCache
 
 SETTINGS, AUTH = "MARINA_ANSWERS", "MARINA_REDIS_AUTH"
 RESULTS = ("memory", "redis", "batch", "computed", "bypassed")

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from handlers.caching.cache import AnswerCache, CacheControl, parse_cache_control
-from handlers.request import Answer, Request
+from marina.handlers.caching.cache import AnswerCache, CacheControl, parse_cache_control
+from marina.handlers.request import Answer, Request
 
 # The headers that every answer may depend on.
 _HEADERS = ("accept", "content-encoding", "content-type", "inference-header-content-length")

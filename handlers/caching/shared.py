@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from handlers.caching.backoff import Backoff
+from marina.handlers.caching.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from handlers.generation.detokenizer import REPLACEMENT
-from handlers.generation.engine import Token
-from handlers.generation.parameters import Parameters
-from handlers.generation.sequence import Piece
-from handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.detokenizer import REPLACEMENT
+from marina.handlers.generation.engine import Token
+from marina.handlers.generation.parameters import Parameters
+from marina.handlers.generation.sequence import Piece
+from marina.handlers.generation.tokenizer import ModelTokenizer
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 _DONE = b"data: [DONE]\n\n"

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from handlers.generation.loop import EngineLoop
-from handlers.generation.sequence import End, Piece
-from handlers.record import DEFAULT_MAX_RESPONSE_BYTES
+from marina.handlers.generation.loop import EngineLoop
+from marina.handlers.generation.sequence import End, Piece
+from marina.handlers.record import DEFAULT_MAX_RESPONSE_BYTES
 
 Result = Literal["forwarded", "returned", "broken", "cancelled"]
 _DONE = b"data: [DONE]"

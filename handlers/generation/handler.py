@@ -17,18 +17,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from handlers import receive
-from handlers.artifact import mismatch_error
-from handlers.base import Context
-from handlers.caching import open_cache
-from handlers.generation.answers import AnswerWriter, VerbatimWriter
-from handlers.generation.engines import make_engine
-from handlers.generation.engines.weights import vocabulary_size
-from handlers.generation.forwarding import ForwardedAnswer
-from handlers.generation.grammars import GrammarRefused, Grammars, with_options
-from handlers.generation.loop import EngineFailed, EngineLoop, Waitable, end_worker
-from handlers.generation.metrics import TextMetrics
-from handlers.generation.open_requests import (
+from marina.handlers import receive
+from marina.handlers.artifact import mismatch_error
+from marina.handlers.base import Context
+from marina.handlers.caching import open_cache
+from marina.handlers.generation.answers import AnswerWriter, VerbatimWriter
+from marina.handlers.generation.engines import make_engine
+from marina.handlers.generation.engines.weights import vocabulary_size
+from marina.handlers.generation.forwarding import ForwardedAnswer
+from marina.handlers.generation.grammars import GrammarRefused, Grammars, with_options
+from marina.handlers.generation.loop import EngineFailed, EngineLoop, Waitable, end_worker
+from marina.handlers.generation.metrics import TextMetrics
+from marina.handlers.generation.open_requests import (
     FAILED,
     KNOWN_MESSAGES_HEADER,
     STOPPED,
@@ -44,19 +44,19 @@ from handlers.generation.open_requests import (
     set_response,
     wait_for_history,
 )
-from handlers.generation.parameters import Limits
-from handlers.generation.refusals import RequestRefused
-from handlers.generation.routing import SmallModelRoute, open_route
-from handlers.generation.scheduler import Scheduler
-from handlers.generation.sequence import AnswerSource, GenerationTask, TextSequence
-from handlers.generation.sessions import ConversationAnswer, open_conversations
-from handlers.generation.shared_answers import SharedAnswers
-from handlers.generation.text_cache import AnswerRecording, CachedAnswer, TextCache
-from handlers.generation.text_request import RequestReader, TextRequest
-from handlers.generation.tokenizer import TOKENIZER, ModelTokenizer
-from handlers.machine import machine_mismatches
-from handlers.metrics import Metrics
-from handlers.record import PackedRecord, RecordError, TextSpec, load_record
+from marina.handlers.generation.parameters import Limits
+from marina.handlers.generation.refusals import RequestRefused
+from marina.handlers.generation.routing import SmallModelRoute, open_route
+from marina.handlers.generation.scheduler import Scheduler
+from marina.handlers.generation.sequence import AnswerSource, GenerationTask, TextSequence
+from marina.handlers.generation.sessions import ConversationAnswer, open_conversations
+from marina.handlers.generation.shared_answers import SharedAnswers
+from marina.handlers.generation.text_cache import AnswerRecording, CachedAnswer, TextCache
+from marina.handlers.generation.text_request import RequestReader, TextRequest
+from marina.handlers.generation.tokenizer import TOKENIZER, ModelTokenizer
+from marina.handlers.machine import machine_mismatches
+from marina.handlers.metrics import Metrics
+from marina.handlers.record import PackedRecord, RecordError, TextSpec, load_record
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from handlers.generation.engine import Engine, NoToken, Token, Usage
-from handlers.generation.scheduler import Scheduler
-from handlers.generation.sequence import AnswerSource, GenerationTask, Piece, TextSequence
+from marina.handlers.generation.engine import Engine, NoToken, Token, Usage
+from marina.handlers.generation.scheduler import Scheduler
+from marina.handlers.generation.sequence import AnswerSource, GenerationTask, Piece, TextSequence
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from handlers.generation.engine import Usage
-from handlers.generation.refusals import REFUSAL_KINDS
-from handlers.generation.sequence import TextSequence
-from handlers.metrics import Metrics
+from marina.handlers.generation.engine import Usage
+from marina.handlers.generation.refusals import REFUSAL_KINDS
+from marina.handlers.generation.sequence import TextSequence
+from marina.handlers.metrics import Metrics
 
 FIRST_BUCKETS = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0),

@@ -10,17 +10,17 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from handlers.generation.answers import JSON, VerbatimWriter
-from handlers.generation.forwarding import ForwardedAnswer
-from handlers.generation.grammars import PendingGrammar
-from handlers.generation.loop import EngineFailed
-from handlers.generation.parameters import check_model
-from handlers.generation.refusals import RequestRefused, error_body
-from handlers.generation.scheduler import Busy
-from handlers.generation.sequence import AnswerSource
-from handlers.generation.sessions import ConversationAnswer, ConversationStore, HistoryRead
-from handlers.generation.text_cache import AnswerRecording
-from handlers.generation.text_request import CONVERSATION_HEADER, ConversationRequest, TextRequest
+from marina.handlers.generation.answers import JSON, VerbatimWriter
+from marina.handlers.generation.forwarding import ForwardedAnswer
+from marina.handlers.generation.grammars import PendingGrammar
+from marina.handlers.generation.loop import EngineFailed
+from marina.handlers.generation.parameters import check_model
+from marina.handlers.generation.refusals import RequestRefused, error_body
+from marina.handlers.generation.scheduler import Busy
+from marina.handlers.generation.sequence import AnswerSource
+from marina.handlers.generation.sessions import ConversationAnswer, ConversationStore, HistoryRead
+from marina.handlers.generation.text_cache import AnswerRecording
+from marina.handlers.generation.text_request import CONVERSATION_HEADER, ConversationRequest, TextRequest
 
 
 @dataclass

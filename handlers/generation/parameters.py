@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from handlers.generation.engine import Sampling
-from handlers.generation.grammars import read_schema
-from handlers.generation.refusals import RequestRefused, as_json, describe_briefly, quote_choice, wrong_value
-from handlers.generation.template import TemplateRefused
-from handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.engine import Sampling
+from marina.handlers.generation.grammars import read_schema
+from marina.handlers.generation.refusals import RequestRefused, as_json, describe_briefly, quote_choice, wrong_value
+from marina.handlers.generation.template import TemplateRefused
+from marina.handlers.generation.tokenizer import ModelTokenizer
 
 Endpoint = Literal["chat", "completion"]
 

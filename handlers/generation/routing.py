@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import orjson
 from prometheus_client import CollectorRegistry, Counter
 
-from handlers.caching import Backoff
-from handlers.generation.forwarding import ForwardedAnswer, ForwardedRequest, Result
-from handlers.generation.loop import EngineLoop
-from handlers.generation.parameters import UNUSED_TEXTS
-from handlers.generation.sequence import BATCH
-from handlers.generation.text_request import ROUTED_HEADER, TextRequest
+from marina.handlers.caching import Backoff
+from marina.handlers.generation.forwarding import ForwardedAnswer, ForwardedRequest, Result
+from marina.handlers.generation.loop import EngineLoop
+from marina.handlers.generation.parameters import UNUSED_TEXTS
+from marina.handlers.generation.sequence import BATCH
+from marina.handlers.generation.text_request import ROUTED_HEADER, TextRequest
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ one was measured, no request is refused for its deadline."""
 import math
 from collections.abc import Sequence
 
-from handlers.generation.sequence import INTERACTIVE, GenerationTask
+from marina.handlers.generation.sequence import INTERACTIVE, GenerationTask
 
 # A request that has waited this long is next.
 PATIENCE_S = 10.0

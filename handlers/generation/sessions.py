@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 from prometheus_client import CollectorRegistry, Counter
 
-from handlers.caching import redis_client
-from handlers.generation.parameters import MAX_MESSAGES
-from handlers.generation.refusals import RequestRefused
-from handlers.generation.sequence import AnswerSource, End, Piece
+from marina.handlers.caching import redis_client
+from marina.handlers.generation.parameters import MAX_MESSAGES
+from marina.handlers.generation.refusals import RequestRefused
+from marina.handlers.generation.sequence import AnswerSource, End, Piece
 
 SETTINGS, AUTH = "MARINA_SESSIONS", "MARINA_SESSIONS_AUTH"
 ChatMessage = dict[str, str]

@@ -4,9 +4,9 @@ it from its beginning. It is cancelled only when the last of them has left."""
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from handlers.generation.loop import EngineFailed
-from handlers.generation.scheduler import Busy
-from handlers.generation.sequence import AnswerSource, End, GenerationTask, Piece
+from marina.handlers.generation.loop import EngineFailed
+from marina.handlers.generation.scheduler import Busy
+from marina.handlers.generation.sequence import AnswerSource, End, GenerationTask, Piece
 
 
 @dataclass

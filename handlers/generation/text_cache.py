@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from handlers.caching import AnswerCache, CacheControl, answer_key
-from handlers.generation.engine import Sampling, Token
-from handlers.generation.parameters import Parameters
-from handlers.generation.sequence import End, Piece
+from marina.handlers.caching import AnswerCache, CacheControl, answer_key
+from marina.handlers.generation.engine import Sampling, Token
+from marina.handlers.generation.parameters import Parameters
+from marina.handlers.generation.sequence import End, Piece
 
 
 @dataclass

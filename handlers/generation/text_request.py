@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from handlers.caching import CacheControl, parse_cache_control
-from handlers.generation.parameters import Endpoint, Limits, Parameters, read_messages, read_parameters
-from handlers.generation.refusals import RequestRefused, quote_choice
-from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
-from handlers.generation.sessions import ChatMessage, ConversationTurn
-from handlers.generation.tokenizer import ModelTokenizer
-from handlers.protocols import HEADER as PROTOCOL
-from handlers.request import Request
-from handlers.validation import RequestError
+from marina.handlers.caching import CacheControl, parse_cache_control
+from marina.handlers.generation.parameters import Endpoint, Limits, Parameters, read_messages, read_parameters
+from marina.handlers.generation.refusals import RequestRefused, quote_choice
+from marina.handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
+from marina.handlers.generation.sessions import ChatMessage, ConversationTurn
+from marina.handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.protocols import HEADER as PROTOCOL
+from marina.handlers.request import Request
+from marina.handlers.validation import RequestError
 
 _ROUTES: dict[str, Endpoint] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
 _PAGES = ", ".join((*_ROUTES, "v1/models"))

@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from handlers.generation.detokenizer import REPLACEMENT, Detokenizer
-from handlers.generation.template import ChatTemplate
+from marina.handlers.generation.detokenizer import REPLACEMENT, Detokenizer
+from marina.handlers.generation.template import ChatTemplate
 
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from handlers import memory
-from handlers.record import ImageSpec
-from handlers.validation import TooLarge
+from marina.handlers import memory
+from marina.handlers.record import ImageSpec
+from marina.handlers.validation import TooLarge
 
 # The largest ratio of the sides. So the resized picture has at most this many times the square of the resize target.
 MAX_RATIO = 64

@@ -16,15 +16,15 @@ import warnings
 
 from PIL import Image
 
-from handlers.arrays import Array
-from handlers.pictures import webp
-from handlers.pictures.cost import MAX_RATIO, DecodingCost, check_cost, resized_bytes
-from handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost
-from handlers.pictures.pillow_decoder import decode_by_pillow
-from handlers.pictures.png import read_png_header, without_extras
-from handlers.pictures.resize import resize_and_crop
-from handlers.record import ImageSpec
-from handlers.validation import Malformed, Unsupported, check_pixels
+from marina.handlers.arrays import Array
+from marina.handlers.pictures import webp
+from marina.handlers.pictures.cost import MAX_RATIO, DecodingCost, check_cost, resized_bytes
+from marina.handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost
+from marina.handlers.pictures.pillow_decoder import decode_by_pillow
+from marina.handlers.pictures.png import read_png_header, without_extras
+from marina.handlers.pictures.resize import resize_and_crop
+from marina.handlers.record import ImageSpec
+from marina.handlers.validation import Malformed, Unsupported, check_pixels
 
 # The exceptions that Pillow's plugins raise for broken files. For its size limit see `setup_pillow`.
 _PILLOW_ERRORS = (

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from handlers.arrays import Array
+from marina.handlers.arrays import Array
 
 EXIF = b"Exif\0\0"
 _ORIENTATION = 0x0112

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import simplejpeg
 
-from handlers.arrays import Array
-from handlers.pictures.cost import DecodingCost, check_cost, resized_bytes
-from handlers.pictures.exif import EXIF, orient, orientation
-from handlers.record import ImageSpec
-from handlers.validation import TooLarge, Unsupported
+from marina.handlers.arrays import Array
+from marina.handlers.pictures.cost import DecodingCost, check_cost, resized_bytes
+from marina.handlers.pictures.exif import EXIF, orient, orientation
+from marina.handlers.record import ImageSpec
+from marina.handlers.validation import TooLarge, Unsupported
 
 # Encoders write about ten scans, and each costs a pass over the picture.
 MAX_SCANS = 100

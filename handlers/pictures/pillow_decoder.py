@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from handlers.arrays import Array
-from handlers.pictures.exif import orient, orientation
-from handlers.record import ImageSpec
-from handlers.validation import Malformed
+from marina.handlers.arrays import Array
+from marina.handlers.pictures.exif import orient, orientation
+from marina.handlers.record import ImageSpec
+from marina.handlers.validation import Malformed
 
 _STRIP_PIXELS = 1 << 18
 

@@ -7,7 +7,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from handlers.validation import Malformed, TooLarge
+from marina.handlers.validation import Malformed, TooLarge
 
 _SIGNATURE = 8
 _PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf"}

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from handlers.arrays import Array
-from handlers.record import ImageSpec
+from marina.handlers.arrays import Array
+from marina.handlers.record import ImageSpec
 
 _MODES = {"bilinear": "bilinear", "bicubic": "bicubic", "nearest": "nearest-exact"}
 

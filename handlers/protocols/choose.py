@@ -3,10 +3,10 @@ header, the form of the JSON decides, but only for built-in handlers, because th
 
 from collections.abc import Mapping
 
-from handlers.protocols import v1, v2
-from handlers.protocols.exchange import Exchange, ProtocolHandler
-from handlers.request import Request
-from handlers.validation import RequestError
+from marina.handlers.protocols import v1, v2
+from marina.handlers.protocols.exchange import Exchange, ProtocolHandler
+from marina.handlers.request import Request
+from marina.handlers.validation import RequestError
 
 # The door sets this header (`server/java/marina/Route.java`), and removes it from what a client sends.
 HEADER = "x-marina-protocol"

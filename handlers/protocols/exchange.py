@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
-from handlers.arrays import Array
-from handlers.record import PackedRecord
-from handlers.request import Answer, Request
-from handlers.validation import Overdue, TooLarge
+from marina.handlers.arrays import Array
+from marina.handlers.record import PackedRecord
+from marina.handlers.request import Answer, Request
+from marina.handlers.validation import Overdue, TooLarge
 
 Row = list[Array]
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import orjson
 
-from handlers.protocols.exchange import Exchange, ProtocolHandler, Row, check_row_count, check_time
-from handlers.request import JSON, Answer, Request
-from handlers.validation import RequestError, Unprocessable, decode_base64, describe_json
+from marina.handlers.protocols.exchange import Exchange, ProtocolHandler, Row, check_row_count, check_time
+from marina.handlers.request import JSON, Answer, Request
+from marina.handlers.validation import RequestError, Unprocessable, decode_base64, describe_json
 
 # The keys under which clients of TorchServe and TensorFlow Serving send bytes.
 _WRAPPERS = ("b64", "body", "data", "image_bytes")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from handlers.arrays import Array, fit_array, from_json
-from handlers.protocols.exchange import Exchange, NamedTensor, ProtocolHandler, Row, check_row_count, check_time
-from handlers.record import TensorSpec
-from handlers.request import Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe_json, parse_json, wrong_names
+from marina.handlers.arrays import Array, fit_array, from_json
+from marina.handlers.protocols.exchange import Exchange, NamedTensor, ProtocolHandler, Row, check_row_count, check_time
+from marina.handlers.record import TensorSpec
+from marina.handlers.request import Answer, Request
+from marina.handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe_json, parse_json, wrong_names
 
 # The header with the length of the JSON in front of the bytes, in requests and answers.
 LENGTH = "inference-header-content-length"

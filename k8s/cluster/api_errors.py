@@ -11,7 +11,7 @@ from typing import Any
 
 import urllib3
 
-from config.errors import ClusterError
+from marina.config.errors import ClusterError
 
 _OWNER = re.compile(r'conflicts? with "(?P<manager>[^"]+)"(?: with subresource "(?P<subresource>[^"]+)")?')
 _FORBIDDEN = re.compile(

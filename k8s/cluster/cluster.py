@@ -16,10 +16,10 @@ from kubernetes import client, dynamic
 from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
 from kubernetes.dynamic.resource import Resource
 
-from config.errors import ClusterError
-from k8s.cluster.api_errors import SHOWN, ApiError, api_error
-from k8s.cluster.reference import MANAGER, Document, Ref
-from k8s.cluster.transport import CONNECT_S, READ_S, Transport, translated
+from marina.config.errors import ClusterError
+from marina.k8s.cluster.api_errors import SHOWN, ApiError, api_error
+from marina.k8s.cluster.reference import MANAGER, Document, Ref
+from marina.k8s.cluster.transport import CONNECT_S, READ_S, Transport, translated
 
 # This part of the client library has no types.
 _DYNAMIC: Any = dynamic.DynamicClient

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from config.errors import ClusterError
-from k8s.cluster.cluster import Cluster
-from k8s.cluster.reference import Document, Ref
+from marina.config.errors import ClusterError
+from marina.k8s.cluster.cluster import Cluster
+from marina.k8s.cluster.reference import Document, Ref
 
 
 @dataclass(frozen=True)

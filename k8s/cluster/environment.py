@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 
-from config.errors import ClusterError
-from k8s.cluster.cluster import Cluster
-from k8s.cluster.nodes import meets_expression, number_of, schedulable_nodes
-from k8s.cluster.reference import Document
+from marina.config.errors import ClusterError
+from marina.k8s.cluster.cluster import Cluster
+from marina.k8s.cluster.nodes import meets_expression, number_of, schedulable_nodes
+from marina.k8s.cluster.reference import Document
 
 _GIB = 2**30
 _OPERATOR = "monitoring.coreos.com/v1"

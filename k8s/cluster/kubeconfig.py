@@ -13,9 +13,9 @@ from kubernetes import config as kubeconfigs
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
-from config.errors import InputError, listed
-from k8s.cluster.cluster import Cluster
-from k8s.cluster.transport import Transport
+from marina.config.errors import InputError, listed
+from marina.k8s.cluster.cluster import Cluster
+from marina.k8s.cluster.transport import Transport
 
 # This part of the client library has no types.
 _CONFIG: Any = kubeconfigs

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from config.errors import ClusterError
-from config.quantity import quantity
-from k8s.cluster.cluster import Cluster
-from k8s.cluster.reference import Document
+from marina.config.errors import ClusterError
+from marina.config.quantity import quantity
+from marina.k8s.cluster.cluster import Cluster
+from marina.k8s.cluster.reference import Document
 
 # A larger cluster has too many pods to list them all, and adds nodes by itself.
 _MOST_NODES = 100

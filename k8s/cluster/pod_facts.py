@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from config.errors import ClusterError
-from config.quantity import quantity
-from k8s.cluster.cluster import Cluster
-from k8s.cluster.endpoints import Endpoint
-from k8s.cluster.reference import Document, Ref
+from marina.config.errors import ClusterError
+from marina.config.quantity import quantity
+from marina.k8s.cluster.cluster import Cluster
+from marina.k8s.cluster.endpoints import Endpoint
+from marina.k8s.cluster.reference import Document, Ref
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import urllib3
 from kubernetes import client
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from config.errors import ClusterError
-from config.request_headers import UNCACHED
-from k8s.cluster.api_errors import ApiError, api_error, describe_unreachable, may_recover
+from marina.config.errors import ClusterError
+from marina.config.request_headers import UNCACHED
+from marina.k8s.cluster.api_errors import ApiError, api_error, describe_unreachable, may_recover
 
 CONNECT_S, READ_S = 10.0, 60.0
 _TRIES = 5

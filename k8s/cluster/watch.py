@@ -10,10 +10,10 @@ from typing import Any
 
 import urllib3
 
-from config.errors import ClusterError
-from k8s.cluster.api_errors import ApiError
-from k8s.cluster.cluster import Cluster
-from k8s.cluster.reference import Document
+from marina.config.errors import ClusterError
+from marina.k8s.cluster.api_errors import ApiError
+from marina.k8s.cluster.cluster import Cluster
+from marina.k8s.cluster.reference import Document
 
 # Each watch ends after this time, and all is listed again: a proxy may end streams at once, or keep what they hold.
 _WATCH_S = 20

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from config.spec import Spec
+from marina.config.spec import Spec
 
 _PROBE = "with the rendered probes a pod is ready after a real inference, and a slow start is not killed"
 _MEASURED = "the service was measured with these: change `kubernetes.resources`, which is checked against the evidence"

@@ -4,8 +4,8 @@ import re
 from copy import deepcopy
 from typing import Any
 
-from config.errors import listed
-from k8s.extending.merge_patch import PatchError
+from marina.config.errors import listed
+from marina.k8s.extending.merge_patch import PatchError
 
 # The key that an operation needs besides `op` and `path`.
 _NEEDS = {"add": "value", "copy": "from", "move": "from", "remove": "", "replace": "value", "test": "value"}

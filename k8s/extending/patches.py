@@ -5,13 +5,13 @@ from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
-from config.errors import InputError, SpecError, listed, reason_of
-from config.sections import Patch
-from config.spec import Spec
-from config.yaml_lines import read_documents
-from k8s.extending.json_patch import apply_json_patch
-from k8s.extending.merge_patch import PatchError, apply_merge_patch
-from k8s.extending.pod_fields import add_pod_fields
+from marina.config.errors import InputError, SpecError, listed, reason_of
+from marina.config.sections import Patch
+from marina.config.spec import Spec
+from marina.config.yaml_lines import read_documents
+from marina.k8s.extending.json_patch import apply_json_patch
+from marina.k8s.extending.merge_patch import PatchError, apply_merge_patch
+from marina.k8s.extending.pod_fields import add_pod_fields
 
 Manifest = dict[str, Any]
 # Kubernetes' own API groups, whose lists have known merge keys.

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from config.errors import InputError, listed
-from config.sections import Pod
-from config.spec import Spec
+from marina.config.errors import InputError, listed
+from marina.config.sections import Pod
+from marina.config.spec import Spec
 
 _FIELD = ("kubernetes", "pod")
 _REQUIRED, _TERMS = "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"

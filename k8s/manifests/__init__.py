@@ -1,17 +1,17 @@
 """Renders Kubernetes objects from a spec, an image and evidence, and writes them to a folder."""
 
-from k8s.manifests.config_map import config_sha256
-from k8s.manifests.evidence import check_evidence, override_evidence
-from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION
-from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
-from k8s.manifests.notes import patch_notes
-from k8s.manifests.objects import ADDONS, Files, render_objects
-from k8s.manifests.plan import Plan, make_plan
-from k8s.manifests.pod import container_security, exactly, mount, pod_security, pull_secrets
-from k8s.manifests.records import read_load_image
-from k8s.manifests.summary import next_steps, summary_text
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.manifests.writing import (
+from marina.k8s.manifests.config_map import config_sha256
+from marina.k8s.manifests.evidence import check_evidence, override_evidence
+from marina.k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION
+from marina.k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
+from marina.k8s.manifests.notes import patch_notes
+from marina.k8s.manifests.objects import ADDONS, Files, render_objects
+from marina.k8s.manifests.plan import Plan, make_plan
+from marina.k8s.manifests.pod import container_security, exactly, mount, pod_security, pull_secrets
+from marina.k8s.manifests.records import read_load_image
+from marina.k8s.manifests.summary import next_steps, summary_text
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.manifests.writing import (
     MANIFESTS_FOLDER,
     ORIGIN,
     WrittenFiles,
@@ -20,7 +20,7 @@ from k8s.manifests.writing import (
     replace_folder,
     write_manifests,
 )
-from k8s.manifests.yaml_text import Manifest, ordered, resource, to_yaml
+from marina.k8s.manifests.yaml_text import Manifest, ordered, resource, to_yaml
 
 __all__ = [
     "ADDONS",

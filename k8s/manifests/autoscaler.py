@@ -1,10 +1,10 @@
 """How many pods run: the autoscaler, for the HPA and KEDA, and the disruption budget."""
 
-from config.quantity import canonical
-from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
-from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_UP_WINDOW_S, Plan
-from k8s.manifests.yaml_text import Manifest, resource
-from k8s.monitoring import (
+from marina.config.quantity import canonical
+from marina.k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
+from marina.k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_UP_WINDOW_S, Plan
+from marina.k8s.manifests.yaml_text import Manifest, resource
+from marina.k8s.monitoring import (
     EXPECTED_METRIC,
     METRICS,
     RUNNING_METRIC,

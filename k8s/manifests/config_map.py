@@ -4,10 +4,10 @@ Objectives, scaling and other settings of the cluster are not in it, so changing
 
 import hashlib
 
-from config.spec import Spec
-from k8s.manifests.labels import metadata
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import Manifest, one_document, resource
+from marina.config.spec import Spec
+from marina.k8s.manifests.labels import metadata
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.yaml_text import Manifest, one_document, resource
 
 CONFIG_FILE = "spec.yaml"
 

@@ -3,10 +3,10 @@ request."""
 
 import math
 
-from config.quantity import canonical
-from k8s.manifests import log_shipper, model_volume, pod
-from k8s.manifests.config_map import config_sha256
-from k8s.manifests.labels import (
+from marina.config.quantity import canonical
+from marina.k8s.manifests import log_shipper, model_volume, pod
+from marina.k8s.manifests.config_map import config_sha256
+from marina.k8s.manifests.labels import (
     CONFIG_ANNOTATION,
     EVIDENCE_ANNOTATION,
     PACKAGE_ANNOTATION,
@@ -14,9 +14,9 @@ from k8s.manifests.labels import (
     metadata,
     selector_labels,
 )
-from k8s.manifests.plan import MIN_READY_S, Plan, in_mib
-from k8s.manifests.yaml_text import Manifest, resource
-from k8s.monitoring import SERVER_CONTAINER
+from marina.k8s.manifests.plan import MIN_READY_S, Plan, in_mib
+from marina.k8s.manifests.yaml_text import Manifest, resource
+from marina.k8s.monitoring import SERVER_CONTAINER
 
 INFERENCE, PAGES = "inference", "supervisor"
 

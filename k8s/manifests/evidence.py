@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.errors import InputError
-from config.record import Package
-from config.spec import Spec
-from k8s.manifests.records import RecordPart, StageRecord, read_stage_record
+from marina.config.errors import InputError
+from marina.config.record import Package
+from marina.config.spec import Spec
+from marina.k8s.manifests.records import RecordPart, StageRecord, read_stage_record
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

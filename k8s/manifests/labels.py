@@ -1,7 +1,7 @@
 """The labels and annotations of every object, and the labels that selectors use because they never change."""
 
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import Manifest
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.yaml_text import Manifest
 
 PART_OF = MANAGED_BY = "marina"
 INFERENCE_COMPONENT = "inference"

@@ -3,11 +3,11 @@ and the server."""
 
 from dataclasses import dataclass
 
-from config.errors import InputError
-from k8s.manifests import network, pod
-from k8s.manifests.labels import labels, metadata, selector_labels
-from k8s.manifests.plan import MIB, Plan
-from k8s.manifests.yaml_text import Manifest, ordered, resource
+from marina.config.errors import InputError
+from marina.k8s.manifests import network, pod
+from marina.k8s.manifests.labels import labels, metadata, selector_labels
+from marina.k8s.manifests.plan import MIB, Plan
+from marina.k8s.manifests.yaml_text import Manifest, ordered, resource
 
 LOADTEST = "loadtest"
 LOAD_CONTAINER = "load"
@@ -70,7 +70,7 @@ def _pod_spec(plan: Plan, job: LoadJob) -> Manifest:
         # Kubernetes gives each pod the number of its part in JOB_COMPLETION_INDEX. The first pod leads the others,
         # which reach it by this name.
         "args": [f"{_FOLDER}/{_FILE}", "--leader", f"{job.name}-0.{job.name}", "--port", str(PORT)],
-        "command": ["python", "-m", "loadtest.sending.pod"],
+        "command": ["python", "-m", "marina.loadtest.sending.pod"],
         "image": job.image,
         "imagePullPolicy": "IfNotPresent",
         # One process, so one core; memory for the answers of a long run.

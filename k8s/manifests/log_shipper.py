@@ -1,10 +1,10 @@
 """The log shipper: a native sidecar (an init container with `restartPolicy: Always`), which starts before the server
 and ends after it. It reads the log files that the server writes in addition to its output."""
 
-from config.quantity import canonical
-from k8s.manifests import pod
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import Manifest
+from marina.config.quantity import canonical
+from marina.k8s.manifests import pod
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.yaml_text import Manifest
 
 _FOLDER = "/var/log/marina"
 _SETTINGS = "/etc/shipper"

@@ -4,10 +4,10 @@ In each case an init container verifies its checksum before the server starts.""
 
 from urllib.parse import urlsplit
 
-from config.sections import ModelCache
-from k8s.manifests import pod
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import Manifest
+from marina.config.sections import ModelCache
+from marina.k8s.manifests import pod
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.yaml_text import Manifest
 
 IN_IMAGE = "/model/model.mar"
 LOADER = "model-loader"
@@ -53,7 +53,7 @@ def loaders(plan: Plan) -> list[Manifest]:
         {
             "name": LOADER,
             "args": [_path(plan), "--sha256", plan.package.sha256, *source],
-            "command": ["python", "-m", "server.fetch"],
+            "command": ["python", "-m", "marina.server.fetch"],
             "image": plan.image,
             "imagePullPolicy": "IfNotPresent",
             # The page cache of the download counts towards the limit, but the kernel frees it when memory runs short.

@@ -3,11 +3,11 @@
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from k8s.manifests import model_volume
-from k8s.manifests.deployment import INFERENCE, PAGES
-from k8s.manifests.labels import metadata, selector_labels
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import Manifest, resource
+from marina.k8s.manifests import model_volume
+from marina.k8s.manifests.deployment import INFERENCE, PAGES
+from marina.k8s.manifests.labels import metadata, selector_labels
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.yaml_text import Manifest, resource
 
 # The label with its name that Kubernetes sets on every namespace.
 _NAMESPACE = "kubernetes.io/metadata.name"

@@ -4,9 +4,9 @@ is."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from config.quantity import canonical
-from k8s.manifests.objects import patched_fields
-from k8s.manifests.plan import (
+from marina.config.quantity import canonical
+from marina.k8s.manifests.objects import patched_fields
+from marina.k8s.manifests.plan import (
     MEMORY_MARGIN,
     MIB,
     MIN_READY_S,

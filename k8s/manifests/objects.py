@@ -6,13 +6,13 @@ object."""
 
 import json
 
-from k8s.extending import PatchedField, extend, find_patched_fields
-from k8s.manifests import autoscaler, deployment, model_volume, network
-from k8s.manifests.config_map import config_map
-from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import Manifest, ordered, resource
-from k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
+from marina.k8s.extending import PatchedField, extend, find_patched_fields
+from marina.k8s.manifests import autoscaler, deployment, model_volume, network
+from marina.k8s.manifests.config_map import config_map
+from marina.k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.yaml_text import Manifest, ordered, resource
+from marina.k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
 
 Files = dict[str, list[Manifest]]
 

@@ -7,16 +7,16 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.cpu_targets import node_labels
-from config.errors import InputError
-from config.packed_settings import check_compiled, check_settings
-from config.quantity import canonical, quantity
-from config.record import Package, read_package
-from config.render import Ports
-from config.spec import Spec
-from k8s.manifests.evidence import EvidenceRecord, read_evidence
-from k8s.manifests.records import ImageRecord, read_image
-from k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.config.cpu_targets import node_labels
+from marina.config.errors import InputError
+from marina.config.packed_settings import check_compiled, check_settings
+from marina.config.quantity import canonical, quantity
+from marina.config.record import Package, read_package
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.k8s.manifests.evidence import EvidenceRecord, read_evidence
+from marina.k8s.manifests.records import ImageRecord, read_image
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
 
 MIB = 2**20
 # On top of a measured peak, for fragmentation and for a worker that starts while another one ends.

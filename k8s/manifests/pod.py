@@ -1,8 +1,8 @@
 """The security settings and volumes of Marina's containers, within the limits of the `restricted` profile."""
 
-from k8s.manifests.config_map import CONFIG_FILE, config_name
-from k8s.manifests.plan import Plan, in_mib
-from k8s.manifests.yaml_text import Manifest
+from marina.k8s.manifests.config_map import CONFIG_FILE, config_name
+from marina.k8s.manifests.plan import Plan, in_mib
+from marina.k8s.manifests.yaml_text import Manifest
 
 
 def pod_security(plan: Plan) -> Manifest:

@@ -7,9 +7,9 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from config.errors import InputError
-from config.record import Package
-from config.spec import Spec
+from marina.config.errors import InputError
+from marina.config.record import Package
+from marina.config.spec import Spec
 
 
 class RecordPart(BaseModel):

@@ -3,9 +3,9 @@
 from pathlib import Path
 from shlex import quote
 
-from config.spec import Spec
-from k8s.manifests.objects import ADDONS
-from k8s.manifests.writing import WrittenFiles
+from marina.config.spec import Spec
+from marina.k8s.manifests.objects import ADDONS
+from marina.k8s.manifests.writing import WrittenFiles
 
 
 def summary_text(written: WrittenFiles, output_format: str) -> str:

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from config.record import write_text
-from k8s.manifests.notes import DerivedNumber, Note, derived_numbers, notes
-from k8s.manifests.objects import Files, dashboard_text, render_objects, rule_groups
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import to_yaml
-from k8s.monitoring import adapter_values
+from marina.config.record import write_text
+from marina.k8s.manifests.notes import DerivedNumber, Note, derived_numbers, notes
+from marina.k8s.manifests.objects import Files, dashboard_text, render_objects, rule_groups
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.yaml_text import to_yaml
+from marina.k8s.monitoring import adapter_values
 
 Layout = Literal["files", "single"]
 MANIFESTS_FOLDER = "manifests"

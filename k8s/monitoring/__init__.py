@@ -1,7 +1,7 @@
 """Everything that Prometheus and Grafana get: expressions, rules, alerts, the dashboard, the adapter's values, and the
 contract that says which series these may use."""
 
-from k8s.monitoring.adapter import (
+from marina.k8s.monitoring.adapter import (
     EXPECTED_METRIC,
     METRICS,
     RUNNING_METRIC,
@@ -9,10 +9,10 @@ from k8s.monitoring.adapter import (
     adapter_values,
     external_rules,
 )
-from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
-from k8s.monitoring.contract import UsedSeries, all_expressions, metric_contract, misuses
-from k8s.monitoring.dashboard import dashboard_identity, render_dashboard
-from k8s.monitoring.expressions import (
+from marina.k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
+from marina.k8s.monitoring.contract import UsedSeries, all_expressions, metric_contract, misuses
+from marina.k8s.monitoring.dashboard import dashboard_identity, render_dashboard
+from marina.k8s.monitoring.expressions import (
     EXPECTED,
     POD_NAME,
     SERVER_CONTAINER,
@@ -21,8 +21,8 @@ from k8s.monitoring.expressions import (
     keda_query,
     running_query,
 )
-from k8s.monitoring.promql import Matcher, Selector, selectors
-from k8s.monitoring.rules import alert_rules, recording_rules
+from marina.k8s.monitoring.promql import Matcher, Selector, selectors
+from marina.k8s.monitoring.rules import alert_rules, recording_rules
 
 __all__ = [
     "CATALOGUE",

@@ -7,8 +7,8 @@ the same for every spec with the same scrape interval."""
 from typing import Any
 from urllib.parse import urlsplit
 
-from config.spec import Spec
-from k8s.monitoring.expressions import DURATION, EXPECTED, RUNNING, SHED, WAITING, rate_window
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import DURATION, EXPECTED, RUNNING, SHED, WAITING, rate_window
 
 # The autoscaler's name for the metric of each pod, by `scaling.metric`.
 METRICS = {

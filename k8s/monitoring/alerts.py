@@ -5,9 +5,9 @@ Every alert has its own heading in docs/09-monitoring.md, which its `runbook_url
 from dataclasses import dataclass
 from typing import Any
 
-from config.machine import LOW_TMP_BYTES
-from config.spec import Spec
-from k8s.monitoring.expressions import Queries
+from marina.config.machine import LOW_TMP_BYTES
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import Queries
 
 SHED_SHARE = 0.01
 # The autoscaler tolerates a tenth over its target, and the alert fires a little above that. A pod cannot use more than

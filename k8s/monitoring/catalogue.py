@@ -7,8 +7,8 @@ NVIDIA's GPU operator."""
 from dataclasses import dataclass
 from typing import Literal
 
-from config.spec import Spec
-from k8s.monitoring.expressions import FIRST, GAP
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import FIRST, GAP
 
 Kind = Literal["counter", "gauge", "histogram"]
 Source = Literal["cadvisor", "dcgm", "kube-state-metrics", "page", "rule"]

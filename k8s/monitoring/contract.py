@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from config.errors import InputError, nearest
-from config.spec import Spec
-from k8s.monitoring.adapter import adapter_rules, external_rules
-from k8s.monitoring.catalogue import CATALOGUE, Series, find_series
-from k8s.monitoring.dashboard import render_dashboard
-from k8s.monitoring.expressions import expected_query, keda_query, rate_window, running_query
-from k8s.monitoring.promql import Selector, selectors
-from k8s.monitoring.rules import alert_rules, recording_rules
+from marina.config.errors import InputError, nearest
+from marina.config.spec import Spec
+from marina.k8s.monitoring.adapter import adapter_rules, external_rules
+from marina.k8s.monitoring.catalogue import CATALOGUE, Series, find_series
+from marina.k8s.monitoring.dashboard import render_dashboard
+from marina.k8s.monitoring.expressions import expected_query, keda_query, rate_window, running_query
+from marina.k8s.monitoring.promql import Selector, selectors
+from marina.k8s.monitoring.rules import alert_rules, recording_rules
 
 _RATE_FUNCTIONS = {"increase", "irate", "rate", "resets"}
 

@@ -3,13 +3,22 @@
 import hashlib
 from typing import Any
 
-from config.spec import Spec
-from k8s.monitoring.expressions import ANSWERED, DURATION, FAILED, GOOD, SHED, Queries, dashboard_queries, objective_s
-from k8s.monitoring.panels import DATASOURCE, Panel, place_panels
-from k8s.monitoring.pod_panels import package_panels, pod_panels
-from k8s.monitoring.rules import FAST, budgets
-from k8s.monitoring.saved_work_panels import saved_work_panels
-from k8s.monitoring.text_panels import text_panels
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import (
+    ANSWERED,
+    DURATION,
+    FAILED,
+    GOOD,
+    SHED,
+    Queries,
+    dashboard_queries,
+    objective_s,
+)
+from marina.k8s.monitoring.panels import DATASOURCE, Panel, place_panels
+from marina.k8s.monitoring.pod_panels import package_panels, pod_panels
+from marina.k8s.monitoring.rules import FAST, budgets
+from marina.k8s.monitoring.saved_work_panels import saved_work_panels
+from marina.k8s.monitoring.text_panels import text_panels
 
 # The schema version of Grafana 10. Later versions convert older dashboards by themselves.
 _SCHEMA = 39

@@ -7,9 +7,9 @@ because errors are quick."""
 import math
 from dataclasses import dataclass
 
-from config.latency import FIRST_EDGES_S, GAP_EDGES_S, edges_around
-from config.sections import Cost
-from config.spec import Spec
+from marina.config.latency import FIRST_EDGES_S, GAP_EDGES_S, edges_around
+from marina.config.sections import Cost
+from marina.config.spec import Spec
 
 # The server's container, and a pattern for what Kubernetes appends to a Deployment's name: a hash for the ReplicaSet
 # and five characters for the pod, both without vowels and look-alikes. It keeps another model's pods from matching.

@@ -1,8 +1,8 @@
 """The dashboard's panels about pods, and about the artifacts and packages that they run."""
 
-from config.spec import Spec
-from k8s.monitoring.expressions import Queries
-from k8s.monitoring.panels import Panel
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import Queries
+from marina.k8s.monitoring.panels import Panel
 
 
 def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel]:

@@ -20,7 +20,7 @@ from promql_parser import (
     parse,
 )
 
-from config.errors import InputError
+from marina.config.errors import InputError
 
 # What an expression is nested by, apart from texts and label matchers.
 _TEXT, _MATCHERS = re.compile(r"""\"(\\.|[^"\\])*"|'(\\.|[^'\\])*'|`[^`]*`"""), re.compile(r"\{[^{}]*\}")

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from config.errors import InputError
-from config.spec import Spec
-from k8s.monitoring.alerts import Alert, state_alerts
-from k8s.monitoring.expressions import (
+from marina.config.errors import InputError
+from marina.config.spec import Spec
+from marina.k8s.monitoring.alerts import Alert, state_alerts
+from marina.k8s.monitoring.expressions import (
     ANSWERED,
     EXPECTED,
     FAILED,

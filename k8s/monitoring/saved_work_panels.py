@@ -1,9 +1,9 @@
 """The dashboard's panels about work that the model is spared: cached answers, prompts routed to a small model, stored
 conversations."""
 
-from config.spec import Spec
-from k8s.monitoring.expressions import Queries
-from k8s.monitoring.panels import Panel
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import Queries
+from marina.k8s.monitoring.panels import Panel
 
 CACHE, FAILURES, ROUTED = "inference_cache_requests_total", "inference_cache_failures_total", "inference_routed_total"
 CONVERSATIONS = "inference_conversations_total"

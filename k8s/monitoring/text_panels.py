@@ -1,8 +1,8 @@
 """The dashboard's panels for language models: time to the first token and between tokens, waiting requests, tokens."""
 
-from config.spec import Spec
-from k8s.monitoring.expressions import FIRST, GAP, RUNNING, WAITING, Queries
-from k8s.monitoring.panels import Panel
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import FIRST, GAP, RUNNING, WAITING, Queries
+from marina.k8s.monitoring.panels import Panel
 
 
 def text_panels(spec: Spec, queries: Queries) -> list[Panel]:

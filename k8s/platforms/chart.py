@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from config.progress import Progress
-from config.sections import Patch
-from k8s.extending import read_patch
-from k8s.manifests import ADDONS, ORIGIN, Files, Plan, render_objects, to_yaml
-from k8s.monitoring import dashboard_identity
-from k8s.platforms.chart_test import test_objects
-from k8s.platforms.chart_values import PLACEHOLDERS, Values, make_values
+from marina.config.progress import Progress
+from marina.config.sections import Patch
+from marina.k8s.extending import read_patch
+from marina.k8s.manifests import ADDONS, ORIGIN, Files, Plan, render_objects, to_yaml
+from marina.k8s.monitoring import dashboard_identity
+from marina.k8s.platforms.chart_test import test_objects
+from marina.k8s.platforms.chart_values import PLACEHOLDERS, Values, make_values
 
 _NAMESPACE, _REGISTRY = PLACEHOLDERS["namespace"], PLACEHOLDERS["registry"]
 # A semantic version whose minor and patch numbers may be missing.

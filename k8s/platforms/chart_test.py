@@ -3,8 +3,8 @@
 import base64
 from pathlib import Path
 
-from config.mar import open_mar
-from k8s.manifests import (
+from marina.config.mar import open_mar
+from marina.k8s.manifests import (
     Manifest,
     Plan,
     container_security,

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from config.quantity import quantity
-from k8s.manifests import ADDONS, Files, Plan, to_yaml
+from marina.config.quantity import quantity
+from marina.k8s.manifests import ADDONS, Files, Plan, to_yaml
 
 # Stand-ins for values while the objects are rendered; no spec contains these names.
 PLACEHOLDERS = {

@@ -3,9 +3,9 @@
 from difflib import unified_diff
 from pathlib import Path
 
-from config.errors import InputError
-from config.progress import Progress
-from k8s.manifests import (
+from marina.config.errors import InputError
+from marina.config.progress import Progress
+from marina.k8s.manifests import (
     ORIGIN,
     Plan,
     WrittenFiles,
@@ -16,8 +16,8 @@ from k8s.manifests import (
     to_yaml,
     write_manifests,
 )
-from k8s.platforms.chart import chart_texts
-from k8s.platforms.kserve import kserve_files
+from marina.k8s.platforms.chart import chart_texts
+from marina.k8s.platforms.kserve import kserve_files
 
 
 def write_format(plan: Plan, out: Path, output_format: str, progress: Progress) -> WrittenFiles:

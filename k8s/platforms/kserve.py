@@ -6,9 +6,9 @@ import json
 from copy import deepcopy
 from typing import Any
 
-from config.errors import InputError
-from k8s.manifests import Files, Plan, render_objects
-from k8s.monitoring import POD_NAME, SERVER_CONTAINER
+from marina.config.errors import InputError
+from marina.k8s.manifests import Files, Plan, render_objects
+from marina.k8s.monitoring import POD_NAME, SERVER_CONTAINER
 
 # KServe finds the serving container by this name.
 _CONTAINER = "kserve-container"

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from config.errors import Refused
-from config.progress import Progress
-from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
-from k8s.rollout.diff import FieldChange, field_changes, is_of_others, owned_fields
-from k8s.rollout.wait import describe_empty
+from marina.config.errors import Refused
+from marina.config.progress import Progress
+from marina.k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
+from marina.k8s.rollout.diff import FieldChange, field_changes, is_of_others, owned_fields
+from marina.k8s.rollout.wait import describe_empty
 
 # Objects come after those they need: pods after their account, configuration and policies, autoscalers after their
 # target.

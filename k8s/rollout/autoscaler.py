@@ -3,8 +3,8 @@ HorizontalPodAutoscalers, too."""
 
 from dataclasses import dataclass
 
-from config.quantity import quantity
-from k8s.cluster import ApiError, Cluster, Document, Ref
+from marina.config.quantity import quantity
+from marina.k8s.cluster import ApiError, Cluster, Document, Ref
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from config.errors import Refused
-from config.progress import Progress
-from k8s.cluster import Ref
-from k8s.rollout.apply import dry_run_all, prune_objects
-from k8s.rollout.history import State, others_in
-from k8s.rollout.hold import held
-from k8s.rollout.placement import Placement
-from k8s.rollout.preflight import check_permissions
-from k8s.rollout.record import RolloutRecord, recorded, start_record
-from k8s.rollout.rollback import load_state
+from marina.config.errors import Refused
+from marina.config.progress import Progress
+from marina.k8s.cluster import Ref
+from marina.k8s.rollout.apply import dry_run_all, prune_objects
+from marina.k8s.rollout.history import State, others_in
+from marina.k8s.rollout.hold import held
+from marina.k8s.rollout.placement import Placement
+from marina.k8s.rollout.preflight import check_permissions
+from marina.k8s.rollout.record import RolloutRecord, recorded, start_record
+from marina.k8s.rollout.rollback import load_state
 
 # Kinds that somebody would miss if their namespace were deleted; the cluster makes most other objects itself.
 _PRECIOUS = (

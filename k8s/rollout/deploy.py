@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from config.errors import MarinaError
-from config.progress import Progress
-from k8s.cluster import Document, Ref
-from k8s.rollout.apply import ObjectChange, apply, dry_run_all, in_apply_order
-from k8s.rollout.history import Revision, State
-from k8s.rollout.hold import Hold, held
-from k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
-from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import (
+from marina.config.errors import MarinaError
+from marina.config.progress import Progress
+from marina.k8s.cluster import Document, Ref
+from marina.k8s.rollout.apply import ObjectChange, apply, dry_run_all, in_apply_order
+from marina.k8s.rollout.history import Revision, State
+from marina.k8s.rollout.hold import Hold, held
+from marina.k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
+from marina.k8s.rollout.placement import Placement, RolloutOptions
+from marina.k8s.rollout.preflight import (
     DROPPABLE_METRICS,
     Preflight,
     look_up_namespace,
@@ -20,10 +20,10 @@ from k8s.rollout.preflight import (
     run_preflight,
     without_metrics,
 )
-from k8s.rollout.record import RolloutRecord, now, recorded, start_record
-from k8s.rollout.release import Release
-from k8s.rollout.rollback import restore
-from k8s.rollout.transition import apply_and_wait, wait_and_infer
+from marina.k8s.rollout.record import RolloutRecord, now, recorded, start_record
+from marina.k8s.rollout.release import Release
+from marina.k8s.rollout.rollback import restore
+from marina.k8s.rollout.transition import apply_and_wait, wait_and_infer
 
 
 def deploy(

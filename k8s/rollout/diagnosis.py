@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from k8s.cluster import Document, is_ready
+from marina.k8s.cluster import Document, is_ready
 
 Logs = Callable[[str, str, bool], str]
 """Reads the last log lines of a container; called with the pod, the container, and whether to read its previous run."""

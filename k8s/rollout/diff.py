@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from k8s.cluster import MANAGER, Document
+from marina.k8s.cluster import MANAGER, Document
 
 # Metadata that the server and its controllers write.
 _WRITTEN_BY_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from config.errors import ClusterError, Refused
-from k8s.cluster import ApiError, Cluster, Document, Ref
-from k8s.rollout.inference import CanaryRequest
+from marina.config.errors import ClusterError, Refused
+from marina.k8s.cluster import ApiError, Cluster, Document, Ref
+from marina.k8s.rollout.inference import CanaryRequest
 
 SCHEMA = "marina.state/1"
 KEPT = 3

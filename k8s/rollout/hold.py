@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from config.errors import MarinaError, Refused
-from config.machine import stops_as_interrupt
-from config.progress import Progress
-from k8s.rollout.history import HOLD_S, State, Store
-from k8s.rollout.placement import Placement
-from k8s.rollout.record import RolloutRecord, now
+from marina.config.errors import MarinaError, Refused
+from marina.config.machine import stops_as_interrupt
+from marina.config.progress import Progress
+from marina.k8s.rollout.history import HOLD_S, State, Store
+from marina.k8s.rollout.placement import Placement
+from marina.k8s.rollout.record import RolloutRecord, now
 
 EXTEND_S = HOLD_S / 3
 _POLL_S = 1.0

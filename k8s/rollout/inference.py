@@ -16,12 +16,12 @@ from typing import Any
 from kubernetes import client
 from kubernetes.stream import portforward
 
-from config.errors import ClusterError
-from config.mar import open_mar
-from config.record import Package
-from config.render import Ports
-from config.request_headers import UNCACHED
-from k8s.cluster import Cluster
+from marina.config.errors import ClusterError
+from marina.config.mar import open_mar
+from marina.config.record import Package
+from marina.config.render import Ports
+from marina.config.request_headers import UNCACHED
+from marina.k8s.cluster import Cluster
 
 _LONGEST = 300
 _SHA = 12

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from config.errors import ClusterError
-from config.progress import Progress
-from k8s.cluster import Document, Ref
-from k8s.rollout.apply import AUTOSCALERS, prune_objects
-from k8s.rollout.history import State, Store
-from k8s.rollout.hold import Hold
-from k8s.rollout.placement import Placement
+from marina.config.errors import ClusterError
+from marina.config.progress import Progress
+from marina.k8s.cluster import Document, Ref
+from marina.k8s.rollout.apply import AUTOSCALERS, prune_objects
+from marina.k8s.rollout.history import State, Store
+from marina.k8s.rollout.hold import Hold
+from marina.k8s.rollout.placement import Placement
 
 
 def all_objects(state: State, documents: Iterable[Document]) -> tuple[Ref, ...]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from config.errors import ClusterError
-from config.progress import Progress
-from k8s.cluster import ApiError, Cluster, Document, Ref
-from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
-from k8s.rollout.diagnosis import DeploymentView, describe_problem, find_refusal, is_hopeless_pod
-from k8s.rollout.inference import pod_page, served_package
+from marina.config.errors import ClusterError
+from marina.config.progress import Progress
+from marina.k8s.cluster import ApiError, Cluster, Document, Ref
+from marina.k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
+from marina.k8s.rollout.diagnosis import DeploymentView, describe_problem, find_refusal, is_hopeless_pod
+from marina.k8s.rollout.inference import pod_page, served_package
 
 _POLL_S = 1.0
 _RECENT_LINES, _ALL_LINES, _ERROR_LINES = 3, 100_000, 20

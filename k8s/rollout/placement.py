@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from k8s.cluster import Cluster
-from k8s.rollout.history import Store
+from marina.k8s.cluster import Cluster
+from marina.k8s.rollout.history import Store
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from config.errors import ClusterError
-from k8s.cluster import (
+from marina.config.errors import ClusterError
+from marina.k8s.cluster import (
     ApiError,
     Cluster,
     Document,
@@ -19,7 +19,7 @@ from k8s.cluster import (
     namespace_limits,
     unselected_monitors,
 )
-from k8s.manifests import SUPPORTED_VERSIONS
+from marina.k8s.manifests import SUPPORTED_VERSIONS
 
 # API groups that only help to monitor the service; it runs without them.
 OPTIONAL = {

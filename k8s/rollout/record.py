@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from config.errors import MarinaError
-from config.record import write_json
-from k8s.rollout.apply import ObjectChange
-from k8s.rollout.inference import Canary
-from k8s.rollout.placement import Placement
-from k8s.rollout.transition import Transition
-from k8s.rollout.wait import WaitResult
+from marina.config.errors import MarinaError
+from marina.config.record import write_json
+from marina.k8s.rollout.apply import ObjectChange
+from marina.k8s.rollout.inference import Canary
+from marina.k8s.rollout.placement import Placement
+from marina.k8s.rollout.transition import Transition
+from marina.k8s.rollout.wait import WaitResult
 
 SCHEMA = "marina.rollout/1"
 

@@ -4,13 +4,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from config.spec import Spec
-from k8s.cluster import Document
-from k8s.extending import summarise_patches
-from k8s.manifests import SUPPORTED_VERSIONS, Files, Plan, check_evidence, make_plan, patch_notes, render_objects
-from k8s.rollout.inference import CanaryRequest, packaged_sample
-from k8s.rollout.preflight import Blocker
-from k8s.verify import Scope, locate_rendered, verify
+from marina.config.spec import Spec
+from marina.k8s.cluster import Document
+from marina.k8s.extending import summarise_patches
+from marina.k8s.manifests import SUPPORTED_VERSIONS, Files, Plan, check_evidence, make_plan, patch_notes, render_objects
+from marina.k8s.rollout.inference import CanaryRequest, packaged_sample
+from marina.k8s.rollout.preflight import Blocker
+from marina.k8s.verify import Scope, locate_rendered, verify
 
 
 @dataclass(frozen=True)

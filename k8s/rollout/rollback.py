@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from config.errors import Refused
-from config.progress import Progress
-from k8s.cluster import Document, Ref
-from k8s.rollout.apply import dry_run_all
-from k8s.rollout.history import Revision, State
-from k8s.rollout.hold import Hold, held
-from k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
-from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import OPTIONAL, check_permissions, namespace_is_fixed, unknown_kinds
-from k8s.rollout.record import RolloutRecord, recorded, start_record
-from k8s.rollout.transition import apply_and_wait
+from marina.config.errors import Refused
+from marina.config.progress import Progress
+from marina.k8s.cluster import Document, Ref
+from marina.k8s.rollout.apply import dry_run_all
+from marina.k8s.rollout.history import Revision, State
+from marina.k8s.rollout.hold import Hold, held
+from marina.k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
+from marina.k8s.rollout.placement import Placement, RolloutOptions
+from marina.k8s.rollout.preflight import OPTIONAL, check_permissions, namespace_is_fixed, unknown_kinds
+from marina.k8s.rollout.record import RolloutRecord, recorded, start_record
+from marina.k8s.rollout.transition import apply_and_wait
 
 
 def rollback(

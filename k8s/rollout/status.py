@@ -9,13 +9,13 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from k8s.cluster import ApiError, Cluster, Document, Ref
-from k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
-from k8s.rollout.diagnosis import Cause, DeploymentView, find_causes
-from k8s.rollout.diff import owned_fields
-from k8s.rollout.history import Revision, State
-from k8s.rollout.placement import Placement
-from k8s.rollout.wait import PodSummary, availability, describe_empty, read_view, summarise_pods
+from marina.k8s.cluster import ApiError, Cluster, Document, Ref
+from marina.k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
+from marina.k8s.rollout.diagnosis import Cause, DeploymentView, find_causes
+from marina.k8s.rollout.diff import owned_fields
+from marina.k8s.rollout.history import Revision, State
+from marina.k8s.rollout.placement import Placement
+from marina.k8s.rollout.wait import PodSummary, availability, describe_empty, read_view, summarise_pods
 
 SCHEMA = "marina.status/1"
 _SHA = 12

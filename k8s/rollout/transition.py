@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from config.errors import ClusterError, InputError, MarinaError
-from config.progress import Progress
-from config.render import Ports
-from k8s.cluster import ApiError, Cluster, Document, Ref
-from k8s.rollout.apply import AUTOSCALERS, ObjectChange, apply, autoscaler_minimum, in_apply_order, prune_objects
-from k8s.rollout.inference import Canary, CanaryRequest, infer
-from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.wait import WaitResult, describe_empty, wait
+from marina.config.errors import ClusterError, InputError, MarinaError
+from marina.config.progress import Progress
+from marina.config.render import Ports
+from marina.k8s.cluster import ApiError, Cluster, Document, Ref
+from marina.k8s.rollout.apply import AUTOSCALERS, ObjectChange, apply, autoscaler_minimum, in_apply_order, prune_objects
+from marina.k8s.rollout.inference import Canary, CanaryRequest, infer
+from marina.k8s.rollout.placement import Placement, RolloutOptions
+from marina.k8s.rollout.wait import WaitResult, describe_empty, wait
 
 _CANARY_S = 60.0
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from config.errors import ClusterError
-from config.progress import Progress
-from k8s.cluster import Cluster, Document, Mirror, Ref, is_ready
-from k8s.rollout.diagnosis import Cause, DeploymentView, describe_problem, find_causes, is_hopeless
+from marina.config.errors import ClusterError
+from marina.config.progress import Progress
+from marina.k8s.cluster import Cluster, Document, Mirror, Ref, is_ready
+from marina.k8s.rollout.diagnosis import Cause, DeploymentView, describe_problem, find_causes, is_hopeless
 
 _LOG_LINES = 20
 # How often time limits are checked while nothing changes.

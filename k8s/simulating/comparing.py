@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from k8s.simulating.controller import SYNC_S, Controller
-from k8s.simulating.hpa import Hpa
-from k8s.simulating.recording import Observation, Recording, describe_metric
-from k8s.simulating.replica_calculator import PodMetric, PodState
-from k8s.simulating.simulation import duration
+from marina.k8s.simulating.controller import SYNC_S, Controller
+from marina.k8s.simulating.hpa import Hpa
+from marina.k8s.simulating.recording import Observation, Recording, describe_metric
+from marina.k8s.simulating.replica_calculator import PodMetric, PodState
+from marina.k8s.simulating.simulation import duration
 
 _LONG_AGO_S = -1e9
 # Half a thousandth, so that a mean that was recorded in whole thousandths is not rounded down.

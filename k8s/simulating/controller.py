@@ -4,8 +4,8 @@ to a number of pods, through the stabilization windows and the policies."""
 import math
 from collections.abc import Iterable, Mapping
 
-from k8s.simulating.hpa import Hpa, Metric, Policy, ScalingRules
-from k8s.simulating.replica_calculator import PodMetrics, PodState, replicas_for_metric, replicas_for_total
+from marina.k8s.simulating.hpa import Hpa, Metric, Policy, ScalingRules
+from marina.k8s.simulating.replica_calculator import PodMetrics, PodState, replicas_for_metric, replicas_for_total
 
 # The controller's sync period, in seconds.
 SYNC_S = 15

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, Line, linear_axis, render_template
-from k8s.simulating.replay import Moment
-from k8s.simulating.simulation import Simulation, duration
+from marina.config.pages import Axis, Chart, Drawing, Line, linear_axis, render_template
+from marina.k8s.simulating.replay import Moment
+from marina.k8s.simulating.simulation import Simulation, duration
 
 _POINTS = 800
 _COLOURS = ("one", "two", "three")

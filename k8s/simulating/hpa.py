@@ -5,9 +5,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from config.errors import InputError
-from config.quantity import quantity
-from k8s.monitoring import EXPECTED, EXPECTED_METRIC
+from marina.config.errors import InputError
+from marina.config.quantity import quantity
+from marina.k8s.monitoring import EXPECTED, EXPECTED_METRIC
 
 Manifest = dict[str, Any]
 Select = Literal["Disabled", "Max", "Min"]

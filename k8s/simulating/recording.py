@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError, as_input_error
-from config.quantity import quantity
-from k8s.simulating.hpa import Hpa, Metric, read_hpa
-from k8s.simulating.traffic import DAY_S, LATEST_S, LONGEST_S
+from marina.config.errors import InputError, as_input_error
+from marina.config.quantity import quantity
+from marina.k8s.simulating.hpa import Hpa, Metric, read_hpa
+from marina.k8s.simulating.traffic import DAY_S, LATEST_S, LONGEST_S
 
 _HINT = "kubectl get hpa NAME -w -o json | jq -c --unbuffered '{at: now, spec, status}' > hpa.jsonl"
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from k8s.simulating.controller import SYNC_S, Controller
-from k8s.simulating.hpa import Hpa, Metric
-from k8s.simulating.replica_calculator import PodMetric, PodMetrics, PodState
-from k8s.simulating.sampling import CPU_EVERY_S, cpu_metric, rate, scrape_times
-from k8s.simulating.traffic import TrafficTrace
+from marina.k8s.simulating.controller import SYNC_S, Controller
+from marina.k8s.simulating.hpa import Hpa, Metric
+from marina.k8s.simulating.replica_calculator import PodMetric, PodMetrics, PodState
+from marina.k8s.simulating.sampling import CPU_EVERY_S, cpu_metric, rate, scrape_times
+from marina.k8s.simulating.traffic import TrafficTrace
 
 # The first rate is sent for this long before the traffic begins, so that all windows are full by then.
 _BEFORE_S = 900

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from k8s.simulating.hpa import Hpa, Metric
+from marina.k8s.simulating.hpa import Hpa, Metric
 
 # Defaults of kube-controller-manager.
 CPU_INITIALIZATION_S = 300.0

@@ -3,7 +3,7 @@ cpu usage."""
 
 from collections.abc import Sequence
 
-from k8s.simulating.replica_calculator import PodMetric
+from marina.k8s.simulating.replica_calculator import PodMetric
 
 # How often the metrics server reads the kubelets, in seconds.
 CPU_EVERY_S = 15

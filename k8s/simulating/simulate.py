@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from config.errors import InputError, listed
-from k8s.manifests import Plan, override_evidence, render_objects
-from k8s.monitoring import METRICS, forecast_lead_s, keda_query
-from k8s.simulating.hpa import Hpa, read_hpa
-from k8s.simulating.replay import PodProfile
-from k8s.simulating.simulation import Simulation, make_result
-from k8s.simulating.traffic import TrafficTrace, day_traffic, step_traffic
+from marina.config.errors import InputError, listed
+from marina.k8s.manifests import Plan, override_evidence, render_objects
+from marina.k8s.monitoring import METRICS, forecast_lead_s, keda_query
+from marina.k8s.simulating.hpa import Hpa, read_hpa
+from marina.k8s.simulating.replay import PodProfile
+from marina.k8s.simulating.simulation import Simulation, make_result
+from marina.k8s.simulating.traffic import TrafficTrace, day_traffic, step_traffic
 
 _COLD_START_S = 30.0
 _HINT = "simulate without the patch that changes the autoscaler's metrics"

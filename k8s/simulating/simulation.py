@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from config.sections import Cost
-from k8s.simulating.hpa import Hpa
-from k8s.simulating.replay import PodProfile, Replay, replay
-from k8s.simulating.traffic import TrafficTrace
+from marina.config.sections import Cost
+from marina.k8s.simulating.hpa import Hpa
+from marina.k8s.simulating.replay import PodProfile, Replay, replay
+from marina.k8s.simulating.traffic import TrafficTrace
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 
-from config.errors import InputError, reason_of
+from marina.config.errors import InputError, reason_of
 
 DAY_S = 86_400
 _WEEK_S, _RECORDED_S = 7 * DAY_S, 300

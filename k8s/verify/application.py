@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from config.quantity import quantity
-from config.yaml_lines import Location
-from k8s.monitoring import SERVER_CONTAINER
-from k8s.verify.located import LocatedDocument, Place, nearest
-from k8s.verify.schemas import Schemas, is_built_in, is_shipped
+from marina.config.quantity import quantity
+from marina.config.yaml_lines import Location
+from marina.k8s.monitoring import SERVER_CONTAINER
+from marina.k8s.verify.located import LocatedDocument, Place, nearest
+from marina.k8s.verify.schemas import Schemas, is_built_in, is_shipped
 
 _Item = TypeVar("_Item")
 # Path of the pod template in each kind.

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from config.progress import Progress
-from k8s.verify.application import Application
-from k8s.verify.located import LocatedDocument
-from k8s.verify.rule import Rule, Scope, Violation
-from k8s.verify.rules import (
+from marina.config.progress import Progress
+from marina.k8s.verify.application import Application
+from marina.k8s.verify.located import LocatedDocument
+from marina.k8s.verify.rule import Rule, Scope, Violation
+from marina.k8s.verify.rules import (
     availability,
     documents,
     evidence,

@@ -6,8 +6,8 @@ from os.path import exists, isfile, normpath
 from pathlib import Path
 from typing import Any
 
-from config.errors import listed
-from config.yaml_lines import read_documents
+from marina.config.errors import listed
+from marina.config.yaml_lines import read_documents
 
 KUSTOMIZATIONS = {"Kustomization", "kustomization.yaml", "kustomization.yml"}
 # Where a kustomization names objects; elsewhere it names patches, settings, and contents of ConfigMaps.

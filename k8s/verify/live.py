@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.errors import InputError, listed, reason_of
-from config.spec import Spec
-from k8s.monitoring import (
+from marina.config.errors import InputError, listed, reason_of
+from marina.config.spec import Spec
+from marina.k8s.monitoring import (
     TARGET_LABELS,
     Matcher,
     UsedSeries,
@@ -20,7 +20,7 @@ from k8s.monitoring import (
     page_series,
     selectors,
 )
-from k8s.verify.rule import Violation
+from marina.k8s.verify.rule import Violation
 
 # Labels whose values are known before the first request; a status code, for one, appears with its first answer.
 _FIXED_LABELS = ("le", "model", "model_name")

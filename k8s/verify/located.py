@@ -10,9 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
-from config.errors import InputError, Problem, SpecError
-from config.yaml_lines import Location, read_documents
-from k8s.verify.kustomize import KUSTOMIZATIONS, adds_labels, kustomize_parts, overlays_below
+from marina.config.errors import InputError, Problem, SpecError
+from marina.config.yaml_lines import Location, read_documents
+from marina.k8s.verify.kustomize import KUSTOMIZATIONS, adds_labels, kustomize_parts, overlays_below
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
 # Files for kustomize and Helm, which hold no objects.

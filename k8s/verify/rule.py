@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from k8s.manifests import SUPPORTED_VERSIONS, Plan
-from k8s.verify.application import Application
-from k8s.verify.located import LocatedDocument, Place
+from marina.k8s.manifests import SUPPORTED_VERSIONS, Plan
+from marina.k8s.verify.application import Application
+from marina.k8s.verify.located import LocatedDocument, Place
 
 Level = Literal["error", "warning"]
 

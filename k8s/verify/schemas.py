@@ -18,9 +18,10 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import UnknownType, ValidationError
 from referencing import Registry, Resource
 
-from config.errors import InputError, ToolMissing, listed, nearest
-from config.yaml_lines import Location
-from k8s.verify.located import LocatedDocument
+from marina.config.distribution import install_command
+from marina.config.errors import InputError, ToolMissing, listed, nearest
+from marina.config.yaml_lines import Location
+from marina.k8s.verify.located import LocatedDocument
 
 # API groups of Kubernetes itself, also past ones. An operator's has a dot, and may end in `.k8s.io`, too.
 _BUILT_IN = re.compile(
@@ -138,7 +139,7 @@ def _folder(version: str) -> Traversable:
     try:
         root = files("kubernetes_validate") / "kubernetes-json-schema"
     except ModuleNotFoundError as err:
-        raise ToolMissing("the schemas of Kubernetes are not installed", hint="pip install 'marina[deploy]'") from err
+        raise ToolMissing("the schemas of Kubernetes are not installed", hint=install_command("deploy")) from err
     folder = root / f"v{version}.0-local-strict"
     if not folder.is_dir():
         matches = (re.fullmatch(r"v(1\.\d+)\.0-local-strict", folder.name) for folder in root.iterdir())
@@ -157,7 +158,7 @@ def _definitions(version: str) -> Registry[Any]:
 def _shipped() -> dict[tuple[str, str], dict[str, Any]]:
     """The schemas that Marina ships, by kind and API version."""
     schemas: dict[tuple[str, str], dict[str, Any]] = {}
-    for file in (files("k8s.verify") / "schemas").iterdir():
+    for file in (files("marina.k8s.verify") / "schemas").iterdir():
         if file.name.endswith(".json"):
             schema = json.loads(file.read_text(encoding="utf-8"))
             fields = schema["properties"]

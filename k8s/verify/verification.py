@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError, listed, nearest, printable
-from config.progress import Progress
-from config.spec import Spec
-from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_evidence, make_plan, render_objects
-from k8s.verify.application import Application
-from k8s.verify.check import all_rules, verify
-from k8s.verify.kustomize import describe_unapplied
-from k8s.verify.live import check_live
-from k8s.verify.located import LocatedDocument, locate_rendered, read_objects
-from k8s.verify.rule import Rule, Scope, Violation
+from marina.config.errors import InputError, listed, nearest, printable
+from marina.config.progress import Progress
+from marina.config.spec import Spec
+from marina.k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_evidence, make_plan, render_objects
+from marina.k8s.verify.application import Application
+from marina.k8s.verify.check import all_rules, verify
+from marina.k8s.verify.kustomize import describe_unapplied
+from marina.k8s.verify.live import check_live
+from marina.k8s.verify.located import LocatedDocument, locate_rendered, read_objects
+from marina.k8s.verify.rule import Rule, Scope, Violation
 
 _SHOWN = 5
 

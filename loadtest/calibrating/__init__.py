@@ -1,8 +1,8 @@
 """Finds the highest rate that meets the objective, and the best settings for it; the results are evidence."""
 
-from loadtest.calibrating.calibration import calibrate, evidence_text
-from loadtest.calibrating.options import CalibrateOptions
-from loadtest.calibrating.tuning import settings_space, tune_settings, tuning_record, tuning_text
+from marina.loadtest.calibrating.calibration import calibrate, evidence_text
+from marina.loadtest.calibrating.options import CalibrateOptions
+from marina.loadtest.calibrating.tuning import settings_space, tune_settings, tuning_record, tuning_text
 
 __all__ = [
     "CalibrateOptions",

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from config.record import write_json, write_text
-from config.spec import Spec
-from loadtest.calibrating import knee
-from loadtest.calibrating.evidence import (
+from marina.config.record import write_json, write_text
+from marina.config.spec import Spec
+from marina.loadtest.calibrating import knee
+from marina.loadtest.calibrating.evidence import (
     MAY_HOLD_MORE,
     Evidence,
     LatencyAtRate,
@@ -14,14 +14,14 @@ from loadtest.calibrating.evidence import (
     knee_interval_text,
     knee_text,
 )
-from loadtest.calibrating.evidence_report import evidence_html
-from loadtest.calibrating.knee import Knee, Untrusted
-from loadtest.calibrating.options import CalibrateOptions
-from loadtest.calibrating.trials import OutOfTime, RateTrials
-from loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
-from loadtest.measuring import Measurement, figure, utc_now
-from loadtest.reporting import arrivals_text
-from loadtest.running import Target, TargetOptions, open_session
+from marina.loadtest.calibrating.evidence_report import evidence_html
+from marina.loadtest.calibrating.knee import Knee, Untrusted
+from marina.loadtest.calibrating.options import CalibrateOptions
+from marina.loadtest.calibrating.trials import OutOfTime, RateTrials
+from marina.loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
+from marina.loadtest.measuring import Measurement, figure, utc_now
+from marina.loadtest.reporting import arrivals_text
+from marina.loadtest.running import Target, TargetOptions, open_session
 
 _HEADROOM = 0.7
 MIB = 2**20

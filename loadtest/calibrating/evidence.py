@@ -2,12 +2,12 @@
 
 from typing import Final, Literal
 
-from config.record import Document, Part
-from loadtest.calibrating.knee import Knee
-from loadtest.judging import Costs, LatencySummary, Objective, Reason, VerdictStatus
-from loadtest.measuring import Machine, PeakMemory, figure
-from loadtest.running import ServerLimits
-from loadtest.scheduling import Arrivals
+from marina.config.record import Document, Part
+from marina.loadtest.calibrating.knee import Knee
+from marina.loadtest.judging import Costs, LatencySummary, Objective, Reason, VerdictStatus
+from marina.loadtest.measuring import Machine, PeakMemory, figure
+from marina.loadtest.running import ServerLimits
+from marina.loadtest.scheduling import Arrivals
 
 SCHEMA: Final = "marina.evidence/1"
 

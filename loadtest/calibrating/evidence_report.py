@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from config.pages import Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
-from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_interval_text, knee_text
-from loadtest.measuring import MB, figure, percent
-from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
+from marina.config.pages import Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
+from marina.loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_interval_text, knee_text
+from marina.loadtest.measuring import MB, figure, percent
+from marina.loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
 
 
 def evidence_html(evidence: Evidence) -> str:

@@ -2,10 +2,18 @@
 
 from collections.abc import Sequence
 
-from loadtest.calibrating.knee import Knee
-from loadtest.calibrating.knee_curve import FittedKnee, Point, fit_knee
-from loadtest.judging import P99_SHARE, Objective, Verdict, failed_clumps, judged_tails, missed_clumps, slow_clumps
-from loadtest.measuring import Measurement
+from marina.loadtest.calibrating.knee import Knee
+from marina.loadtest.calibrating.knee_curve import FittedKnee, Point, fit_knee
+from marina.loadtest.judging import (
+    P99_SHARE,
+    Objective,
+    Verdict,
+    failed_clumps,
+    judged_tails,
+    missed_clumps,
+    slow_clumps,
+)
+from marina.loadtest.measuring import Measurement
 
 # Runs within this factor of the knee show in what clumps requests are late there.
 _NEAR = 1.15

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import computed_field
 
-from config.record import Part
-from loadtest.judging import VerdictStatus
-from loadtest.measuring import figure
+from marina.config.record import Part
+from marina.loadtest.judging import VerdictStatus
+from marina.loadtest.measuring import figure
 
 TrialFunction = Callable[[float], VerdictStatus]
 """Whether a server holds a rate; INVALID if the generator could not measure it. Untrusted ends the search."""

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from loadtest.calibrating import knee
-from loadtest.judging import SPARE_SAMPLES, Objective, samples_needed
-from loadtest.running import SendingOptions
-from loadtest.scheduling import Arrivals
+from marina.loadtest.calibrating import knee
+from marina.loadtest.judging import SPARE_SAMPLES, Objective, samples_needed
+from marina.loadtest.running import SendingOptions
+from marina.loadtest.scheduling import Arrivals
 
 _SHORTEST_TRIAL_S, _LONGEST_GROWTH_S = 8.0, 60.0
 # Neighbouring latencies of random arrivals rise and fall together; with fewer samples, simulated knees differ by 15 %.

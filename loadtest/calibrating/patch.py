@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from loadtest.calibrating.evidence import ServingSettings
+from marina.loadtest.calibrating.evidence import ServingSettings
 
 _INDENT = "  "
 

@@ -7,8 +7,8 @@ nearby is better: workers and threads, which share the cores; then the batch siz
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadtest.calibrating.evidence import ServingSettings
-from loadtest.measuring import figure
+from marina.loadtest.calibrating.evidence import ServingSettings
+from marina.loadtest.measuring import figure
 
 Measure = Callable[[ServingSettings, float], float | None]
 """Returns the rate that settings hold within the objective, requests/s; None if it is less than the given rate."""

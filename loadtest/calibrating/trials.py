@@ -1,12 +1,12 @@
 """Runs at different rates against one server: judges whether it holds each rate, and finds the knee between them."""
 
-from config.errors import MarinaError
-from loadtest.calibrating import knee
-from loadtest.calibrating.evidence import LatencyAtRate
-from loadtest.calibrating.fitted_knee import fitted_knee
-from loadtest.calibrating.knee import Knee, Untrusted, find_knee
-from loadtest.calibrating.options import CalibrateOptions
-from loadtest.judging import (
+from marina.config.errors import MarinaError
+from marina.loadtest.calibrating import knee
+from marina.loadtest.calibrating.evidence import LatencyAtRate
+from marina.loadtest.calibrating.fitted_knee import fitted_knee
+from marina.loadtest.calibrating.knee import Knee, Untrusted, find_knee
+from marina.loadtest.calibrating.options import CalibrateOptions
+from marina.loadtest.judging import (
     GENERATOR_REASONS,
     TOO_FEW,
     UNDECIDED,
@@ -22,10 +22,10 @@ from loadtest.judging import (
     latency_summary,
     pool,
 )
-from loadtest.measuring import Measurement, figure
-from loadtest.reporting import figures_text
-from loadtest.running import Session
-from loadtest.scheduling import Schedule
+from marina.loadtest.measuring import Measurement, figure
+from marina.loadtest.reporting import figures_text
+from marina.loadtest.running import Session
+from marina.loadtest.scheduling import Schedule
 
 _FIRST_RPS = 20.0
 _BURST_S = 2.0

@@ -10,21 +10,21 @@ from typing import Any
 
 import yaml
 
-from config.errors import MarinaError
-from config.load import parse_spec
-from config.progress import Progress
-from config.record import write_json, write_text
-from config.spec import Spec
-from loadtest.calibrating.calibration import settings_of
-from loadtest.calibrating.evidence import ServingSettings
-from loadtest.calibrating.knee import NeverHeld, Untrusted
-from loadtest.calibrating.options import CalibrateOptions
-from loadtest.calibrating.patch import settings_patch, with_settings
-from loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
-from loadtest.calibrating.trials import RateTrials, ServerEnded
-from loadtest.judging import Objective, objective_of
-from loadtest.measuring import figure
-from loadtest.running import Session, TargetOptions, open_session, serve_command
+from marina.config.errors import MarinaError
+from marina.config.load import parse_spec
+from marina.config.progress import Progress
+from marina.config.record import write_json, write_text
+from marina.config.spec import Spec
+from marina.loadtest.calibrating.calibration import settings_of
+from marina.loadtest.calibrating.evidence import ServingSettings
+from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
+from marina.loadtest.calibrating.options import CalibrateOptions
+from marina.loadtest.calibrating.patch import settings_patch, with_settings
+from marina.loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
+from marina.loadtest.calibrating.trials import RateTrials, ServerEnded
+from marina.loadtest.judging import Objective, objective_of
+from marina.loadtest.measuring import figure
+from marina.loadtest.running import Session, TargetOptions, open_session, serve_command
 
 DELAYS_MS = (1, 2, 5, 10, 20)
 # Wide enough to tell settings apart with a few runs each; afterwards the knee of the best is measured exactly.

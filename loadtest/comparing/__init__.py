@@ -1,9 +1,9 @@
 """`marina compare`: measures two servers in turns, and judges by the ratios of their figures whether the new one is
 worse."""
 
-from loadtest.comparing.baseline import compare_with_baseline
-from loadtest.comparing.compare import CompareOptions, compare, comparison_text
-from loadtest.comparing.comparison import Comparison
+from marina.loadtest.comparing.baseline import compare_with_baseline
+from marina.loadtest.comparing.compare import CompareOptions, compare, comparison_text
+from marina.loadtest.comparing.comparison import Comparison
 
 __all__ = [
     "CompareOptions",

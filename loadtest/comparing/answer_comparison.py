@@ -7,10 +7,10 @@ from typing import Any
 
 import gevent
 
-from config.errors import MarinaError
-from config.spec import Spec
-from loadtest.comparing.comparison import AnswerCounts
-from loadtest.sending import Body, BrokenAnswer, Client, LoadRequest, content_type_of
+from marina.config.errors import MarinaError
+from marina.config.spec import Spec
+from marina.loadtest.comparing.comparison import AnswerCounts
+from marina.loadtest.sending import Body, BrokenAnswer, Client, LoadRequest, content_type_of
 
 _MOST_INPUTS, _MOST_NAMED = 200, 5
 _TIMEOUT_S = 60.0

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError
-from config.spec import Spec
-from loadtest.comparing.compare import judge_costs_and_write, regression_of
-from loadtest.comparing.comparison import Comparison, ComparisonLoad, Round, Side, Turn
-from loadtest.comparing.judgement import judge_rounds
-from loadtest.comparing.rounds import first_side
-from loadtest.comparing.sides import read_outcome
-from loadtest.judging import LoadTestOutcome, Reason, RunRecord
-from loadtest.measuring import merge_slices
-from loadtest.running import TargetOptions, find_package
+from marina.config.errors import InputError
+from marina.config.spec import Spec
+from marina.loadtest.comparing.compare import judge_costs_and_write, regression_of
+from marina.loadtest.comparing.comparison import Comparison, ComparisonLoad, Round, Side, Turn
+from marina.loadtest.comparing.judgement import judge_rounds
+from marina.loadtest.comparing.rounds import first_side
+from marina.loadtest.comparing.sides import read_outcome
+from marina.loadtest.judging import LoadTestOutcome, Reason, RunRecord
+from marina.loadtest.measuring import merge_slices
+from marina.loadtest.running import TargetOptions, find_package
 
 # Enough parts to show how they vary, and each long enough to have a p99.
 _PARTS_PER_RUN = 12

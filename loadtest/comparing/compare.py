@@ -9,17 +9,25 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.record import Options, write_json, write_text
-from config.spec import Spec
-from loadtest.comparing.answer_comparison import compare_answers
-from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Round, SideName, Turn, turn_from
-from loadtest.comparing.comparison_junit import comparison_xml
-from loadtest.comparing.comparison_page import comparison_html
-from loadtest.comparing.judgement import FEWEST_ROUNDS, Judgement, judge_rounds, ratios_text
-from loadtest.comparing.pausing import paused
-from loadtest.comparing.rounds import first_side, look_schedule, look_share
-from loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side
-from loadtest.judging import (
+from marina.config.record import Options, write_json, write_text
+from marina.config.spec import Spec
+from marina.loadtest.comparing.answer_comparison import compare_answers
+from marina.loadtest.comparing.comparison import (
+    AnswerCounts,
+    Comparison,
+    ComparisonLoad,
+    Round,
+    SideName,
+    Turn,
+    turn_from,
+)
+from marina.loadtest.comparing.comparison_junit import comparison_xml
+from marina.loadtest.comparing.comparison_page import comparison_html
+from marina.loadtest.comparing.judgement import FEWEST_ROUNDS, Judgement, judge_rounds, ratios_text
+from marina.loadtest.comparing.pausing import paused
+from marina.loadtest.comparing.rounds import first_side, look_schedule, look_share
+from marina.loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side
+from marina.loadtest.judging import (
     SPARE_SAMPLES,
     Objective,
     Reason,
@@ -31,10 +39,10 @@ from loadtest.judging import (
     distrust_reasons,
     objective_of,
 )
-from loadtest.measuring import cpu_seconds, figure, this_machine, utc_now
-from loadtest.running import TargetOptions, await_ready, find_package, known_knee, stated_rate
-from loadtest.scheduling import Arrivals, Schedule
-from loadtest.sending import running_generator
+from marina.loadtest.measuring import cpu_seconds, figure, this_machine, utc_now
+from marina.loadtest.running import TargetOptions, await_ready, find_package, known_knee, stated_rate
+from marina.loadtest.scheduling import Arrivals, Schedule
+from marina.loadtest.sending import running_generator
 
 # Short enough that most rounds have no disturbance of the machine in them, and long enough that each has a tail.
 _SHORTEST_S, _FEWEST_REQUESTS = 1.0, 50

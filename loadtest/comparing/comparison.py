@@ -5,10 +5,10 @@ docs/04-loadtest.md explains each field."""
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from config.record import Document, Part
-from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, VerdictStatus
-from loadtest.measuring import Histogram, Latencies, Machine, Measurement, merge_histograms
-from loadtest.scheduling import Spacing
+from marina.config.record import Document, Part
+from marina.loadtest.judging import EXIT_CODES, Costs, Objective, Reason, VerdictStatus
+from marina.loadtest.measuring import Histogram, Latencies, Machine, Measurement, merge_histograms
+from marina.loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.comparison/1"
 FigureName = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]

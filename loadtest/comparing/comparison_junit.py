@@ -1,8 +1,8 @@
 """`compare.xml`: JUnit with one test case per figure, so that any CI system can show the result of a comparison."""
 
-from loadtest.comparing.comparison import Comparison, Figure
-from loadtest.measuring import figure, percent
-from loadtest.reporting import JUnitCase, arrivals_text, cost_cases, suite_xml
+from marina.loadtest.comparing.comparison import Comparison, Figure
+from marina.loadtest.measuring import figure, percent
+from marina.loadtest.reporting import JUnitCase, arrivals_text, cost_cases, suite_xml
 
 
 def comparison_xml(comparison: Comparison) -> str:

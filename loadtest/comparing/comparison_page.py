@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
-from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn, responses
-from loadtest.comparing.comparison_junit import figure_title
-from loadtest.comparing.judgement import between_text
-from loadtest.judging import P99_SHARE
-from loadtest.measuring import Histogram, figure
-from loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
+from marina.config.pages import Axis, Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
+from marina.loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn, responses
+from marina.loadtest.comparing.comparison_junit import figure_title
+from marina.loadtest.comparing.judgement import between_text
+from marina.loadtest.judging import P99_SHARE
+from marina.loadtest.measuring import Histogram, figure
+from marina.loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
 
 _MEANING = {
     "PASS": "The new server is not worse than the old one by more than allowed.",

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
-from loadtest.comparing.ratios import Ratio, ratio
-from loadtest.comparing.swaps import by_chance, late_line, more_late
-from loadtest.judging import (
+from marina.loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
+from marina.loadtest.comparing.ratios import Ratio, ratio
+from marina.loadtest.comparing.swaps import by_chance, late_line, more_late
+from marina.loadtest.judging import (
     CONFIDENCE,
     P99_SHARE,
     UNDECIDED,
@@ -24,7 +24,7 @@ from loadtest.judging import (
     with_status,
     worst_status,
 )
-from loadtest.measuring import figure, merge_histograms, percent
+from marina.loadtest.measuring import figure, merge_histograms, percent
 
 FEWEST_ROUNDS = 12
 # How often a verdict may be wrong over all looks, and how many figures may cause a FAIL: the ratios of p50, p99, rate

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from loadtest.measuring import descendants
+from marina.loadtest.measuring import descendants
 
 # A shell command that waits until its input ends, then resumes the processes.
 _WAKER = ["/bin/sh", "-c", 'read -r _; kill -CONT "$@"', "sh"]

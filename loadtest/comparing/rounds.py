@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loadtest.comparing.comparison import SideName
-from loadtest.comparing.judgement import FEWEST_ROUNDS
+from marina.loadtest.comparing.comparison import SideName
+from marina.loadtest.comparing.judgement import FEWEST_ROUNDS
 
 _GROWTH = 1.5
 

@@ -8,16 +8,16 @@ from shlex import quote
 
 import yaml
 
-from config.errors import InputError
-from config.load import load_spec
-from config.mar import open_mar
-from config.progress import Progress
-from config.record import Package, file_sha256, read_package, read_record, write_text
-from config.spec import Spec
-from loadtest.comparing.comparison import Side
-from loadtest.judging import LoadTestOutcome, Objective
-from loadtest.measuring import PackageIdentity
-from loadtest.running import (
+from marina.config.errors import InputError
+from marina.config.load import load_spec
+from marina.config.mar import open_mar
+from marina.config.progress import Progress
+from marina.config.record import Package, file_sha256, read_package, read_record, write_text
+from marina.config.spec import Spec
+from marina.loadtest.comparing.comparison import Side
+from marina.loadtest.judging import LoadTestOutcome, Objective
+from marina.loadtest.measuring import PackageIdentity
+from marina.loadtest.running import (
     Session,
     Target,
     TargetOptions,
@@ -26,7 +26,7 @@ from loadtest.running import (
     serve_command,
     started_server,
 )
-from loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
+from marina.loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
 
 _ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
 # The fields of `serving` that a package fixes, and their names in its `model-config.yaml`.

@@ -7,8 +7,8 @@ nothing, but one that hits only the new server, again and again, does. No I/O an
 
 from collections.abc import Sequence
 
-from loadtest.comparing.comparison import Round, responses
-from loadtest.judging import P99_SHARE
+from marina.loadtest.comparing.comparison import Round, responses
+from marina.loadtest.judging import P99_SHARE
 
 # The largest difference counts as at most this many steps, so that counting the ways of hundreds of rounds is quick.
 _STEPS = 50

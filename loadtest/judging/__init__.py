@@ -1,6 +1,6 @@
 """Turns a measurement and an objective into PASS, FAIL or INVALID. No I/O."""
 
-from loadtest.judging.certainty import (
+from marina.loadtest.judging.certainty import (
     P99_SHARE,
     SPARE_SAMPLES,
     arrivals_needed,
@@ -10,12 +10,12 @@ from loadtest.judging.certainty import (
     slow_clumps,
     with_status,
 )
-from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
-from loadtest.judging.early import decided_early
-from loadtest.judging.interval import CONFIDENCE, Counts, difference_interval
-from loadtest.judging.pooling import pool
-from loadtest.judging.ramp import MOST_STEPS, STEP_REQUESTS, judge_ramp, ramp_result, ramp_text
-from loadtest.judging.record import (
+from marina.loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
+from marina.loadtest.judging.early import decided_early
+from marina.loadtest.judging.interval import CONFIDENCE, Counts, difference_interval
+from marina.loadtest.judging.pooling import pool
+from marina.loadtest.judging.ramp import MOST_STEPS, STEP_REQUESTS, judge_ramp, ramp_result, ramp_text
+from marina.loadtest.judging.record import (
     LatencySummary,
     LoadedServer,
     LoadRecord,
@@ -27,11 +27,11 @@ from loadtest.judging.record import (
     run_record,
     stream_figures,
 )
-from loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
-from loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
-from loadtest.judging.stream_checks import judged_tails
-from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, busy_machine_reasons, distrust_reasons
-from loadtest.judging.verdict import (
+from marina.loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
+from marina.loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
+from marina.loadtest.judging.stream_checks import judged_tails
+from marina.loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, busy_machine_reasons, distrust_reasons
+from marina.loadtest.judging.verdict import (
     EXIT_CODES,
     TOO_FEW,
     UNDECIDED,

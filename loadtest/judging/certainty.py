@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from config.record import Part
-from loadtest.judging import interval
-from loadtest.judging.interval import Counts
-from loadtest.judging.verdict import UNDECIDED, Check, Reason, VerdictStatus, interval_text, value_text
-from loadtest.measuring import Histogram, Measurement, Slice
+from marina.config.record import Part
+from marina.loadtest.judging import interval
+from marina.loadtest.judging.interval import Counts
+from marina.loadtest.judging.verdict import UNDECIDED, Check, Reason, VerdictStatus, interval_text, value_text
+from marina.loadtest.measuring import Histogram, Measurement, Slice
 
 P99_SHARE = 0.99
 # A percentile needs ten samples above it to be more than an anecdote.

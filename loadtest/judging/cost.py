@@ -1,9 +1,9 @@
 """What requests cost: a pod is paid for by the hour, so the more it answers, the less each request costs. No I/O."""
 
-from config.record import Part
-from config.spec import Spec
-from loadtest.judging.verdict import Reason, Verdict, VerdictStatus
-from loadtest.measuring import figure
+from marina.config.record import Part
+from marina.config.spec import Spec
+from marina.loadtest.judging.verdict import Reason, Verdict, VerdictStatus
+from marina.loadtest.measuring import figure
 
 
 class Costs(Part):

@@ -5,11 +5,17 @@ Only a search uses this, since there a wrong answer only costs a detour. A verdi
 
 from collections.abc import Sequence
 
-from loadtest.judging.certainty import NONE_OVER_SHARE, LatenciesOf, latency_interval, samples_needed, tail_interval
-from loadtest.judging.pooling import pool
-from loadtest.judging.stream_checks import judged_tails
-from loadtest.judging.verdict import TOO_FEW, Objective, Verdict, VerdictStatus
-from loadtest.measuring import Measurement
+from marina.loadtest.judging.certainty import (
+    NONE_OVER_SHARE,
+    LatenciesOf,
+    latency_interval,
+    samples_needed,
+    tail_interval,
+)
+from marina.loadtest.judging.pooling import pool
+from marina.loadtest.judging.stream_checks import judged_tails
+from marina.loadtest.judging.verdict import TOO_FEW, Objective, Verdict, VerdictStatus
+from marina.loadtest.measuring import Measurement
 
 # Of a hundred answers, 5 % are only a handful.
 _FEWEST = 100

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadtest.measuring import Measurement, Slice, Streams, add_up, merge_pod_shares, merge_slices, merge_streams
+from marina.loadtest.measuring import Measurement, Slice, Streams, add_up, merge_pod_shares, merge_slices, merge_streams
 
 
 def pool(runs: Sequence[Measurement]) -> Measurement:

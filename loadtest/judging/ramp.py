@@ -4,14 +4,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, takewhile
 
-from loadtest.judging.certainty import P99_SHARE, errors_interval, goodput_interval, tail_interval
-from loadtest.judging.interval import CONFIDENCE
-from loadtest.judging.record import RampResult, RampStep
-from loadtest.judging.stream_checks import judged_tails
-from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
-from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Verdict, VerdictStatus
-from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
-from loadtest.scheduling import Ramp
+from marina.loadtest.judging.certainty import P99_SHARE, errors_interval, goodput_interval, tail_interval
+from marina.loadtest.judging.interval import CONFIDENCE
+from marina.loadtest.judging.record import RampResult, RampStep
+from marina.loadtest.judging.stream_checks import judged_tails
+from marina.loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
+from marina.loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Verdict, VerdictStatus
+from marina.loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
+from marina.loadtest.scheduling import Ramp
 
 # With steps of this size and number, simulated queues certainly break at less than one and a half times their knee.
 STEP_REQUESTS, MOST_STEPS = 1000, 20

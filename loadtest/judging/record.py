@@ -5,12 +5,12 @@ docs/04-loadtest.md explains each field."""
 from functools import cached_property
 from typing import Final, Literal
 
-from config.record import Document, Part
-from loadtest.judging.cost import Costs
-from loadtest.judging.pooling import pool
-from loadtest.judging.verdict import Objective, Verdict, VerdictStatus
-from loadtest.measuring import Histogram, Machine, Measurement
-from loadtest.scheduling import Spacing
+from marina.config.record import Document, Part
+from marina.loadtest.judging.cost import Costs
+from marina.loadtest.judging.pooling import pool
+from marina.loadtest.judging.verdict import Objective, Verdict, VerdictStatus
+from marina.loadtest.measuring import Histogram, Machine, Measurement
+from marina.loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.verdict/1"
 SUMMARY_SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)

@@ -6,9 +6,9 @@ outweighs an INVALID objective, so that a server that fails every request is not
 
 from collections.abc import Sequence
 
-from config.errors import InputError
-from config.spec import Spec
-from loadtest.judging.certainty import (
+from marina.config.errors import InputError
+from marina.config.spec import Spec
+from marina.loadtest.judging.certainty import (
     P99_SHARE,
     blame_late_sends,
     decide,
@@ -18,11 +18,11 @@ from loadtest.judging.certainty import (
     throughput_interval,
     with_status,
 )
-from loadtest.judging.pooling import pool
-from loadtest.judging.stream_checks import stream_checks
-from loadtest.judging.trend import backlog_grows
-from loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
-from loadtest.judging.verdict import (
+from marina.loadtest.judging.pooling import pool
+from marina.loadtest.judging.stream_checks import stream_checks
+from marina.loadtest.judging.trend import backlog_grows
+from marina.loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
+from marina.loadtest.judging.verdict import (
     TOO_FEW,
     Check,
     Objective,
@@ -32,7 +32,7 @@ from loadtest.judging.verdict import (
     is_undecided,
     worst_status,
 )
-from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
+from marina.loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
 HELD_SHARE = 0.99
 # Late requests are sent all at once, and about as many behind them wait until the server has caught up.

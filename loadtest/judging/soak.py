@@ -10,9 +10,9 @@ from itertools import combinations, groupby, pairwise
 from statistics import fmean, median
 from typing import Literal, TypeVar
 
-from loadtest.judging.trend import more_came
-from loadtest.judging.verdict import Check, Reason, Verdict, VerdictStatus, worst_status
-from loadtest.measuring import MB, Measurement, ServerReading, ServerReadings, figure, merge_histograms
+from marina.loadtest.judging.trend import more_came
+from marina.loadtest.judging.verdict import Check, Reason, Verdict, VerdictStatus, worst_status
+from marina.loadtest.measuring import MB, Measurement, ServerReading, ServerReadings, figure, merge_histograms
 
 T = TypeVar("T")
 GrowthKind = Literal["memory", "files", "drift"]

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from loadtest.judging.certainty import (
+from marina.loadtest.judging.certainty import (
     P99_SHARE,
     LatenciesOf,
     blame_late_sends,
@@ -12,8 +12,8 @@ from loadtest.judging.certainty import (
     tail_interval,
     with_status,
 )
-from loadtest.judging.verdict import TOO_FEW, Check, Objective, VerdictStatus
-from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
+from marina.loadtest.judging.verdict import TOO_FEW, Check, Objective, VerdictStatus
+from marina.loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
 _NAMES = {"ttft": "first text", "itl": "time between pieces of text"}
 _NONE = Histogram()

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from loadtest.judging.verdict import Reason
-from loadtest.measuring import Histogram, Measurement, Slice, figure, merge_histograms
+from marina.loadtest.judging.verdict import Reason
+from marina.loadtest.measuring import Histogram, Measurement, Slice, figure, merge_histograms
 
 _PARTS, _FEWEST_IN_PART = 5, 20
 # A queue that grows by this share of the time that passes is that of a server that answers this share too little.

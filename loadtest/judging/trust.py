@@ -1,8 +1,8 @@
 """The reasons not to trust a run as a whole: another package, an early end, a generator that was held back. No I/O."""
 
-from loadtest.judging.certainty import P99_SHARE
-from loadtest.judging.verdict import Objective, Reason
-from loadtest.measuring import Measurement, nearest_rank
+from marina.loadtest.judging.certainty import P99_SHARE
+from marina.loadtest.judging.verdict import Objective, Reason
+from marina.loadtest.measuring import Measurement, nearest_rank
 
 BUSY_CPU = 0.9
 WHOLE_SHARE = 0.99

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from config.record import Part
-from loadtest.measuring import figure, percent
+from marina.config.record import Part
+from marina.loadtest.measuring import figure, percent
 
 VerdictStatus = Literal["PASS", "FAIL", "INVALID"]
 UNDECIDED, TOO_FEW = "undecided", "too-few-samples"

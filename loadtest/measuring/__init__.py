@@ -1,8 +1,16 @@
 """The records of what a run measures: histograms, counts, the machine. Nothing is sent or judged here."""
 
-from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
-from loadtest.measuring.machine import MB, Machine, PeakMemory, cpu_seconds, descendants, peak_memory, this_machine
-from loadtest.measuring.measurement import (
+from marina.loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
+from marina.loadtest.measuring.machine import (
+    MB,
+    Machine,
+    PeakMemory,
+    cpu_seconds,
+    descendants,
+    peak_memory,
+    this_machine,
+)
+from marina.loadtest.measuring.measurement import (
     GeneratorHealth,
     Measurement,
     PackageIdentity,
@@ -14,10 +22,10 @@ from loadtest.measuring.measurement import (
     merge_seconds,
     merge_slices,
 )
-from loadtest.measuring.other_processes import OtherProcessesWatch
-from loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
-from loadtest.measuring.streams import Latencies, Streams, add_up, merge_histograms, merge_streams
-from loadtest.measuring.units import figure, percent, utc_now
+from marina.loadtest.measuring.other_processes import OtherProcessesWatch
+from marina.loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
+from marina.loadtest.measuring.streams import Latencies, Streams, add_up, merge_histograms, merge_streams
+from marina.loadtest.measuring.units import figure, percent, utc_now
 
 __all__ = [
     "MB",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, visible_cores
-from config.record import Part
+from marina.config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, visible_cores
+from marina.config.record import Part
 
 MB = 1_000_000
 # The instruction sets by which compilers and oneDNN choose code.

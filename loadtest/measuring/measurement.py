@@ -7,11 +7,11 @@ from itertools import zip_longest
 
 from pydantic import Field
 
-from config.record import Part
-from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.other_processes import OtherProcesses
-from loadtest.measuring.server_readings import ServerReadings
-from loadtest.measuring.streams import Latencies, Streams, add_up, merge_streams
+from marina.config.record import Part
+from marina.loadtest.measuring.histogram import Histogram
+from marina.loadtest.measuring.other_processes import OtherProcesses
+from marina.loadtest.measuring.server_readings import ServerReadings
+from marina.loadtest.measuring.streams import Latencies, Streams, add_up, merge_streams
 
 
 class GeneratorHealth(Part):

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import psutil
 
-from config.record import Part
-from loadtest.measuring.machine import descendants
+from marina.config.record import Part
+from marina.loadtest.measuring.machine import descendants
 
 _MOST_NAMED, _LEAST_NAMED_CORES = 3, 0.05
 # Other processes disturb from this share of the machine's cores on; below this many cores it is just a daemon.

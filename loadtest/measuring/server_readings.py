@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from config.record import Part
+from marina.config.record import Part
 
 _SERIES = re.compile(
     r"^marina_(?:(worker)_)?(resident_memory_bytes|open_files|restarts_total)\{([^}]*)\} (\S+)$", re.MULTILINE

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from config.record import Part
-from loadtest.measuring.histogram import Histogram
+from marina.config.record import Part
+from marina.loadtest.measuring.histogram import Histogram
 
 
 def _histogram(value: Any) -> Histogram:

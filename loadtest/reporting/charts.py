@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
-from config.pages import Axis, Bars, Chart, Drawing, Line, linear_axis, log_axis, milliseconds
-from loadtest.judging import LoadTestOutcome, RampResult
-from loadtest.measuring import Histogram, Second
-from loadtest.reporting.growth_charts import growth_charts
+from marina.config.pages import Axis, Bars, Chart, Drawing, Line, linear_axis, log_axis, milliseconds
+from marina.loadtest.judging import LoadTestOutcome, RampResult
+from marina.loadtest.measuring import Histogram, Second
+from marina.loadtest.reporting.growth_charts import growth_charts
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
 _MOST_ERROR_NAMES = 5

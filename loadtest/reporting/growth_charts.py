@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-from config.pages import Axis, Chart, Drawing, Line, linear_axis
-from loadtest.judging import GROWTH_ALLOWED, judged_from_s
-from loadtest.measuring import Measurement, ServerReading
+from marina.config.pages import Axis, Chart, Drawing, Line, linear_axis
+from marina.loadtest.judging import GROWTH_ALLOWED, judged_from_s
+from marina.loadtest.measuring import Measurement, ServerReading
 
 # The supervisor and Java each have their own colour; all workers share one.
 _COLOURS = {"supervisor": "one", "torchserve": "two"}

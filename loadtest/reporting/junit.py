@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from loadtest.judging import Costs, LoadTestOutcome, Reason, VerdictStatus
-from loadtest.measuring import figure
-from loadtest.reporting.text import arrivals_text, check_title
+from marina.loadtest.judging import Costs, LoadTestOutcome, Reason, VerdictStatus
+from marina.loadtest.measuring import figure
+from marina.loadtest.reporting.text import arrivals_text, check_title
 
 # Texts may quote a server, and names of processes; XML cannot hold these characters, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from config.progress import replace_line
-from loadtest.measuring import GeneratorHealth, Second
-from loadtest.reporting.text import ms
-from loadtest.scheduling import Schedule
+from marina.config.progress import replace_line
+from marina.loadtest.measuring import GeneratorHealth, Second
+from marina.loadtest.reporting.text import ms
+from marina.loadtest.scheduling import Schedule
 
 
 class LiveLine:

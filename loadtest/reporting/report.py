@@ -3,11 +3,11 @@
 import math
 from pathlib import Path
 
-from config.pages import render_template
-from loadtest.judging import CONFIDENCE, P99_SHARE, Costs, LoadTestOutcome, stream_figures
-from loadtest.measuring import figure, percent
-from loadtest.reporting.charts import charts
-from loadtest.reporting.text import (
+from marina.config.pages import render_template
+from marina.loadtest.judging import CONFIDENCE, P99_SHARE, Costs, LoadTestOutcome, stream_figures
+from marina.loadtest.measuring import figure, percent
+from marina.loadtest.reporting.charts import charts
+from marina.loadtest.reporting.text import (
     arrivals_text,
     check_title,
     interval_note,

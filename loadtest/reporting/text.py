@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from loadtest.judging import Check, Reason, StreamFigures, Verdict, interval_text
-from loadtest.measuring import Measurement, PodShare, figure, percent
-from loadtest.scheduling import Spacing
+from marina.loadtest.judging import Check, Reason, StreamFigures, Verdict, interval_text
+from marina.loadtest.measuring import Measurement, PodShare, figure, percent
+from marina.loadtest.scheduling import Spacing
 
 _TITLES = {"ttft": "first text: ", "itl": "between pieces of text: "}
 _ARRIVALS: dict[Spacing, str] = {

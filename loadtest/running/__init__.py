@@ -1,12 +1,19 @@
 """Starts or finds a server to measure, and runs a whole load test: from a spec to a verdict and its files."""
 
-from loadtest.running.confinement import ServerLimits
-from loadtest.running.load_test import known_knee, run_load_test, verdict_text
-from loadtest.running.measuring_into import measuring_into
-from loadtest.running.next_step import next_step
-from loadtest.running.options import RunOptions, SendingOptions, stated_rate
-from loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
-from loadtest.running.target import Target, await_ready, check_listening, existing_server, serve_command, started_server
+from marina.loadtest.running.confinement import ServerLimits
+from marina.loadtest.running.load_test import known_knee, run_load_test, verdict_text
+from marina.loadtest.running.measuring_into import measuring_into
+from marina.loadtest.running.next_step import next_step
+from marina.loadtest.running.options import RunOptions, SendingOptions, stated_rate
+from marina.loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
+from marina.loadtest.running.target import (
+    Target,
+    await_ready,
+    check_listening,
+    existing_server,
+    serve_command,
+    started_server,
+)
 
 __all__ = [
     "RemoteServer",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from config.machine import kernel_text, visible_cores
-from config.record import Part
-from loadtest.measuring import Machine, this_machine
+from marina.config.machine import kernel_text, visible_cores
+from marina.config.record import Part
+from marina.loadtest.measuring import Machine, this_machine
 
 _PERIOD_US = 100_000
 _CONTROLLERS = ("cpu", "memory")

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from config.errors import InputError
-from config.record import Package, write_text
-from config.spec import Spec
-from loadtest.judging import (
+from marina.config.errors import InputError
+from marina.config.record import Package, write_text
+from marina.config.spec import Spec
+from marina.loadtest.judging import (
     HELD_SHARE,
     LoadedServer,
     LoadRecord,
@@ -27,11 +27,18 @@ from loadtest.judging import (
     stream_figures,
     with_costs,
 )
-from loadtest.measuring import Measurement, figure, utc_now
-from loadtest.reporting import figures_text, pod_share_text, stream_lines, verdict_html, verdict_lines, verdict_xml
-from loadtest.running.options import RunOptions
-from loadtest.running.session import Session, TargetOptions, open_session
-from loadtest.scheduling import Schedule
+from marina.loadtest.measuring import Measurement, figure, utc_now
+from marina.loadtest.reporting import (
+    figures_text,
+    pod_share_text,
+    stream_lines,
+    verdict_html,
+    verdict_lines,
+    verdict_xml,
+)
+from marina.loadtest.running.options import RunOptions
+from marina.loadtest.running.session import Session, TargetOptions, open_session
+from marina.loadtest.scheduling import Schedule
 
 # A run that takes longer than the user expects is announced.
 _LONG_S = 300.0

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config.errors import InputError
-from config.machine import stops_as_interrupt
+from marina.config.errors import InputError
+from marina.config.machine import stops_as_interrupt
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from loadtest.judging import (
+from marina.loadtest.judging import (
     MOST_STEPS,
     SPARE_SAMPLES,
     STEP_REQUESTS,
@@ -16,7 +16,7 @@ from loadtest.judging import (
     client_timeout_s,
     samples_needed,
 )
-from loadtest.running.options import RunOptions
+from marina.loadtest.running.options import RunOptions
 
 _CLUSTER = "--in-cluster"
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.errors import InputError
-from config.record import Options
-from config.request_headers import CONTENT_TYPES
-from config.spec import Spec
-from loadtest.judging import (
+from marina.config.errors import InputError
+from marina.config.record import Options
+from marina.config.request_headers import CONTENT_TYPES
+from marina.config.spec import Spec
+from marina.loadtest.judging import (
     MOST_STEPS,
     SPARE_SAMPLES,
     STEP_REQUESTS,
@@ -21,8 +21,8 @@ from loadtest.judging import (
     judge,
     samples_needed,
 )
-from loadtest.measuring import Measurement
-from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace_file
+from marina.loadtest.measuring import Measurement
+from marina.loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace_file
 
 _SHORTEST_S = 30
 # While the verdict is undecided, more runs follow, until all together are this many times as long as the first.

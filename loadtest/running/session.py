@@ -9,14 +9,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
-from config.errors import InputError
-from config.machine import usable_cores
-from config.progress import Progress
-from config.quantity import quantity
-from config.record import Package, read_package
-from config.spec import Spec
-from loadtest.judging import Objective, client_timeout_s
-from loadtest.measuring import (
+from marina.config.errors import InputError
+from marina.config.machine import usable_cores
+from marina.config.progress import Progress
+from marina.config.quantity import quantity
+from marina.config.record import Package, read_package
+from marina.config.spec import Spec
+from marina.loadtest.judging import Objective, client_timeout_s
+from marina.loadtest.measuring import (
     Machine,
     Measurement,
     OtherProcessesWatch,
@@ -25,13 +25,13 @@ from loadtest.measuring import (
     ServerWatch,
     this_machine,
 )
-from loadtest.reporting import LiveLine
-from loadtest.running import target
-from loadtest.running.confinement import Confinement, ServerLimits, confine
-from loadtest.running.options import SendingOptions
-from loadtest.running.target import Target
-from loadtest.scheduling import Schedule, Trace
-from loadtest.sending import (
+from marina.loadtest.reporting import LiveLine
+from marina.loadtest.running import target
+from marina.loadtest.running.confinement import Confinement, ServerLimits, confine
+from marina.loadtest.running.options import SendingOptions
+from marina.loadtest.running.target import Target
+from marina.loadtest.scheduling import Schedule, Trace
+from marina.loadtest.sending import (
     Generator,
     Header,
     LoadPlan,

@@ -20,14 +20,14 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import SplitResult, urlsplit
 
-from config.errors import InputError, MarinaError
-from config.machine import end_with_parent
-from config.ports import free_port_base
-from config.render import Ports
-from config.spec import Spec
-from loadtest.measuring import PeakMemory, peak_memory
-from loadtest.running.confinement import Confinement, ServerLimits
-from loadtest.sending import child_environment
+from marina.config.errors import InputError, MarinaError
+from marina.config.machine import end_with_parent
+from marina.config.ports import free_port_base
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.loadtest.measuring import PeakMemory, peak_memory
+from marina.loadtest.running.confinement import Confinement, ServerLimits
+from marina.loadtest.sending import child_environment
 
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15

@@ -11,8 +11,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from config.errors import InputError
-from config.record import Part
+from marina.config.errors import InputError
+from marina.config.record import Part
 
 Arrivals = Literal["constant", "poisson"]
 Spacing = Literal["constant", "poisson", "replay"]

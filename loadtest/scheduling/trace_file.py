@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from config.errors import InputError, as_input_error, listed
-from loadtest.scheduling.arrivals import Trace
+from marina.config.errors import InputError, as_input_error, listed
+from marina.loadtest.scheduling.arrivals import Trace
 
 _HINT = (
     "write CSV lines such as `0.25,cat.jpg` or `2026-03-02T08:00:00.250Z,cat.jpg`, or JSON lines such as "

@@ -12,8 +12,8 @@ unsent         this machine had no port, file or memory left for a connection"""
 import json
 from collections.abc import Callable
 
-from loadtest.sending.plan import Expected
-from loadtest.sending.wire import EventReader, HttpAnswer
+from marina.loadtest.sending.plan import Expected
+from marina.loadtest.sending.wire import EventReader, HttpAnswer
 
 TIMEOUT, REFUSED, BROKEN, SHED = "timeout", "refused", "broken", "shed"
 MALFORMED, UNFINISHED, UNSENT = "malformed", "unfinished", "unsent"

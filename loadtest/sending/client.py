@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import gevent
 from gevent import socket
 
-from loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, UNSENT, Checker
-from loadtest.sending.plan import LoadRequest
-from loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
+from marina.loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, UNSENT, Checker
+from marina.loadtest.sending.plan import LoadRequest
+from marina.loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
 _READ_BYTES = 65536
 # What a connection takes of this machine, which the server cannot help.

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
-from config.errors import InputError, MarinaError
-from config.machine import end_with_parent
-from loadtest.measuring import GeneratorHealth, Measurement, Second
-from loadtest.sending.log_lines import is_end, read_record_lines, read_second_line
-from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment, ignore_interrupts
+from marina.config.errors import InputError, MarinaError
+from marina.config.machine import end_with_parent
+from marina.loadtest.measuring import GeneratorHealth, Measurement, Second
+from marina.loadtest.sending.log_lines import is_end, read_record_lines, read_second_line
+from marina.loadtest.sending.plan import LoadPlan
+from marina.loadtest.sending.processes import GATHER_TIMEOUT_S, child_environment, ignore_interrupts
 
 OnSecond = Callable[[int, Second, Sequence[GeneratorHealth]], None]
 Lines = SimpleQueue[str | None]
@@ -109,7 +109,7 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
         lines.put(None)
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "loadtest.sending.sender"],
+        [sys.executable, "-m", "marina.loadtest.sending.sender"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

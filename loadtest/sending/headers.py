@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from string import Template
 
-from config.errors import InputError
+from marina.config.errors import InputError
 
 Header = tuple[str, str]
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")

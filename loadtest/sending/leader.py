@@ -15,13 +15,13 @@ from gevent.event import Event
 from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner
 
-from config.errors import MarinaError
-from loadtest.measuring import GeneratorHealth, Measurement, Second, merge_measurements, merge_seconds
-from loadtest.sending import messages
-from loadtest.sending.generator import OnSecond
-from loadtest.sending.open_loop import user_class
-from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S
+from marina.config.errors import MarinaError
+from marina.loadtest.measuring import GeneratorHealth, Measurement, Second, merge_measurements, merge_seconds
+from marina.loadtest.sending import messages
+from marina.loadtest.sending.generator import OnSecond
+from marina.loadtest.sending.open_loop import user_class
+from marina.loadtest.sending.plan import LoadPlan
+from marina.loadtest.sending.processes import GATHER_TIMEOUT_S
 
 _READY_WITHIN_S = 60.0
 # How long the slowest worker needs to receive the moment.

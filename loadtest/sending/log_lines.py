@@ -9,8 +9,8 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from config.errors import InputError
-from loadtest.measuring import GeneratorHealth, Machine, Measurement, Second
+from marina.config.errors import InputError
+from marina.loadtest.measuring import GeneratorHealth, Machine, Measurement, Second
 
 _SECOND, _RECORD = "marina-second ", "marina-record "
 END_LINE = "marina-end"

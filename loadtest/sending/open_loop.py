@@ -17,11 +17,11 @@ from locust import User, task
 from locust.env import Environment
 from locust.exception import StopUser
 
-from loadtest.measuring import GeneratorHealth, Measurement, Second, bucket_ms
-from loadtest.sending.answer_checks import Checker
-from loadtest.sending.client import Client, send_and_check
-from loadtest.sending.plan import LoadPlan
-from loadtest.sending.recorder import Recorder
+from marina.loadtest.measuring import GeneratorHealth, Measurement, Second, bucket_ms
+from marina.loadtest.sending.answer_checks import Checker
+from marina.loadtest.sending.client import Client, send_and_check
+from marina.loadtest.sending.plan import LoadPlan
+from marina.loadtest.sending.recorder import Recorder
 
 OnHealth = Callable[[GeneratorHealth, Second], None]
 _TICK_S = 0.01

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Base64Bytes
 
-from config.record import Part
-from config.request_headers import UNCACHED
-from loadtest.scheduling import Schedule
-from loadtest.sending.headers import Header
+from marina.config.record import Part
+from marina.config.request_headers import UNCACHED
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending.headers import Header
 
 
 class Expected(Part):

@@ -1,4 +1,4 @@
-"""The program of a pod that sends load: `python -m loadtest.sending.pod PLAN`, the same in each of several pods.
+"""The program of a pod that sends load: `python -m marina.loadtest.sending.pod PLAN`, the same in each of several pods.
 
 The first pod leads, and writes what happens to its output, which is the pod's log. It also sends its own part."""
 
@@ -7,15 +7,15 @@ import os
 import sys
 from pathlib import Path
 
-from config.errors import MarinaError
-from loadtest.sending.plan import LoadPlan
-from loadtest.sending.sender import send_plan
-from loadtest.sending.worker import work
+from marina.config.errors import MarinaError
+from marina.loadtest.sending.plan import LoadPlan
+from marina.loadtest.sending.sender import send_plan
+from marina.loadtest.sending.worker import work
 
 
 def main() -> int:
     """Runs one part of a plan; the leader's is part 0."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.sending.pod", description="one pod of a load test")
+    parser = argparse.ArgumentParser(prog="python -m marina.loadtest.sending.pod", description="one pod of a load test")
     parser.add_argument("plan", type=Path, help="the plan as JSON, the same in every pod")
     parser.add_argument("--part", type=int, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0")))
     parser.add_argument("--leader", required=True, help="the host of part 0")

@@ -20,7 +20,7 @@ def raise_priority() -> None:
 
 def child_environment() -> dict[str, str]:
     """The environment of a child process that can import our packages, wherever it runs."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).parents[3])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 

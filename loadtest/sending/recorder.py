@@ -4,10 +4,19 @@ import time
 from collections import Counter
 from itertools import pairwise
 
-from loadtest.measuring import GeneratorHealth, Histogram, Measurement, PodShare, Second, Slice, Streams, merge_streams
-from loadtest.sending.answer_checks import TIMEOUT
-from loadtest.sending.plan import LoadPlan
-from loadtest.sending.wire import EventReader
+from marina.loadtest.measuring import (
+    GeneratorHealth,
+    Histogram,
+    Measurement,
+    PodShare,
+    Second,
+    Slice,
+    Streams,
+    merge_streams,
+)
+from marina.loadtest.sending.answer_checks import TIMEOUT
+from marina.loadtest.sending.plan import LoadPlan
+from marina.loadtest.sending.wire import EventReader
 
 
 class _SecondCounts:

@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from config.errors import InputError, as_input_error, listed
-from config.record import Record
-from config.request_headers import CONTENT_TYPES
-from config.spec import Spec
-from loadtest.scheduling import Trace
-from loadtest.sending.plan import Body, Expected, LoadRequest
-from loadtest.sending.sample_request import expected_of, expected_without_package
+from marina.config.errors import InputError, as_input_error, listed
+from marina.config.record import Record
+from marina.config.request_headers import CONTENT_TYPES
+from marina.config.spec import Spec
+from marina.loadtest.scheduling import Trace
+from marina.loadtest.sending.plan import Body, Expected, LoadRequest
+from marina.loadtest.sending.sample_request import expected_of, expected_without_package
 
 _LINES = ".jsonl"
 _ENDINGS = sorted([*CONTENT_TYPES, _LINES])

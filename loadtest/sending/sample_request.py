@@ -3,12 +3,12 @@
 import base64
 from pathlib import Path
 
-from config.errors import InputError, as_input_error
-from config.mar import open_mar
-from config.record import Package, Record
-from config.request_headers import CONTENT_TYPES
-from config.spec import Spec
-from loadtest.sending.plan import Expected, LoadRequest
+from marina.config.errors import InputError, as_input_error
+from marina.config.mar import open_mar
+from marina.config.record import Package, Record
+from marina.config.request_headers import CONTENT_TYPES
+from marina.config.spec import Spec
+from marina.loadtest.sending.plan import Expected, LoadRequest
 
 # Keys of a language model's answer that is not streamed.
 _WRITTEN = ("choices", "usage")

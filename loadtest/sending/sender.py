@@ -1,4 +1,4 @@
-"""The process that `generate` starts: `python -m loadtest.sending.sender`, which reads one plan per line on stdin.
+"""The process that `generate` starts: `python -m marina.loadtest.sending.sender`, which reads one plan per line on stdin.
 
 It sends a plan of one part itself; for a plan of several parts it starts as many workers and leads them. It reports on
 stdout; the last line of each plan says that it is done. When stdin ends, the caller is gone or wants the load to stop.
@@ -16,14 +16,14 @@ from gevent.fileobject import FileObjectPosix
 from gevent.queue import Queue
 from locust.env import Environment
 
-from config.errors import MarinaError
-from loadtest.measuring import GeneratorHealth, Measurement, Second, this_machine
-from loadtest.sending.generator import OnSecond
-from loadtest.sending.leader import Leader, Stopped
-from loadtest.sending.log_lines import END_LINE, record_lines, second_line
-from loadtest.sending.open_loop import OpenLoop, user_class
-from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import child_environment, ignore_interrupts, raise_priority
+from marina.config.errors import MarinaError
+from marina.loadtest.measuring import GeneratorHealth, Measurement, Second, this_machine
+from marina.loadtest.sending.generator import OnSecond
+from marina.loadtest.sending.leader import Leader, Stopped
+from marina.loadtest.sending.log_lines import END_LINE, record_lines, second_line
+from marina.loadtest.sending.open_loop import OpenLoop, user_class
+from marina.loadtest.sending.plan import LoadPlan
+from marina.loadtest.sending.processes import child_environment, ignore_interrupts, raise_priority
 
 _END_WITHIN_S = 10.0
 
@@ -138,7 +138,7 @@ def _lead(leader: Leader, local: int, plans: PlanInput | None) -> Measurement:
 @contextmanager
 def _workers(port: int, parts: range) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
     """Worker processes on this machine, by part; they end when Locust's master tells them to, or with this process."""
-    command = [sys.executable, "-m", "loadtest.sending.worker", "--port", str(port), "--part"]
+    command = [sys.executable, "-m", "marina.loadtest.sending.worker", "--port", str(port), "--part"]
     processes: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for part in parts:

@@ -1,4 +1,4 @@
-"""A worker of a load that several processes send: `python -m loadtest.sending.worker`, started by the leader.
+"""A worker of a load that several processes send: `python -m marina.loadtest.sending.worker`, started by the leader.
 
 It is a Locust worker: it connects to its master, gets its share of the schedule and the moment to start, and reports
 what happens."""
@@ -19,19 +19,21 @@ from gevent.fileobject import FileObjectPosix
 from gevent.queue import Queue
 from locust.env import Environment
 
-from config.errors import MarinaError
-from loadtest.measuring import GeneratorHealth, Second
-from loadtest.sending import messages
-from loadtest.sending.open_loop import OpenLoop, user_class
-from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_interrupts, raise_priority
+from marina.config.errors import MarinaError
+from marina.loadtest.measuring import GeneratorHealth, Second
+from marina.loadtest.sending import messages
+from marina.loadtest.sending.open_loop import OpenLoop, user_class
+from marina.loadtest.sending.plan import LoadPlan
+from marina.loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_interrupts, raise_priority
 
 _CONNECT_S, _RETRY_S = 5.0, 0.2
 
 
 def main() -> int:
     """Joins the leader on this machine, and ends when the leader does."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.sending.worker", description="one worker of a load")
+    parser = argparse.ArgumentParser(
+        prog="python -m marina.loadtest.sending.worker", description="one worker of a load"
+    )
     parser.add_argument("--port", type=int, required=True, help="where the leader listens")
     parser.add_argument("--part", type=int, required=True, help="which share of the schedule this one sends")
     options = parser.parse_args()

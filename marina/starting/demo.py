@@ -11,17 +11,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from config.errors import MarinaError, Refused, ToolMissing
-from config.progress import replace_line
 from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_result
 from marina.cleanup import cleanup_on_exit
+from marina.config.errors import MarinaError, Refused, ToolMissing
+from marina.config.progress import replace_line
 from marina.terminal import commands_text
 
 # A busy machine may need several runs for a verdict, but a demo should not take for ever.
 _WARMUP_S, _LONGEST_S = 3.0, 120.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
 # The example that comes with the installation, for a demo outside of the repository.
-_INSTALLED_SPEC = Path(__file__).parents[2] / DEFAULT_SPEC
+_INSTALLED_SPEC = Path(__file__).parents[1] / DEFAULT_SPEC
 _OUT = BUILD / "demo"
 
 
@@ -61,8 +61,8 @@ class _Demo:
         self._record: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
-        from config.load import load_spec
-        from loadtest import objective_of
+        from marina.config.load import load_spec
+        from marina.loadtest import objective_of
 
         try:
             with self._running("check"):
@@ -86,10 +86,10 @@ class _Demo:
         return self._record
 
     def _package(self, spec: Any, out: Path) -> None:
-        from config.progress import Progress
+        from marina.config.progress import Progress
 
         with self._running("package"):
-            from archiver.package import package
+            from marina.archiver.package import package
 
             packaged = package(spec, out, progress=Progress(quiet=True))
         agreement = packaged.record.agreement
@@ -100,11 +100,11 @@ class _Demo:
 
     def _serve_and_load(self, spec: Any, out: Path) -> Any:
         """The verdict."""
-        from loadtest import started_server
+        from marina.loadtest import started_server
 
         file = Path(tempfile.gettempdir(), "spec.json")
         file.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
-        command = [sys.executable, "-m", "server", str(file), "--mar", str(out / "model.mar")]
+        command = [sys.executable, "-m", "marina.server", str(file), "--mar", str(out / "model.mar")]
         self._enter("serve")
         with started_server(spec, out / "server.log", command=command) as server:
             self._clear()
@@ -114,7 +114,7 @@ class _Demo:
             return self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> Any:
-        from loadtest import RunOptions, TargetOptions, ms, run_load_test
+        from marina.loadtest import RunOptions, TargetOptions, ms, run_load_test
 
         rate = spec.slo.throughput_rps or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
@@ -136,7 +136,7 @@ class _Demo:
         return verdict
 
     def _manifests(self, spec: Any, out: Path) -> None:
-        from k8s import all_rules, make_plan, verify_spec, write_manifests
+        from marina.k8s import all_rules, make_plan, verify_spec, write_manifests
 
         with self._running("manifests"):
             written = write_manifests(make_plan(spec, out), out)
@@ -187,7 +187,7 @@ class _NotPassed(Refused):
 
 def _packageable(spec: Any) -> Any:
     """The spec, changed so that nothing is compiled if there is no compiler: a newcomer may have only Python."""
-    from archiver.toolchain import find_compiler
+    from marina.archiver.toolchain import find_compiler
 
     try:
         find_compiler()
@@ -208,8 +208,8 @@ def _ask(url: str, name: str, out: Path) -> str:
     import urllib.error  # here, because the import would slow down every verb
     import urllib.request
 
-    from config.record import read_package
-    from loadtest import packaged_request
+    from marina.config.record import read_package
+    from marina.loadtest import packaged_request
 
     sample = packaged_request(read_package(out), out, url)
     request = urllib.request.Request(sample.url, sample.body, {"Content-Type": sample.content_type})
@@ -229,7 +229,7 @@ def _ask(url: str, name: str, out: Path) -> str:
 
 def _load_text(outcome: Any, rate: float) -> str:
     """What was sent and how it was answered, in all runs together: a verdict may have needed more than one."""
-    from loadtest import ms
+    from marina.loadtest import ms
 
     measured, count = outcome.together, len(outcome.runs)
     failed = sum(measured.measurement.errors.values())
@@ -241,7 +241,7 @@ def _load_text(outcome: Any, rate: float) -> str:
 
 
 def _headroom(verdict: Any) -> str:
-    from loadtest import check_text
+    from marina.loadtest import check_text
 
     parts = []
     for check in verdict.checks:

@@ -47,7 +47,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    from config.progress import Progress
+    from marina.config.progress import Progress
     from marina.starting.doctor_cluster import CLUSTER
     from marina.starting.doctor_local import LOCAL
 

@@ -8,9 +8,9 @@ from marina.starting.doctor_local import CommandFailed, output_of, python
 _ANSWER_S = 25
 _ASK_CLUSTER = """
 import json
-from config.errors import MarinaError
+from marina.config.errors import MarinaError
 try:
-    from k8s import describe_capacity, connect, prometheus_selectors
+    from marina.k8s import describe_capacity, connect, prometheus_selectors
     cluster = connect()
     facts = {"context": cluster.context, "server": cluster.server}
     facts |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from config.errors import MarinaError
-from marina.extras import install_command
+from marina.config.distribution import install_command
+from marina.config.errors import MarinaError
 from marina.starting.doctor import ProbeResult
 
 # The first import of torch from a slow disk takes tens of seconds.
@@ -22,7 +22,7 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpu
 """
 _TORCHVISION = """
 import json, torch
-from archiver.torchvision_import import import_torchvision
+from marina.archiver.torchvision_import import import_torchvision
 torchvision = import_torchvision()
 operators = True
 try:
@@ -32,7 +32,7 @@ except RuntimeError:
 print(json.dumps({"version": torchvision.__version__, "operators": operators}))
 """
 _BUILDER = """
-from archiver.containers import find_builder
+from marina.archiver.containers import find_builder
 builder = find_builder()
 print(builder.name, builder.version)
 """
@@ -71,8 +71,7 @@ def output_of(*command: str, timeout_s: float = _COMMAND_S) -> str:
 
 def python(code: str, *, timeout_s: float = _IMPORT_S) -> str:
     """The output of Python code, run by the Python that runs this."""
-    # If Marina is not installed, its packages are in the folder that holds this one.
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).parents[2])
     return output_of(sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}", timeout_s=timeout_s)
 
 
@@ -81,7 +80,7 @@ def _python() -> list[ProbeResult]:
 
 
 def _java() -> list[ProbeResult]:
-    from server import find_java
+    from marina.server import find_java
 
     try:
         java = find_java()
@@ -112,7 +111,7 @@ def _torch() -> list[ProbeResult]:
         torch = json.loads(python(_TORCH))
     except CommandFailed as err:
         return [
-            ProbeResult("torch", "broken", str(err), "package, serve", install_command("package"), local=True),
+            ProbeResult("torch", "broken", str(err), "package, serve", install_command("serve,package"), local=True),
             *_gpu(None),
         ]
     return [ProbeResult("torch", "ok", f"{torch['version']}, its operators load", local=True), *_gpu(torch)]
@@ -135,7 +134,7 @@ def _gpu(torch: dict[str, str] | None) -> list[ProbeResult]:
 
 def _vllm() -> list[ProbeResult]:
     """Whether vLLM is in the Python in which specs expect it by default."""
-    from config.sections import Vllm
+    from marina.config.sections import Vllm
 
     python, wanted_by = Vllm().python, "package and serve with `engine: vllm` on this machine"
     try:
@@ -150,7 +149,7 @@ def _torchvision() -> list[ProbeResult]:
     try:
         torchvision = json.loads(python(_TORCHVISION))
     except CommandFailed as err:
-        hint = install_command("package")
+        hint = install_command("serve,package")
         return [ProbeResult("torchvision", "missing", str(err), "package of `torchvision:NAME`", hint)]
     if torchvision["operators"]:
         return [ProbeResult("torchvision", "ok", f"{torchvision['version']}, its operators load")]
@@ -169,7 +168,7 @@ def _compiler() -> list[ProbeResult]:
 
 
 def _machine() -> list[ProbeResult]:
-    from loadtest import this_machine
+    from marina.loadtest import this_machine
 
     known = {"AVX2": "avx2", "AVX-512": "avx512f", "VNNI": "avx512_vnni", "bf16": "avx512_bf16", "AMX": "amx_tile"}
     machine = this_machine()
@@ -181,8 +180,8 @@ def _machine() -> list[ProbeResult]:
 
 
 def _ports() -> list[ProbeResult]:
-    from config.render import Ports
-    from server import check_ports
+    from marina.config.render import Ports
+    from marina.server import check_ports
 
     ports = Ports()
     try:

@@ -53,8 +53,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 def init(options: argparse.Namespace) -> int:
-    from config.errors import InputError, MarinaError
-    from config.progress import Progress
+    from marina.config.errors import InputError, MarinaError
+    from marina.config.progress import Progress
 
     _check_name(options.name)
     folder = Path(options.name)
@@ -82,8 +82,8 @@ def init(options: argparse.Namespace) -> int:
 def _check_name(name: str) -> None:
     from pydantic import TypeAdapter, ValidationError
 
-    from config.errors import InputError
-    from config.sections import PATTERNS, Name
+    from marina.config.errors import InputError
+    from marina.config.sections import PATTERNS, Name
 
     try:
         TypeAdapter(Name).validate_python(name)
@@ -94,7 +94,7 @@ def _check_name(name: str) -> None:
 
 def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
     """Writes the files, and deletes them again if the model cannot be packaged; returns them, and notes."""
-    from config.errors import InputError
+    from marina.config.errors import InputError
     from marina.starting.init_model import choose_compile_mode, find_model_facts
     from marina.starting.init_sample import make_sample
     from marina.starting.init_spec import spec_text
@@ -136,7 +136,7 @@ def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path],
 
 
 def _refuse_existing(files: Iterable[Path]) -> None:
-    from config.errors import InputError
+    from marina.config.errors import InputError
 
     if existing := sorted(str(file) for file in files if file.exists()):
         text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in existing)}; nothing is overwritten"

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from config.errors import InputError, SourceError
+from marina.config.errors import InputError, SourceError
 from marina.starting.init_source import resolve_source
 from marina.starting.init_spec import ModelFacts, spec_text
 
@@ -64,7 +64,7 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
         raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name)
-    from archiver.inferring import find_inputs, find_program_inputs, parse_input_option
+    from marina.archiver.inferring import find_inputs, find_program_inputs, parse_input_option
 
     given = [parse_input_option(text) for text in options.input or ()]
     weights, weights_here = paths_of(name, options.weights) if options.weights else (None, None)
@@ -72,7 +72,7 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
     probe = ModelFacts(here, "tensor", weights=weights_here, inputs={"unknown": _X["x"]})
     loaded = _loaded(probe)
     if source.endswith(".pt2"):
-        from archiver.exported_source import read_program
+        from marina.archiver.exported_source import read_program
 
         program = read_program("`--source`", Path(here))
         signature = find_program_inputs(program, loaded.network, given, loaded.only_batch)
@@ -109,11 +109,11 @@ def paths_of(name: str, source: str) -> tuple[str, str]:
 def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -> ModelFacts:
     """The facts with a `compile` and batch sizes that the model can be packaged with: compiled if it can be exported,
     eager if not; with batches if its rows do not influence each other."""
-    from archiver import compiling
-    from archiver.graph import build_graph, examples, output_ports
-    from archiver.rows import TRIED_ROWS
-    from archiver.sources import load_source
-    from config.load import load_spec, parse_spec
+    from marina.archiver import compiling
+    from marina.archiver.graph import build_graph, examples, output_ports
+    from marina.archiver.rows import TRIED_ROWS
+    from marina.archiver.sources import load_source
+    from marina.config.load import load_spec, parse_spec
 
     read = load_spec(spec)
     if facts.writes:
@@ -165,8 +165,8 @@ def _reason(err: SourceError, spec: Path) -> str:
 
 def _mixing_error(spec: Any, graph: Any, rows: Any) -> SourceError | None:
     """The error that explains how rows of a batch influence each other; None if they do not."""
-    from archiver.package import check_row_answers
-    from archiver.rows import RowsMixed
+    from marina.archiver.package import check_row_answers
+    from marina.archiver.rows import RowsMixed
 
     try:
         check_row_answers(spec, graph, rows)
@@ -180,7 +180,7 @@ def _row_ms(graph: Any, rows: Any) -> float:
     passes is also that of other programs."""
     import torch
 
-    from archiver import compiling
+    from marina.archiver import compiling
 
     times = []
     with torch.no_grad(), compiling.torch_threads(1):
@@ -274,7 +274,7 @@ def _of_torchvision(source: str, options: argparse.Namespace, name: str) -> Mode
 
 
 def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFacts:
-    from config.hf_folder import FolderRefused
+    from marina.config.hf_folder import FolderRefused
 
     if options.handler or options.template or options.input or options.weights:
         text = f"`--source`: `{source}` says everything itself, the only other option allowed: `--task`"
@@ -290,7 +290,7 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
 
 def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> ModelFacts:
     """The facts of an encoder or a language model, according to the architecture in its configuration."""
-    from config.hf_folder import read_model_folder
+    from marina.config.hf_folder import read_model_folder
 
     read = read_model_folder(folder)
     embedding = read.read_embedding()
@@ -322,7 +322,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
 
 def _of_language_model(source: str, folder: Any) -> ModelFacts:
     """The facts of a language model: served by Marina's own engine, or by vLLM if that does not compute it."""
-    from handlers.generation import OtherFamily, UnknownModel, read_shape
+    from marina.handlers.generation import OtherFamily, UnknownModel, read_shape
 
     weights = sum(file.stat().st_size for file in folder.files if file.suffix == ".safetensors")
     facts = ModelFacts(source, "text", longest=min(folder.longest or 512, 2048), weight_bytes=weights)
@@ -337,13 +337,13 @@ def _of_language_model(source: str, folder: Any) -> ModelFacts:
 
 
 def _spec_of(facts: ModelFacts) -> Any:
-    from config.load import parse_spec
+    from marina.config.load import parse_spec
 
     return parse_spec(spec_text("mine", facts, "sample.json"), Path("spec.yaml"), files=False)
 
 
 def _loaded(facts: ModelFacts) -> Any:
     """The source as the packager loads it."""
-    from archiver.sources import load_source
+    from marina.archiver.sources import load_source
 
     return load_source(_spec_of(facts))

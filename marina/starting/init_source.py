@@ -5,8 +5,8 @@ from pathlib import Path
 from shlex import quote
 from types import ModuleType
 
-from config.errors import InputError, SourceError, listed, nearest
-from config.torchvision_models import TORCHVISION_MODELS
+from marina.config.errors import InputError, SourceError, listed, nearest
+from marina.config.torchvision_models import TORCHVISION_MODELS
 
 _WEIGHTS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 _FACTORY_NAMES = ("build", "build_model", "create_model", "get_model", "make_model", "model")
@@ -51,8 +51,8 @@ def _models_in(module: ModuleType) -> list[str]:
 
 
 def _import_source(file: Path) -> ModuleType:
-    from archiver.sources import import_file
-    from config.load import parse_spec
+    from marina.archiver.sources import import_file
+    from marina.config.load import parse_spec
     from marina.starting.init_spec import ModelFacts, spec_text
 
     here = ModelFacts(f"./{file.name}:build", "tensor", inputs={"x": {"shape": [1], "dtype": "float32"}})

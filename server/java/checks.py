@@ -10,14 +10,14 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.errors import ArchiveError, InputError, ToolMissing, as_input_error
-from config.mar import open_mar
-from config.packed_settings import check_settings
-from config.ports import listen_once
-from config.record import Record, read_record
-from config.render import Ports
-from config.spec import Spec
-from server.system import NO_GPU, package_mismatches
+from marina.config.errors import ArchiveError, InputError, ToolMissing, as_input_error
+from marina.config.mar import open_mar
+from marina.config.packed_settings import check_settings
+from marina.config.ports import listen_once
+from marina.config.record import Record, read_record
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.server.system import NO_GPU, package_mismatches
 
 OLDEST_JAVA = 11
 # Disk space beside the unpacked MAR: Java itself, log buffers and metric files.

@@ -5,12 +5,12 @@ import signal
 import subprocess
 from pathlib import Path
 
-from config.errors import InputError
-from server.java.door import Door
-from server.java.follow import RequestLog, follow_access_log, follow_errors
-from server.java.launch import Launch
-from server.java.traffic import Traffic
-from server.system import CLOSING_FILE, OWNER_VARIABLE, Output, children
+from marina.config.errors import InputError
+from marina.server.java.door import Door
+from marina.server.java.follow import RequestLog, follow_access_log, follow_errors
+from marina.server.java.launch import Launch
+from marina.server.java.traffic import Traffic
+from marina.server.system import CLOSING_FILE, OWNER_VARIABLE, Output, children
 
 # Java's exit code under -XX:+ExitOnOutOfMemoryError.
 _OUT_OF_MEMORY = 3

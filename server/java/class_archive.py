@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from server.java.checks import Java
+from marina.server.java.checks import Java
 
 
 def class_archive(java: Java, jars: Sequence[Path]) -> Path:

@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-from config.ports import bound_socket
+from marina.config.ports import bound_socket
 
 # From <asm-generic/socket.h>; Python has no name for it.
 _SO_BINDTOIFINDEX, _NO_DEVICE = 62, 2**31 - 1

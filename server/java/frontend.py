@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.render import MANAGEMENT, METRICS, Ports
-from config.request_headers import UNCACHED
-from server.system import reachable_host
+from marina.config.render import MANAGEMENT, METRICS, Ports
+from marina.config.request_headers import UNCACHED
+from marina.server.system import reachable_host
 
 _SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from config.errors import ToolMissing
-from config.machine import end_with_parent
-from config.mar import open_mar
-from config.record import file_sha256
-from config.render import Ports, render_log4j2, render_properties
-from config.spec import Spec
-from server.java.checks import Java, connection_limit
-from server.java.class_archive import class_archive
-from server.java.door import Door
-from server.system import OWNER_VARIABLE
+from marina.config.errors import ToolMissing
+from marina.config.machine import end_with_parent
+from marina.config.mar import open_mar
+from marina.config.record import file_sha256
+from marina.config.render import Ports, render_log4j2, render_properties
+from marina.config.spec import Spec
+from marina.server.java.checks import Java, connection_limit
+from marina.server.java.class_archive import class_archive
+from marina.server.java.door import Door
+from marina.server.system import OWNER_VARIABLE
 
 # The output of a layer takes megabytes, which glibc's malloc by default maps anew for every batch: 5,000 page faults
 # and a twelfth of ResNet-50's time. With these thresholds it keeps the memory, in huge pages if the system allows them.

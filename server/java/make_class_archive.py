@@ -1,4 +1,4 @@
-"""Makes the archive from which Java loads its classes: `python -m server.java.make_class_archive`.
+"""Makes the archive from which Java loads its classes: `python -m marina.server.java.make_class_archive`.
 
 A small model is served with the options of every server and answers one request. Java writes down the classes that it
 loads on the way, and then puts them into the archive. `make setup` does this, and so does the build of an image."""
@@ -14,16 +14,16 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
-from config.errors import MarinaError, ToolMissing
-from config.load import parse_spec
-from config.ports import free_port_base
-from config.render import Ports, render_model_config
-from config.spec import Spec
-from server.java.checks import find_java
-from server.java.class_archive import class_archive
-from server.java.door import Door
-from server.java.frontend import Frontend, NoAnswerError
-from server.java.launch import jars, plan_launch
+from marina.config.errors import MarinaError, ToolMissing
+from marina.config.load import parse_spec
+from marina.config.ports import free_port_base
+from marina.config.render import Ports, render_model_config
+from marina.config.spec import Spec
+from marina.server.java.checks import find_java
+from marina.server.java.class_archive import class_archive
+from marina.server.java.door import Door
+from marina.server.java.frontend import Frontend, NoAnswerError
+from marina.server.java.launch import jars, plan_launch
 
 _SPEC = {
     "name": "classes",

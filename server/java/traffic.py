@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from config.latency import EDGES_S
-from config.spec import Spec
+from marina.config.latency import EDGES_S
+from marina.config.spec import Spec
 
 _LINE = re.compile(r'^A (\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
 # These series exist from the start: Prometheus sees no increase in the first value of a series, so the first failures

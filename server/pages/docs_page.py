@@ -15,13 +15,13 @@ from email.message import Message
 from functools import partial
 from pathlib import Path
 
-from config.pages import base_style, render_template
-from config.record import Record
-from config.render import FRONTEND_LIMIT_FACTOR, Ports
-from server.pages.openapi import openapi
-from server.pages.openapi_text import routes
-from server.pages.pages import PageResponse, PostPage, html_response, json_response
-from server.pages.snippets import programs
+from marina.config.pages import base_style, render_template
+from marina.config.record import Record
+from marina.config.render import FRONTEND_LIMIT_FACTOR, Ports
+from marina.server.pages.openapi import openapi
+from marina.server.pages.openapi_text import routes
+from marina.server.pages.pages import PageResponse, PostPage, html_response, json_response
+from marina.server.pages.snippets import programs
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 # Larger samples can be sent, but are not shown for editing.

@@ -5,10 +5,10 @@ import html
 import json
 from typing import Any
 
-from config.pages import base_style
-from config.record import Port, Record
-from config.render import Ports
-from server.pages.pages import HTML
+from marina.config.pages import base_style
+from marina.config.record import Port, Record
+from marina.config.render import Ports
+from marina.server.pages.pages import HTML
 
 _JSON = "application/json"
 DATATYPES = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64"}

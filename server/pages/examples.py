@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from config.record import Port, Record
-from server.pages.door_pages import DATATYPES
+from marina.config.record import Port, Record
+from marina.server.pages.door_pages import DATATYPES
 
 # A longer example would tell the reader no more.
 _MAX_VALUES = 200

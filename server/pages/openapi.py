@@ -4,10 +4,10 @@ It promises only what is true: the e2e tests generate requests from it and check
 
 from typing import Any
 
-from config.record import Record
-from config.render import FRONTEND_LIMIT_FACTOR, Ports
-from server.pages.examples import body_example
-from server.pages.openapi_parts import (
+from marina.config.record import Record
+from marina.config.render import FRONTEND_LIMIT_FACTOR, Ports
+from marina.server.pages.examples import body_example
+from marina.server.pages.openapi_parts import (
     ANY,
     JSON,
     Schema,
@@ -18,9 +18,9 @@ from server.pages.openapi_parts import (
     refusal,
     schema_reference,
 )
-from server.pages.openapi_protocols import protocol_paths
-from server.pages.openapi_text import routes, text_error_schema, text_request_schema
-from server.pages.schemas import answer_types, body_types, is_own
+from marina.server.pages.openapi_protocols import protocol_paths
+from marina.server.pages.openapi_text import routes, text_error_schema, text_request_schema
+from marina.server.pages.schemas import answer_types, body_types, is_own
 
 _EVENTS = "text/event-stream"
 _REFUSALS = {

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from config.record import Record
-from server.pages.door_pages import model_metadata
-from server.pages.examples import PICTURE, body_example, tensors_example
-from server.pages.openapi_parts import JSON, Schema, answer, content, object_of, operation, refusal
-from server.pages.schemas import answer_schema, body_types, is_own, request_schema
+from marina.config.record import Record
+from marina.server.pages.door_pages import model_metadata
+from marina.server.pages.examples import PICTURE, body_example, tensors_example
+from marina.server.pages.openapi_parts import JSON, Schema, answer, content, object_of, operation, refusal
+from marina.server.pages.schemas import answer_schema, body_types, is_own, request_schema
 
 _TEXT: Schema = {"type": "string"}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["boolean", "number", "string", "array"]}}

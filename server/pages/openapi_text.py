@@ -1,8 +1,8 @@
 """The schemas of a language model's requests and answers, for the OpenAPI description: OpenAI's completions and
 chat."""
 
-from config.record import Record, Writing
-from server.pages.openapi_parts import Schema, object_of
+from marina.config.record import Record, Writing
+from marina.server.pages.openapi_parts import Schema, object_of
 
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}

@@ -13,7 +13,7 @@ from io import BufferedReader
 from types import MappingProxyType
 from typing import BinaryIO, cast
 
-from server.pages.pages_server import BODIES, HEAD_BYTES, BoundedReader, PagesServer, is_trusted
+from marina.server.pages.pages_server import BODIES, HEAD_BYTES, BoundedReader, PagesServer, is_trusted
 
 HTML = "text/html; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, BinaryIO
 
-from config.ports import bound_socket
+from marina.config.ports import bound_socket
 
 # Each connection has a thread. A kubelet, Prometheus, an autoscaler and a few people need far fewer.
 CONNECTIONS = 100

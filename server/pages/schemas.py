@@ -1,9 +1,9 @@
 """JSON schemas of a model's request bodies and answers, made from the record of its package."""
 
-from config.record import BodyFormat, Port, Record
-from config.sections import Image
-from server.pages.openapi_parts import ANY, JSON, Schema, object_of
-from server.pages.openapi_text import text_answer_schema, text_request_schema
+from marina.config.record import BodyFormat, Port, Record
+from marina.config.sections import Image
+from marina.server.pages.openapi_parts import ANY, JSON, Schema, object_of
+from marina.server.pages.openapi_text import text_answer_schema, text_request_schema
 
 NPY = "application/x-npy"
 _PICTURES = ("image/jpeg", "image/png", "image/webp")

@@ -3,10 +3,10 @@
 from mimetypes import guess_extension
 from pathlib import Path
 
-from config.record import Record
-from server.pages.door_pages import DATATYPES
-from server.pages.openapi_parts import JSON
-from server.pages.openapi_text import routes
+from marina.config.record import Record
+from marina.server.pages.door_pages import DATATYPES
+from marina.server.pages.openapi_parts import JSON
+from marina.server.pages.openapi_text import routes
 
 
 def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:

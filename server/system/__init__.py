@@ -1,10 +1,10 @@
 """What a server needs from the operating system: processes, signals, sockets, files. Knows nothing about TorchServe."""
 
-from server.system.exits import Exit
-from server.system.logfile import LogFile
-from server.system.machine import NO_GPU, package_mismatches
-from server.system.output import Output, Sink, log_line
-from server.system.processes import (
+from marina.server.system.exits import Exit
+from marina.server.system.logfile import LogFile
+from marina.server.system.machine import NO_GPU, package_mismatches
+from marina.server.system.output import Output, Sink, log_line
+from marina.server.system.processes import (
     ProcessHandles,
     ProcessIdentity,
     adopt_orphans,
@@ -14,9 +14,9 @@ from server.system.processes import (
     open_file_count,
     resident_bytes,
 )
-from server.system.rundir import CLOSING_FILE, OWNER_VARIABLE, create_run_directory, temporary_parent
-from server.system.signals import Signals
-from server.system.sockets import Sockets, reachable_host, read_sockets
+from marina.server.system.rundir import CLOSING_FILE, OWNER_VARIABLE, create_run_directory, temporary_parent
+from marina.server.system.signals import Signals
+from marina.server.system.sockets import Sockets, reachable_host, read_sockets
 
 __all__ = [
     "CLOSING_FILE",

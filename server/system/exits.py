@@ -4,8 +4,8 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """How a server ended. 2 is missing here: `config.errors` uses it for wrong input, before anything is started. So is
-    3: it means INVALID in every verb."""
+    """How a server ended. 2 is missing here: `marina.config.errors` uses it for wrong input, before anything is
+    started. So is 3: it means INVALID in every verb."""
 
     DRAINED = 0
     """Stopped on request, with every request answered."""

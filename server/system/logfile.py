@@ -4,7 +4,7 @@ failure to write it never disturbs the log itself."""
 from contextlib import suppress
 from pathlib import Path
 
-from server.system.output import Sink
+from marina.server.system.output import Sink
 
 # A shipper that falls behind by more than this loses lines; we must not fill the pod's disk.
 PIECE_BYTES = 32 * 2**20

@@ -6,9 +6,9 @@ The worker checks again, with torch. This check takes milliseconds and fails wit
 from importlib import metadata
 from pathlib import Path
 
-from config.errors import listed
-from config.machine import cpu_flags
-from config.record import Record
+from marina.config.errors import listed
+from marina.config.machine import cpu_flags
+from marina.config.record import Record
 
 CPUINFO = Path("/proc/cpuinfo")
 GPU_DEVICES = Path("/dev")

@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from config.errors import InputError
+from marina.config.errors import InputError
 
 # Java and its workers have this in their environment, so that they can be found after their supervisor was killed.
 OWNER_VARIABLE = "MARINA_RUN"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from config.machine import LOW_TMP_BYTES
+from marina.config.machine import LOW_TMP_BYTES
 
 
 class Disk:

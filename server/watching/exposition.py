@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from server.java import DurationHistogram
+from marina.server.java import DurationHistogram
 
 Labels = Mapping[str, object]
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from server.java import ModelStatus, WorkerStatus
-from server.system import ProcessIdentity, identify, is_stopped
+from marina.server.java import ModelStatus, WorkerStatus
+from marina.server.system import ProcessIdentity, identify, is_stopped
 
 # TorchServe describes a model in milliseconds, or in hundreds of them under overload; after this long it hangs.
 STALE_S = 30.0

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from config.latency import EDGES_S
-from config.spec import Spec
-from server.java import Door, Frontend, Traffic
-from server.system import open_file_count, resident_bytes
-from server.watching.exposition import Labels, family, histogram_family
-from server.watching.health import Health
-from server.watching.torchserve_counts import TorchServeCounts
-from server.watching.worker_metrics import WorkerMetrics
+from marina.config.latency import EDGES_S
+from marina.config.spec import Spec
+from marina.server.java import Door, Frontend, Traffic
+from marina.server.system import open_file_count, resident_bytes
+from marina.server.watching.exposition import Labels, family, histogram_family
+from marina.server.watching.health import Health
+from marina.server.watching.torchserve_counts import TorchServeCounts
+from marina.server.watching.worker_metrics import WorkerMetrics
 
 # Within this time, everybody gets the same page: rendering takes about 3 ms and a request to Java.
 PAGE_AGE_S = 0.2

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from server.java import Frontend, NoAnswerError, Traffic
-from server.watching.health import Health
+from marina.server.java import Frontend, NoAnswerError, Traffic
+from marina.server.watching.health import Health
 
 # Java compiles its request path while it is used, and the first client must not pay for that: the first inference of
 # the digits model took 22 ms, the twentieth 8 ms, and the median became 6 ms. With a large model, the time of the model

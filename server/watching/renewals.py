@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.sections import Serving
-from server.system import ProcessIdentity, resident_bytes
-from server.watching.health import Health
+from marina.config.sections import Serving
+from marina.server.system import ProcessIdentity, resident_bytes
+from marina.server.watching.health import Health
 
 _CHECK_EVERY_S = 0.5
 # If a renewed worker is over the limit again, its model needs that much. It is renewed again only after it has grown by
@@ -124,7 +124,7 @@ class Renewals:
         self._limits[renewal.process] = float("inf")
         self._fail(
             f"worker {renewal.worker} did not renew itself within {waited_s:.0f} s and is left alone: a "
-            "handler of your own must call `handlers.renewal.arm` in `initialize`"
+            "handler of your own must call `marina.handlers.renewal.arm` in `initialize`"
         )
         return None
 

@@ -3,8 +3,8 @@
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
-from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, OpenCounts
-from server.watching.health import Health
+from marina.server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, OpenCounts
+from marina.server.watching.health import Health
 
 # TorchServe answers in milliseconds, or in hundreds of them under overload. If it has not answered the last question,
 # it gets less time for the next.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from specs import make_spec
 
-from archiver.agreement import (
+from marina.archiver.agreement import (
     Similarity,
     check_agreement,
     compare_classes,
@@ -12,9 +12,9 @@ from archiver.agreement import (
     run_in_batches,
     worst_agreement,
 )
-from archiver.calibration import batches
-from config.errors import AgreementError
-from config.record import Agreement
+from marina.archiver.calibration import batches
+from marina.config.errors import AgreementError
+from marina.config.record import Agreement
 
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
 CLASSES = torch.tensor([[3, 1], [2, 0], [1, 4], [0, 2]])

@@ -13,10 +13,10 @@ import torch
 from specs import ROOT, Packaged, digits_spec
 from tools import needs
 
-from archiver.cpu_target import check_cpu_target, targeting
-from config.cpu_targets import FLAGS, node_labels
-from config.errors import SourceError
-from handlers.machine import cpu_flags, machine_mismatches
+from marina.archiver.cpu_target import check_cpu_target, targeting
+from marina.config.cpu_targets import FLAGS, node_labels
+from marina.config.errors import SourceError
+from marina.handlers.machine import cpu_flags, machine_mismatches
 
 CPU = torch.device("cpu")
 # Registers that exist only with AVX-512.
@@ -24,8 +24,8 @@ AVX512 = re.compile(rb"%zmm|%k[1-7]|%[xy]mm(?:1[6-9]|2\d|3[01])")
 ANSWERS = """
 import sys, numpy, torch
 from pathlib import Path
-from handlers.artifact import load_artifact
-from handlers.record import load_record
+from marina.handlers.artifact import load_artifact
+from marina.handlers.record import load_record
 folder, rows = map(Path, sys.argv[1:])
 artifact = load_artifact(load_record(folder), folder, torch.device("cpu"))
 images = torch.from_numpy(numpy.load(rows)[:64]).reshape(64, 8, 8, 1)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from specs import FILE_SOURCE, make_spec
 
-from archiver.own_handler import check_answer, declared_forms
-from archiver.package import package
-from config.errors import SourceError
-from config.progress import Progress
-from config.spec import Spec
+from marina.archiver.own_handler import check_answer, declared_forms
+from marina.archiver.package import package
+from marina.config.errors import SourceError
+from marina.config.progress import Progress
+from marina.config.spec import Spec
 
 MODEL = """
 from torch import nn
@@ -23,7 +23,7 @@ def build():
 HANDLER = """
 import json
 import numpy as np
-from handlers import Answer, Form, Handler
+from marina.handlers import Answer, Form, Handler
 
 class Sums(Handler):
     takes = {takes}

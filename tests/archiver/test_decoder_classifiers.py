@@ -9,15 +9,15 @@ import torch
 import transformers
 from specs import ROOT
 
-from archiver.compiling import export_graph
-from archiver.encoders import EncoderGraph, load_encoder
-from archiver.graph import examples
-from archiver.sources import load_source
-from config.errors import SourceError
-from config.load import parse_spec
-from config.spec import Spec
-from handlers.encoder import TextReader
-from handlers.record import EncodingSpec
+from marina.archiver.compiling import export_graph
+from marina.archiver.encoders import EncoderGraph, load_encoder
+from marina.archiver.graph import examples
+from marina.archiver.sources import load_source
+from marina.config.errors import SourceError
+from marina.config.load import parse_spec
+from marina.config.spec import Spec
+from marina.handlers.encoder import TextReader
+from marina.handlers.record import EncodingSpec
 
 SPEC = """
 name: decoder

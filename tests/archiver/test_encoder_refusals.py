@@ -28,11 +28,11 @@ from transformers import (
     XLNetModel,
 )
 
-from archiver.encoders import load_encoder
-from archiver.package import package
-from config.errors import SourceError
-from config.load import parse_spec
-from config.progress import Progress
+from marina.archiver.encoders import load_encoder
+from marina.archiver.package import package
+from marina.config.errors import SourceError
+from marina.config.load import parse_spec
+from marina.config.progress import Progress
 
 SPEC = """
 name: encoder
@@ -59,7 +59,7 @@ def refused(network: Any, folder: Path, length: int, task: str = "embed") -> Sou
 
 
 def test_one_that_reads_its_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archiver.compiling.export_graph", lambda *_: pytest.fail("exported"))
+    monkeypatch.setattr("marina.archiver.compiling.export_graph", lambda *_: pytest.fail("exported"))
     err = refused(FNetModel(FNetConfig(**SMALL, max_position_embeddings=16)), tmp_path, 8)
     assert "the model answers an input differently if it is padded to the length of longer ones" in err.message
     assert err.hint == "use a model that ignores the tokens whose `attention_mask` is 0; this one reads them too"

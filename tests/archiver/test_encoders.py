@@ -15,16 +15,16 @@ import torch
 from fakes import ask, start
 from specs import ROOT
 
-from archiver.encoders import EncoderGraph, load_encoder, read_texts
-from archiver.package import package
-from config.errors import SourceError, SpecError
-from config.load import parse_spec
-from config.progress import Progress
-from config.spec import Spec
-from handlers.encoder import EncoderHandler, TextReader
-from handlers.protocols import HEADER
-from handlers.record import EncodingSpec
-from handlers.validation import RequestError
+from marina.archiver.encoders import EncoderGraph, load_encoder, read_texts
+from marina.archiver.package import package
+from marina.config.errors import SourceError, SpecError
+from marina.config.load import parse_spec
+from marina.config.progress import Progress
+from marina.config.spec import Spec
+from marina.handlers.encoder import EncoderHandler, TextReader
+from marina.handlers.protocols import HEADER
+from marina.handlers.record import EncodingSpec
+from marina.handlers.validation import RequestError
 
 pytestmark = pytest.mark.slow
 JSON = {"content-type": "application/json"}
@@ -50,7 +50,7 @@ LABELS = ["calm", "loud", "odd"]
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Creates the folder of a model for a task, whose tokens are words."""
-    from archiver.torchvision_import import prepare_torchvision
+    from marina.archiver.torchvision_import import prepare_torchvision
 
     prepare_torchvision()
     import transformers
@@ -338,12 +338,12 @@ def test_calibration_texts_that_are_not_utf8_are_refused(folder: Callable[[str],
 
 
 def test_a_pod_needs_no_transformers() -> None:
-    code = "import sys; sys.modules['transformers'] = None; import handlers.encoder"
+    code = "import sys; sys.modules['transformers'] = None; import marina.handlers.encoder"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_transformers_can_be_imported_beside_a_torchvision_that_does_not_fit_torch() -> None:
-    code = "import archiver.torchvision_import as finder; finder.install(); from transformers import BertModel"
+    code = "import marina.archiver.torchvision_import as finder; finder.install(); from transformers import BertModel"
     subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"], cwd=ROOT, check=True
     )

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import marina
-from archiver.exported_source import input_values, program_network
-from archiver.graph import build_graph, examples, output_ports
-from archiver.inferring import find_program_inputs
-from archiver.package import package
-from archiver.sources import load_source
-from config.errors import InputError, SourceError
-from config.load import load_spec, parse_spec
-from config.progress import Progress
+from marina.archiver.exported_source import input_values, program_network
+from marina.archiver.graph import build_graph, examples, output_ports
+from marina.archiver.inferring import find_program_inputs
+from marina.archiver.package import package
+from marina.archiver.sources import load_source
+from marina.config.errors import InputError, SourceError
+from marina.config.load import load_spec, parse_spec
+from marina.config.progress import Progress
 
 ROWS, FACTORS = torch.rand(4, 3), torch.rand(4, 1)
 

@@ -8,11 +8,11 @@ import pytest
 from fakes import ask, start
 from specs import ROOT
 
-from archiver.package import package
-from config.load import load_spec
-from config.progress import Progress
-from config.spec import Spec
-from handlers.encoder import EncoderHandler
+from marina.archiver.package import package
+from marina.config.load import load_spec
+from marina.config.progress import Progress
+from marina.config.spec import Spec
+from marina.handlers.encoder import EncoderHandler
 
 pytestmark = pytest.mark.slow
 EXAMPLE = ROOT / "config/examples/language"

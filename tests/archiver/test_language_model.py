@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from specs import TALES, tales_spec
 from tokenizers import Tokenizer, models
 
-from archiver.agreement import check_agreement
-from archiver.language_model import calibration_texts, compare_text, folder_warnings, stage_language_model
-from archiver.package import package
-from config.errors import AgreementError, SourceError
-from config.progress import Progress
-from config.record import Artifact, Draft
-from handlers.generation.engines import weights
-from handlers.generation.engines.compiled import CompiledDecoder
+from marina.archiver.agreement import check_agreement
+from marina.archiver.language_model import calibration_texts, compare_text, folder_warnings, stage_language_model
+from marina.archiver.package import package
+from marina.config.errors import AgreementError, SourceError
+from marina.config.progress import Progress
+from marina.config.record import Artifact, Draft
+from marina.handlers.generation.engines import weights
+from marina.handlers.generation.engines.compiled import CompiledDecoder
 
 # The network is too small to keep two threads busy.
 torch.set_num_threads(1)
@@ -160,7 +160,7 @@ def test_a_package_whose_weights_are_spoiled_is_refused(
 def test_an_engine_with_other_rotary_positions_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
     other = lambda shape, context: weights.rotary_tables(replace(shape, rope_theta=2 * shape.rope_theta), context)  # noqa: E731
-    monkeypatch.setattr("handlers.generation.engines.compiled.rotary_tables", other)
+    monkeypatch.setattr("marina.handlers.generation.engines.compiled.rotary_tables", other)
     with pytest.raises(AgreementError, match=r"perplexity of int8 is|`model.min_agreement`"):
         check_agreement(SPEC, compare_text(draft, folder, MODEL))
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from specs import make_spec
 
-from archiver.archive import write_archive
-from archiver.package import package
-from config.errors import MarinaError
-from config.progress import Progress
-from config.record import Package
+from marina.archiver.archive import write_archive
+from marina.archiver.package import package
+from marina.config.errors import MarinaError
+from marina.config.progress import Progress
+from marina.config.record import Package
 
 MODEL = """
 import os

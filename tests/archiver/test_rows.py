@@ -10,14 +10,14 @@ from safetensors.torch import save_file
 from specs import make_spec
 from torch import nn
 
-from archiver.graph import build_graph, examples, output_ports
-from archiver.package import check_row_answers, package
-from archiver.rows import check_repeatable, check_rows_apart
-from archiver.sources import load_source
-from config.errors import SourceError
-from config.progress import Progress
-from config.record import Port
-from handlers.networks import TensorGraph
+from marina.archiver.graph import build_graph, examples, output_ports
+from marina.archiver.package import check_row_answers, package
+from marina.archiver.rows import check_repeatable, check_rows_apart
+from marina.archiver.sources import load_source
+from marina.config.errors import SourceError
+from marina.config.progress import Progress
+from marina.config.record import Port
+from marina.handlers.networks import TensorGraph
 
 FRAME = """
 import torch

@@ -5,9 +5,9 @@ import pytest
 import torch
 from specs import ROOT
 
-from archiver.graph import build_graph, examples, output_ports
-from archiver.sources import load_source
-from config.load import load_spec
+from marina.archiver.graph import build_graph, examples, output_ports
+from marina.archiver.sources import load_source
+from marina.config.load import load_spec
 
 PAGE = (ROOT / "docs/08-several-models.md").read_text(encoding="utf-8")
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from specs import make_spec
 
-from archiver import source_code
-from archiver.inspecting.inspect import inspect
-from archiver.package import package
-from archiver.source_code import local_modules
-from archiver.sources import import_file
-from config.errors import SourceError
-from config.progress import Progress
-from config.record import Package
+from marina.archiver import source_code
+from marina.archiver.inspecting.inspect import inspect
+from marina.archiver.package import package
+from marina.archiver.source_code import local_modules
+from marina.archiver.sources import import_file
+from marina.config.errors import SourceError
+from marina.config.progress import Progress
+from marina.config.record import Package
 
 MODEL = """
 import torch
@@ -140,7 +140,7 @@ def test_code_that_the_python_of_an_image_cannot_read_is_refused(
 ) -> None:
     monkeypatch.setattr(source_code, "IMAGE_PYTHON", (3, 9))
     late = "\ndef late(x):\n    match x:\n        case 1:\n            return x\n"
-    own = "from handlers import TensorHandler\nclass Own(TensorHandler):\n    pass\n"
+    own = "from marina.handlers import TensorHandler\nclass Own(TensorHandler):\n    pass\n"
     (folder / "own.py").write_text(own + (late if field == "model.handler" else ""), encoding="utf-8")
     with (folder / "parts/factor.py").open("a", encoding="utf-8") as file:
         file.write(late if field == "model.source" else "")

@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 from specs import make_spec
 from torch import nn
 
-from archiver import sources
-from archiver.sources import load_source
-from archiver.weights import load_weights
-from config.errors import SourceError
+from marina.archiver import sources
+from marina.archiver.sources import load_source
+from marina.archiver.weights import load_weights
+from marina.config.errors import SourceError
 
 MODEL = """
 import torch

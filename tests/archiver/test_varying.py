@@ -13,11 +13,11 @@ from fakes import FakeContext, ask
 from specs import make_spec
 from varying import VARYING, written
 
-from archiver.package import package
-from config.errors import SourceError
-from config.progress import Progress
-from config.record import Package
-from handlers.tensor import TensorHandler
+from marina.archiver.package import package
+from marina.config.errors import SourceError
+from marina.config.progress import Progress
+from marina.config.record import Package
+from marina.handlers.tensor import TensorHandler
 
 # The models are compiled.
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def body(length: int) -> bytes:
 
 
 def expected(folder: Path, length: int) -> list[torch.Tensor]:
-    from archiver.sources import load_source
+    from marina.archiver.sources import load_source
 
     network = load_source(make_spec(VARYING, folder / "spec.yaml")).network
     ids = torch.tensor([[7 * place % 100 for place in range(length)]])
@@ -118,7 +118,7 @@ def test_a_model_without_a_mask_whose_answers_depend_on_padding_is_refused(
     # Also if its answers are so large that padding changes them by little.
     inputs = {"ids": VARYING["model.inputs"]["ids"]}
     # Before anything is compiled, which takes minutes for a large model.
-    monkeypatch.setattr("archiver.compiling.export_graph", lambda *_: pytest.fail("exported"))
+    monkeypatch.setattr("marina.archiver.compiling.export_graph", lambda *_: pytest.fail("exported"))
     changes = {"model.source": f"./model.py:{network}", "model.inputs": inputs, "model.outputs": outputs}
     with pytest.raises(SourceError, match="differently if it is padded to the length of longer ones") as raised:
         packaged(tmp_path, changes)

@@ -9,7 +9,7 @@ from closed_loop import ClosedLoop
 from contestants import Started
 from rounds import Course
 
-from config.render import Ports
+from marina.config.render import Ports
 
 _STAGE = re.compile(r'^inference_stage_duration_seconds_sum\{.*stage="(\w+)"\} (\S+)$', re.MULTILINE)
 

@@ -33,9 +33,9 @@ from attack_streams import streams  # noqa: E402
 from attack_texts import COMPLETIONS, encoder_bodies, streamed, text_bodies  # noqa: E402
 from running import Running, running  # noqa: E402
 
-from config.load import load_spec, parse_spec  # noqa: E402
-from config.progress import Progress  # noqa: E402
-from config.spec import Spec  # noqa: E402
+from marina.config.load import load_spec, parse_spec  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
+from marina.config.spec import Spec  # noqa: E402
 
 # 503 of a full queue, 504 and 507 are documented; every other 5xx is a fault.
 FAULTS = {500, 501, 502, 505}
@@ -60,8 +60,8 @@ def build():
     return Flat()
 """
 OWN = """import numpy as np
-from handlers.base import Handler
-from handlers.request import Answer
+from marina.handlers.base import Handler
+from marina.handlers.request import Answer
 class Bytes(Handler):
     def decode(self, request):
         return [np.frombuffer(bytes(request.body[:64]).ljust(64), np.uint8).astype(np.float32)]
@@ -235,7 +235,7 @@ def files_under_temporary() -> int:
 
 def attack(kind: str, arguments: argparse.Namespace) -> bool:
     """Serves one handler, attacks it and prints its line; whether all held."""
-    from archiver.package import package
+    from marina.archiver.package import package
 
     with tempfile.TemporaryDirectory(prefix="attack-") as name:
         folder, temporary = Path(name), Path(name) / "tmp"

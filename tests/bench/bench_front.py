@@ -32,8 +32,8 @@ from board import against, ratio_text  # noqa: E402
 from running import running  # noqa: E402
 from tiny import make_tiny  # noqa: E402
 
-from config.ports import free_port_base, listen_once  # noqa: E402
-from config.spec import Spec  # noqa: E402
+from marina.config.ports import free_port_base, listen_once  # noqa: E402
+from marina.config.spec import Spec  # noqa: E402
 
 CONNECTIONS = (1, 32)
 DOOR = "our door"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from loadtest_rig import running_server
 
-from loadtest.measuring import Measurement
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest, generate
-from loadtest.sending.plan import Expected
+from marina.loadtest.measuring import Measurement
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import LoadPlan, LoadRequest, generate
+from marina.loadtest.sending.plan import Expected
 
 WANTED_RPS, WANTED_LAG_MS = 2500.0, 5.0
 RATES = (WANTED_RPS, 5000.0, 7500.0, 10_000.0)

@@ -17,10 +17,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "loadtest")]
 
 from queues import QUEUES, Queue, SimulatedSession, always, pausing, true_knee, two_workers, varying  # noqa: E402
 
-from loadtest.calibrating import CalibrateOptions  # noqa: E402
-from loadtest.calibrating.knee import Knee  # noqa: E402
-from loadtest.calibrating.trials import RateTrials  # noqa: E402
-from loadtest.judging import Objective  # noqa: E402
+from marina.loadtest.calibrating import CalibrateOptions  # noqa: E402
+from marina.loadtest.calibrating.knee import Knee  # noqa: E402
+from marina.loadtest.calibrating.trials import RateTrials  # noqa: E402
+from marina.loadtest.judging import Objective  # noqa: E402
 
 LIMITS_MS = (60.0, 150.0, 120.0)
 # Not what the interval was tuned on.

@@ -31,8 +31,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from running import Running, running  # noqa: E402
 
-from config.load import parse_spec  # noqa: E402
-from config.progress import Progress  # noqa: E402
+from marina.config.load import parse_spec  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
 
 SPEC = """
 name: pictures
@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--limit-mb", type=int, default=2048)
     parser.add_argument("--clients", type=int, default=8)
     arguments = parser.parse_args()
-    from archiver.package import package
+    from marina.archiver.package import package
 
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as name, memory_group(arguments.limit_mb) as group:
         spec = parse_spec(SPEC, Path(name) / "spec.yaml")

@@ -34,13 +34,13 @@ from board import Column, against, median, ratio_text, spread, table, write_repo
 from closed_loop import ClosedLoop  # noqa: E402
 from running import running  # noqa: E402
 
-from archiver.archive import ENTRY  # noqa: E402
-from archiver.package import package  # noqa: E402
-from config.load import parse_spec  # noqa: E402
-from config.progress import Progress  # noqa: E402
-from config.record import RECORD, Record  # noqa: E402
-from config.spec import Spec  # noqa: E402
-from loadtest.sending import LoadRequest  # noqa: E402
+from marina.archiver.archive import ENTRY  # noqa: E402
+from marina.archiver.package import package  # noqa: E402
+from marina.config.load import parse_spec  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
+from marina.config.record import RECORD, Record  # noqa: E402
+from marina.config.spec import Spec  # noqa: E402
+from marina.loadtest.sending import LoadRequest  # noqa: E402
 
 HOME = ROOT / "build" / "bench-overhead"
 BODIES = {"40 B": (4, "application/json"), "100 kB": (25_000, "application/x-npy")}

@@ -61,7 +61,7 @@ def reading(size: int) -> dict[str, float]:
     """Microseconds a request that a worker needs to read a batch, by TorchServe's reader and by ours."""
     from ts.protocol.otf_message_handler import retrieve_msg
 
-    from handlers.receive import Receiver
+    from marina.handlers.receive import Receiver
 
     data, times_us = message(bytes(size)), {}
     for name, read in (("TorchServe's reader", retrieve_msg), ("Marina's reader", Receiver().receive)):
@@ -88,8 +88,8 @@ def decoding() -> dict[str, float]:
     import simplejpeg
     import torch
 
-    from handlers.pictures import decode_image, resize_and_crop
-    from handlers.record import ImageSpec
+    from marina.handlers.pictures import decode_image, resize_and_crop
+    from marina.handlers.record import ImageSpec
 
     torch.set_num_threads(1)
     body, spec = bytearray(PHOTO.read_bytes()), ImageSpec(224, 224, 232, 3, (0.0,), (1.0,), "bilinear", 5, 40_000_000)
@@ -119,8 +119,8 @@ def run_model(folder: Path) -> None:
     """In that process: prints microseconds and page faults a batch."""
     import torch
 
-    from handlers.artifact import load_artifact
-    from handlers.record import load_record
+    from marina.handlers.artifact import load_artifact
+    from marina.handlers.record import load_record
 
     record = load_record(folder)
     torch.set_num_threads(record.threads)

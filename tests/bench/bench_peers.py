@@ -27,9 +27,9 @@ from board import Column, against, ratio_text, table, write_report  # noqa: E402
 from contestants import PHOTO, Contestant, command, kit, kit_mar, kit_spec, photo_request  # noqa: E402
 from rounds import Course, Round, measure, start, summary, worker_environment  # noqa: E402
 
-from config.ports import free_port_base  # noqa: E402
-from config.spec import Spec  # noqa: E402
-from loadtest.sending import LoadRequest  # noqa: E402
+from marina.config.ports import free_port_base  # noqa: E402
+from marina.config.spec import Spec  # noqa: E402
+from marina.loadtest.sending import LoadRequest  # noqa: E402
 
 PEERS = HERE / "peers"
 HOME = ROOT / "build" / "bench-peers"

@@ -25,8 +25,8 @@ from ceiling import ceiling  # noqa: E402
 from contestants import PHOTO, STOCK, Contestant, kit, kit_mar, kit_spec, stock  # noqa: E402
 from rounds import Course, measure, start, summary, worker_environment  # noqa: E402
 
-from config.spec import Spec  # noqa: E402
-from loadtest.comparing.ratios import Ratio  # noqa: E402
+from marina.config.spec import Spec  # noqa: E402
+from marina.loadtest.comparing.ratios import Ratio  # noqa: E402
 
 HOME = ROOT / "build" / "bench-serve"
 KIT = {

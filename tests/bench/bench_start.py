@@ -24,11 +24,11 @@ from board import against, ratio_text  # noqa: E402
 from process_tree import unwind_on_sigterm  # noqa: E402
 from running import running  # noqa: E402
 
-from archiver.package import package  # noqa: E402
-from config.load import parse_spec  # noqa: E402
-from config.progress import Progress  # noqa: E402
-from config.record import RECORD, Record  # noqa: E402
-from config.spec import Spec  # noqa: E402
+from marina.archiver.package import package  # noqa: E402
+from marina.config.load import parse_spec  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
+from marina.config.record import RECORD, Record  # noqa: E402
+from marina.config.spec import Spec  # noqa: E402
 
 HOME = ROOT / "build" / "bench-start"
 FORMS = {"aot": "aot", "aot, no class archive": "aot", "jit, empty cache": "jit", "jit, the MAR's cache": "jit"}

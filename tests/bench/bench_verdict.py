@@ -18,9 +18,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "loadtest")]
 
 from queues import QUEUES, Queue, always, measured, true_p99_ms, two_workers, varying, wandering  # noqa: E402
 
-from loadtest.judging import Objective, VerdictStatus, judge  # noqa: E402
-from loadtest.running import RunOptions  # noqa: E402
-from loadtest.scheduling import Schedule  # noqa: E402
+from marina.loadtest.judging import Objective, VerdictStatus, judge  # noqa: E402
+from marina.loadtest.running import RunOptions  # noqa: E402
+from marina.loadtest.scheduling import Schedule  # noqa: E402
 
 USED = (0.3, 0.5, 0.7, 0.85)
 # Not what the judgement was tuned on. No short run shows how far the last of them wanders.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.pages import render_template
-from config.record import write_json, write_text
-from loadtest.comparing.ratios import Ratio, ratio
-from loadtest.measuring import this_machine
+from marina.config.pages import render_template
+from marina.config.record import write_json, write_text
+from marina.loadtest.comparing.ratios import Ratio, ratio
+from marina.loadtest.measuring import this_machine
 
 # How often an end of an interval is exceeded: the most that five rounds can promise.
 _WRONG = 0.05

@@ -75,10 +75,10 @@ def main() -> None:
     sys.path[:0] = [str(ROOT)]
     import torch
 
-    from handlers.artifact import load_artifact
-    from handlers.batching import Batcher
-    from handlers.pictures import decode_image
-    from handlers.record import load_record
+    from marina.handlers.artifact import load_artifact
+    from marina.handlers.batching import Batcher
+    from marina.handlers.pictures import decode_image
+    from marina.handlers.record import load_record
 
     folder, photo, batch = Path(sys.argv[1]), bytearray(Path(sys.argv[2]).read_bytes()), int(sys.argv[3])
     record = load_record(folder)

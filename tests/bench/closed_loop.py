@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import process_tree
 
-from loadtest.sending import LoadRequest
-from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
+from marina.loadtest.sending import LoadRequest
+from marina.loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
 _READ_BYTES = 1 << 16
 # After this long without any answer a server is not slow but gone.

@@ -19,14 +19,14 @@ import process_tree
 import yaml
 from running import running
 
-from archiver.package import package
-from config.load import parse_spec
-from config.ports import free_port_base
-from config.progress import Progress
-from config.render import Ports
-from config.spec import Spec
-from loadtest.sending import LoadRequest
-from server.java.checks import find_java
+from marina.archiver.package import package
+from marina.config.load import parse_spec
+from marina.config.ports import free_port_base
+from marina.config.progress import Progress
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.loadtest.sending import LoadRequest
+from marina.server.java.checks import find_java
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STOCK = Path(__file__).resolve().parent / "stock"
@@ -62,8 +62,8 @@ def photo_request(url: str) -> LoadRequest:
 
 def numbers_request(url: str) -> LoadRequest:
     """The photo as its client would send it to a handler that takes normalised numbers."""
-    from handlers.pictures import decode_image
-    from handlers.record import ImageSpec
+    from marina.handlers.pictures import decode_image
+    from marina.handlers.record import ImageSpec
 
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     spec = ImageSpec(224, 224, 232, 3, mean, std, "bilinear", 5, 40_000_000)
@@ -178,7 +178,7 @@ def stock_mar(folder: Path, *, article: bool) -> Path:
     """TorchServe's own archive of the same network: TorchScript and `image_classifier`, or the article's handler."""
     import torch
 
-    from archiver.torchvision_import import import_torchvision
+    from marina.archiver.torchvision_import import import_torchvision
 
     mar = folder / "resnet50.mar"
     if mar.exists():

@@ -44,7 +44,7 @@ def cpu_of_kinds_s(root: int) -> dict[str, float]:
             words = (PROC / str(pid) / "cmdline").read_text().split("\0")
         except OSError:
             continue
-        is_worker = any("model_service_worker" in word or word == "handlers.renewal" for word in words)
+        is_worker = any("model_service_worker" in word or word == "marina.handlers.renewal" for word in words)
         kind = "java" if Path(words[0]).name == "java" else "workers" if is_worker else "supervisor"
         spent_s[kind] += _TICK_S * sum(map(int, _stat(pid)[_TIMES]))
     return spent_s

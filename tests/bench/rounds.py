@@ -15,12 +15,12 @@ from board import median, spread
 from closed_loop import ClosedLoop
 from contestants import Contestant, Started
 
-from config.render import Ports
-from config.spec import Spec
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, generate
-from server.java.checks import find_java
-from server.java.launch import plan_launch
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import LoadPlan, generate
+from marina.server.java.checks import find_java
+from marina.server.java.launch import plan_launch
 
 Round = dict[str, Any]
 

@@ -11,9 +11,9 @@ from specs import DIGITS, ROOT
 from test_docs import every_verb
 
 import marina
-from config.errors import reason_of
-from loadtest import CalibrateOptions, RunOptions
-from server import Exit
+from marina.config.errors import reason_of
+from marina.loadtest import CalibrateOptions, RunOptions
+from marina.server import Exit
 
 VERBS = tuple(every_verb())
 
@@ -94,7 +94,7 @@ def test_check_as_json_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 def test_tune_says_before_it_searches_that_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], text: str
 ) -> None:
-    monkeypatch.setattr("loadtest.calibrating.tune_settings", lambda *_, **__: pytest.fail("it searched"))
+    monkeypatch.setattr("marina.loadtest.calibrating.tune_settings", lambda *_, **__: pytest.fail("it searched"))
     assert marina.main(["calibrate", *words, "--tune", "--out", str(tmp_path)]) == 2
     assert text in capsys.readouterr().err
 
@@ -131,7 +131,7 @@ def test_a_defect_of_marina_is_no_answer(monkeypatch: pytest.MonkeyPatch, capsys
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("out of tune")
 
-    monkeypatch.setattr("config.load.load_spec", fail)
+    monkeypatch.setattr("marina.config.load.load_spec", fail)
     assert marina.main(["check", str(DIGITS)]) == 70
     err = capsys.readouterr().err
     assert "RuntimeError: out of tune" in err

@@ -10,10 +10,10 @@ import yaml
 from specs import ROOT, digits_spec
 from tools import needs
 
-from archiver.containers.build import ImageOptions, image_reference
-from config.render import Ports
-from k8s.manifests.plan import make_plan
-from k8s.manifests.writing import write_manifests
+from marina.archiver.containers.build import ImageOptions, image_reference
+from marina.config.render import Ports
+from marina.k8s.manifests.plan import make_plan
+from marina.k8s.manifests.writing import write_manifests
 
 COMPOSE = ROOT / "docker/compose.yaml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]

@@ -12,8 +12,8 @@ from specs import DIGITS, ROOT
 from test_loadtest_report import PASSED, REPEATED
 
 import marina
-from loadtest.judging.verdict import Check, Reason, Verdict
 from marina.command import parser
+from marina.loadtest.judging.verdict import Check, Reason, Verdict
 from marina.starting.demo import _load_text, _next_commands, _NotPassed
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

@@ -10,8 +10,8 @@ import yaml
 from specs import ROOT
 
 import marina
-from config.load import load_spec
 from marina.command import parser
+from marina.config.load import load_spec
 from marina.starting.init_model import _row_ms
 from marina.starting.init_spec import ModelFacts, spec_text
 

@@ -10,7 +10,7 @@ import pytest
 from specs import ROOT, TALES
 
 import marina
-from config.load import load_spec
+from marina.config.load import load_spec
 
 LANGUAGE = ROOT / "config/examples/language/model"
 

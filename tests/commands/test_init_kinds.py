@@ -17,9 +17,9 @@ from PIL import Image
 from strangers import ARGUMENTS, save_checkpoint, save_program, write_files
 
 import marina
-from config.load import load_spec
-from handlers.protocols import HEADER
-from server.pages.door_pages import DATATYPES
+from marina.config.load import load_spec
+from marina.handlers.protocols import HEADER
+from marina.server.pages.door_pages import DATATYPES
 
 pytestmark = pytest.mark.slow
 

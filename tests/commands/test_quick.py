@@ -6,8 +6,8 @@ import pytest
 import torch._inductor.config  # noqa: F401  It reads CXX when it is imported, and would keep the one that is set below
 from specs import ROOT
 
-from config.record import read_package
 from marina import main
+from marina.config.record import read_package
 
 SPEC = ROOT / "config/examples/digits/spec.yaml"
 

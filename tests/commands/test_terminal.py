@@ -19,9 +19,9 @@ from specs import ROOT
 from tools import needs
 
 import marina
-from config.errors import MarinaError
 from marina.arguments import BUILD, DEFAULT_SPEC
 from marina.command import parser
+from marina.config.errors import MarinaError
 from marina.terminal import PLACES, coloured, completion, localised
 
 
@@ -65,7 +65,9 @@ def test_a_verb_ends_as_it_would_if_somebody_read_what_it_prints(streams: str, u
 def test_progress_that_nobody_reads_does_not_end_the_work() -> None:
     read, write = os.pipe()
     os.close(read)
-    code = "import marina; from config.progress import Progress; marina.main([]); Progress().say('x'); print('done')"
+    code = (
+        "import marina; from marina.config.progress import Progress as P; marina.main([]); P().say('x'); print('done')"
+    )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=write, check=False)
     os.close(write)
     assert done.returncode == 0
@@ -300,9 +302,13 @@ def test_without_a_spec_outside_of_the_repository_no_default_file_is_mentioned(
 @pytest.mark.parametrize(
     ("verb", "url", "command"),
     [
-        ("init", "file:///home/you/marina-0.1.0-py3-none-any.whl", "'marina[serve,package] @ file:///home/you/marina-"),
-        ("verify", None, "'marina[deploy]'"),
-        ("demo", None, "'marina[serve,package,loadtest,deploy]'"),
+        (
+            "init",
+            "file:///home/you/marina_torchserve-0.1.0-py3-none-any.whl",
+            "'marina-torchserve[serve,package] @ file:///home/you/marina_",
+        ),
+        ("verify", None, "'marina-torchserve[deploy]'"),
+        ("demo", None, "'marina-torchserve[serve,package,loadtest,deploy]'"),
     ],
 )
 def test_a_verb_whose_packages_are_not_installed_says_what_installs_them(
@@ -317,7 +323,7 @@ def test_a_verb_whose_packages_are_not_installed_says_what_installs_them(
     assert marina.main([]) == 2
     error = capsys.readouterr().err
     assert f"error: `marina {verb}` needs `nowhere`, which is not installed" in error
-    assert " -m pip install 'marina[" in error
+    assert " -m pip install 'marina-torchserve[" in error
     assert command in error
 
 
@@ -325,11 +331,11 @@ def test_a_missing_module_of_marina_is_not_a_missing_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(_: object) -> int:
-        raise ModuleNotFoundError("No module named 'archiver.gone'", name="archiver.gone")
+        raise ModuleNotFoundError("No module named 'marina.gone'", name="marina.gone")
 
     monkeypatch.setattr(marina.command, "parser", lambda: _only("package", fails))
     assert marina.main([]) == 70
-    assert "ModuleNotFoundError: No module named 'archiver.gone'" in capsys.readouterr().err
+    assert "ModuleNotFoundError: No module named 'marina.gone'" in capsys.readouterr().err
 
 
 def _only(verb: str, run: Callable[[object], int]) -> argparse.ArgumentParser:

@@ -20,22 +20,22 @@ from test_server_checks import make_tiny
 from troubles import ROWS, shows
 
 import marina
-from archiver import torchvision_import
-from archiver.agreement import check_agreement
-from config.errors import MarinaError
-from config.ports import free_port_base
-from config.record import Agreement
-from config.render import Ports
-from handlers.image import ImageHandler
-from handlers.tensor import TensorHandler
-from k8s.cluster import connect
-from k8s.rollout.preflight import run_preflight
-from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective
-from loadtest.measuring import GeneratorHealth, Measurement, PackageIdentity
-from loadtest.measuring.other_processes import OtherProcesses
-from loadtest.scheduling import Schedule
-from server.java import checks
+from marina.archiver import torchvision_import
+from marina.archiver.agreement import check_agreement
+from marina.config.errors import MarinaError
+from marina.config.ports import free_port_base
+from marina.config.record import Agreement
+from marina.config.render import Ports
+from marina.handlers.image import ImageHandler
+from marina.handlers.tensor import TensorHandler
+from marina.k8s.cluster import connect
+from marina.k8s.rollout.preflight import run_preflight
+from marina.loadtest.judging.slo import judge
+from marina.loadtest.judging.verdict import Objective
+from marina.loadtest.measuring import GeneratorHealth, Measurement, PackageIdentity
+from marina.loadtest.measuring.other_processes import OtherProcesses
+from marina.loadtest.scheduling import Schedule
+from marina.server.java import checks
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from config.lint.finding import Finding
-from config.lint.linter import lint_file
+from marina.config.lint.finding import Finding
+from marina.config.lint.linter import lint_file
 
 CLEAN_PROPERTIES = """\
 # what a careful user writes

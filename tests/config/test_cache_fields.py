@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from specs import make_spec
 
-from config.errors import SpecError
+from marina.config.errors import SpecError
 
 ALLOWED = "allowed: an address such as `redis://HOST:6379/0`, without a password"
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from specs import digits_spec
 
-from config.errors import InputError, SpecError
-from config.load import load_name
-from config.quantity import canonical, quantity
+from marina.config.errors import InputError, SpecError
+from marina.config.load import load_name
+from marina.config.quantity import canonical, quantity
 
 
 @pytest.mark.parametrize(

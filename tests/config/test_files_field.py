@@ -3,7 +3,7 @@
 import pytest
 from specs import make_spec
 
-from config.errors import SpecError
+from marina.config.errors import SpecError
 
 
 @pytest.mark.parametrize(

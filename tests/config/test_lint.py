@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from linting import CLEAN_MODEL_CONFIG, CLEAN_PROPERTIES, DEFAULT_WORKERS, cases, changed, lint, only
 
-from config.errors import InputError
-from config.lint import lint_file
-from config.lint.torchserve_keys import TORCHRUN
+from marina.config.errors import InputError
+from marina.config.lint import lint_file
+from marina.config.lint.torchserve_keys import TORCHRUN
 
 
 @pytest.mark.parametrize(("rule", "level", "lines", "text", "hint"), cases("lint_properties.txt"))

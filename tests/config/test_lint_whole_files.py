@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from linting import CLEAN_MODEL_CONFIG, CLEAN_PROPERTIES, IGNORED, changed, lint, only
 
-from config.errors import InputError
-from config.lint.java_properties import read_as_launcher, read_properties
-from config.lint.linter import lint_file
-from config.lint.torchserve_keys import MODEL_CONFIG
+from marina.config.errors import InputError
+from marina.config.lint.java_properties import read_as_launcher, read_properties
+from marina.config.lint.linter import lint_file
+from marina.config.lint.torchserve_keys import MODEL_CONFIG
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from config.pages import milliseconds
+from marina.config.pages import milliseconds
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from config.errors import InputError
-from config.record import RECORD, SCHEMA, read_package, write_text
-from config.record import Record as Written
-from handlers.record import RECORD_FILE
-from handlers.record import SCHEMA as READ_SCHEMA
-from handlers.record import PackedRecord as Read
+from marina.config.errors import InputError
+from marina.config.record import RECORD, SCHEMA, read_package, write_text
+from marina.config.record import Record as Written
+from marina.handlers.record import RECORD_FILE
+from marina.handlers.record import SCHEMA as READ_SCHEMA
+from marina.handlers.record import PackedRecord as Read
 
 
 def test_workers_read_the_file_and_the_schema_that_the_packager_writes() -> None:
@@ -48,7 +48,7 @@ def test_a_path_that_is_not_utf_8_is_written_with_replacements(tmp_path: Path) -
 @pytest.mark.slow
 def test_processes_that_write_the_same_record_never_publish_half_of_it(tmp_path: Path) -> None:
     program = (
-        "import sys, pathlib; from config.record import write_json\n"
+        "import sys, pathlib; from marina.config.record import write_json\n"
         "for _ in range(300): write_json(pathlib.Path(sys.argv[1]), {'a': sys.argv[2] * 200_000})"
     )
     file = tmp_path / "record.json"

@@ -1,7 +1,7 @@
 from golden import check_golden
 from specs import ROOT
 
-from config.reference import render_reference
+from marina.config.reference import render_reference
 
 
 def test_the_page_of_fields_is_generated_from_the_spec() -> None:

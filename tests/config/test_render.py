@@ -7,9 +7,9 @@ import yaml
 from golden import GOLDEN, check_golden
 from specs import digits_spec, make_spec
 
-from config.lint.linter import lint_file
-from config.render import Ports, render_log4j2, render_model_config, render_properties
-from config.spec import Spec
+from marina.config.lint.linter import lint_file
+from marina.config.render import Ports, render_log4j2, render_model_config, render_properties
+from marina.config.spec import Spec
 
 CUDA = {"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 8}, "model.precision": "fp16"}
 

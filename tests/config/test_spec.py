@@ -5,8 +5,8 @@ import pytest
 import yaml
 from specs import FILE_SOURCE, changed
 
-from config.errors import SpecError
-from config.load import parse_spec
+from marina.config.errors import SpecError
+from marina.config.load import parse_spec
 
 IMAGE = {"height": 8, "width": 8}
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from specs import DIGITS, MINIMAL, ROOT, make_spec
 
-from config.load import load_spec, parse_spec
-from config.quantity import quantity
-from config.sections import Section
-from config.spec import Spec
+from marina.config.load import load_spec, parse_spec
+from marina.config.quantity import quantity
+from marina.config.sections import Section
+from marina.config.spec import Spec
 
 
 def test_five_lines_are_enough_for_a_spec() -> None:

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from specs import changed
 
-from config.combinations import find_warnings
-from config.errors import SpecError
-from config.load import parse_spec
-from config.spec import Spec
+from marina.config.combinations import find_warnings
+from marina.config.errors import SpecError
+from marina.config.load import parse_spec
+from marina.config.spec import Spec
 
 ENCODER = {"model.source": "hf:./model", "model.handler": "text", "model.task": "classify", "model.weights": None}
 ERRORS: list[Any] = [

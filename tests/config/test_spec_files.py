@@ -7,8 +7,8 @@ import pytest
 import yaml
 from specs import FILE_SOURCE, changed
 
-from config.errors import InputError, SpecError
-from config.load import load_spec, parse_spec
+from marina.config.errors import InputError, SpecError
+from marina.config.load import load_spec, parse_spec
 
 
 def error_of(data: dict[str, Any], file: Path) -> SpecError:

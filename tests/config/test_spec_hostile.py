@@ -7,9 +7,9 @@ import pytest
 import yaml
 from specs import MINIMAL, changed, make_spec
 
-from config.errors import InputError, SpecError
-from config.load import load_spec, parse_spec
-from config.torchvision_models import OTHERS, TORCHVISION_MODELS, WITH_BACKBONES
+from marina.config.errors import InputError, SpecError
+from marina.config.load import load_spec, parse_spec
+from marina.config.torchvision_models import OTHERS, TORCHVISION_MODELS, WITH_BACKBONES
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 12)
@@ -199,7 +199,7 @@ def test_a_torchvision_model_that_is_no_classifier_is_not_called_unknown(name: s
 
 
 def test_the_names_of_torchvision_models_are_those_of_the_installed_version() -> None:
-    from archiver.torchvision_import import import_torchvision
+    from marina.archiver.torchvision_import import import_torchvision
 
     import_torchvision()
     from torchvision import models

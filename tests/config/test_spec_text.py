@@ -8,12 +8,12 @@ import pytest
 import yaml
 from specs import changed, tales_spec
 
-from config.combinations import find_warnings
-from config.errors import SpecError
-from config.hf_folder import FolderRefused, read_model_folder
-from config.load import parse_spec
-from config.render import render_model_config
-from config.spec import Spec
+from marina.config.combinations import find_warnings
+from marina.config.errors import SpecError
+from marina.config.hf_folder import FolderRefused, read_model_folder
+from marina.config.load import parse_spec
+from marina.config.render import render_model_config
+from marina.config.spec import Spec
 
 TALES = {"name": "tales", "model": {"source": "hf:./model", "handler": "text", "compile": "eager"}}
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from specs import FILE_SOURCE, changed
 
-from config.errors import SpecError
-from config.load import parse_spec
+from marina.config.errors import SpecError
+from marina.config.load import parse_spec
 
 ERRORS: list[Any] = [
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8, "buckets": [2, 4]}]}}},

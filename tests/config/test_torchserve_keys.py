@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.lint.torchserve_keys import (
+from marina.config.lint.torchserve_keys import (
     INVENTED_MODEL_CONFIG,
     INVENTED_PROPERTIES,
     LAUNCHER_KEYS,
@@ -15,7 +15,7 @@ from config.lint.torchserve_keys import (
     TORCHRUN,
     environment_names,
 )
-from config.lint.torchserve_traps import TRAPS
+from marina.config.lint.torchserve_traps import TRAPS
 
 
 def test_the_tables_name_only_keys_that_exist() -> None:

@@ -13,8 +13,8 @@ from running import Running, running
 from specs import Packaged, digits_spec
 from tiny import make_tiny
 
-from config.render import render_model_config
-from config.spec import Spec
+from marina.config.render import render_model_config
+from marina.config.spec import Spec
 
 Start = Callable[..., Running]
 

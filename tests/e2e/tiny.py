@@ -6,10 +6,10 @@ from pathlib import Path
 
 from specs import ROOT
 
-from config.load import parse_spec
-from config.record import Agreement, MachineKey, Port, Record, Sample
-from config.render import render_model_config
-from config.spec import Spec
+from marina.config.load import parse_spec
+from marina.config.record import Agreement, MachineKey, Port, Record, Sample
+from marina.config.render import render_model_config
+from marina.config.spec import Spec
 
 HANDLER = Path(__file__).with_name("tiny_handler.py")
 

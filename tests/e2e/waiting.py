@@ -15,7 +15,7 @@ from prometheus_client.samples import Sample
 from running import Running
 from specs import ROOT
 
-from server.system.processes import children, identify
+from marina.server.system.processes import children, identify
 
 T = TypeVar("T")
 DIGIT = (ROOT / "config/examples/digits/samples/3.png").read_bytes()

@@ -13,7 +13,7 @@ from fake_apiserver_fields import decode, encode
 from fake_apiserver_kinds import canonical
 from k8s_rig import SPACE, deployment, document
 
-from k8s.cluster import ApiError, Cluster, Ref, connect
+from marina.k8s.cluster import ApiError, Cluster, Ref, connect
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from specs import DIGITS, ROOT, changed
 from tools import HAS_GPU
 from waiting import eventually, held_out_images, metric, worker_pids
 
-from config.load import parse_spec
-from config.record import Package, read_package
-from config.spec import Spec
+from marina.config.load import parse_spec
+from marina.config.record import Package, read_package
+from marina.config.spec import Spec
 
 pytestmark = [
     pytest.mark.slow,

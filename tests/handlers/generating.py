@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from ts.context import Context, RequestProcessor
 
-from handlers.generation import TextHandler
+from marina.handlers.generation import TextHandler
 
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"

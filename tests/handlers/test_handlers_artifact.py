@@ -11,12 +11,12 @@ import torch
 from fakes import EAGER, ONE_INPUT, FakeContext, TinyDouble, ask, rewrite, start, write_package
 from tools import needs
 
-from archiver.compiling.environment import cached_instruction_checks
-from handlers.artifact import pick_device
-from handlers.machine import machine_key, machine_mismatches
-from handlers.program import ARTIFACTS, load_program, use_cache
-from handlers.record import RecordError, load_record, parse_record
-from handlers.tensor import TensorHandler
+from marina.archiver.compiling.environment import cached_instruction_checks
+from marina.handlers.artifact import pick_device
+from marina.handlers.machine import machine_key, machine_mismatches
+from marina.handlers.program import ARTIFACTS, load_program, use_cache
+from marina.handlers.record import RecordError, load_record, parse_record
+from marina.handlers.tensor import TensorHandler
 
 # The compiler warns about torch itself.
 pytestmark = [
@@ -73,7 +73,8 @@ def test_compiled_packages_answer_in_every_batch_size(compiled):
 
 def test_compiled_packages_are_loaded_without_the_compiler(compiled):
     code = (
-        "import sys; sys.path.insert(0, 'tests'); from fakes import *; from handlers.tensor import TensorHandler;"
+        "import sys; sys.path.insert(0, 'tests'); from fakes import *;"
+        "from marina.handlers.tensor import TensorHandler;"
         f"handler = start(TensorHandler(), Path({str(compiled)!r})); ask(handler, {GOOD!r});"
         "print([name for name in ('torch._inductor.config', 'torch._dynamo.config', 'torchao') if name in sys.modules])"
     )

@@ -23,13 +23,13 @@ from fakes import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handlers.artifact import LoadedArtifact
-from handlers.base import Handler
-from handlers.image import ImageHandler
-from handlers.record import RecordError
-from handlers.request import Answer
-from handlers.tensor import TensorHandler
-from handlers.validation import Unprocessable
+from marina.handlers.artifact import LoadedArtifact
+from marina.handlers.base import Handler
+from marina.handlers.image import ImageHandler
+from marina.handlers.record import RecordError
+from marina.handlers.request import Answer
+from marina.handlers.tensor import TensorHandler
+from marina.handlers.validation import Unprocessable
 
 GOOD = b"[[0,1,2],[3,4,5]]"
 
@@ -284,8 +284,9 @@ def test_random_bodies_never_hurt_the_server_or_their_neighbours(handlers, bodie
 def test_package_imports_nothing_heavy_and_nothing_of_the_kit():
     code = (
         "import sys; before = set(sys.modules);"
-        "import handlers; assert 'torch' not in sys.modules; import handlers.image, handlers.tensor;"
-        "heavy = ('torch._inductor', 'torch._dynamo', 'torchvision', 'pydantic', 'yaml', 'config', 'archiver');"
+        "import marina.handlers; assert 'torch' not in sys.modules;"
+        "import marina.handlers.image, marina.handlers.tensor;"
+        "heavy = ('torch._inductor', 'torch._dynamo', 'torchvision', 'pydantic', 'yaml', 'marina.config', 'marina.archiver');"
         "print([name for name in heavy if name in set(sys.modules) - before])"
     )
     root = Path(__file__).parents[2]
@@ -297,13 +298,13 @@ def test_package_imports_nothing_heavy_and_nothing_of_the_kit():
     "name", ["Handler", "ImageHandler", "TensorHandler", "Request", "Answer", "RequestError", "TooLarge"]
 )
 def test_public_names_come_from_the_package(name):
-    import handlers as package
+    from marina import handlers as package
 
     assert getattr(package, name).__name__ == name
 
 
 def test_unknown_name_of_the_package_is_an_error():
-    import handlers as package
+    from marina import handlers as package
 
     with pytest.raises(AttributeError, match="module `handlers` has no attribute `Hander`"):
         _ = package.Hander

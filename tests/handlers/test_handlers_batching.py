@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from handlers import batching
-from handlers.artifact import LoadedArtifact
-from handlers.batching import Batcher, cheapest_cut, without_noise
-from handlers.record import PackedLengths, RecordError, TensorSpec
-from handlers.validation import AnswerError, OutOfMemory
+from marina.handlers import batching
+from marina.handlers.artifact import LoadedArtifact
+from marina.handlers.batching import Batcher, cheapest_cut, without_noise
+from marina.handlers.record import PackedLengths, RecordError, TensorSpec
+from marina.handlers.validation import AnswerError, OutOfMemory
 
 SPEC = TensorSpec("values", (2,), "float32")
 CPU = torch.device("cpu")

@@ -18,21 +18,21 @@ from fakes import IMAGE, MEAN, ONE_INPUT, SIDE, STD, TinyClassifier, TinyDouble,
 from pictures import JPEG, PICTURE, PNG, SPEC, distance, encoded
 from PIL import Image
 
-from handlers import memory
-from handlers.image import ImageHandler
-from handlers.pictures import cost, decode_image, jpeg, setup_pillow
-from handlers.record import ImageSpec
-from handlers.tensor import TensorHandler
-from handlers.validation import Malformed, TooLarge, Unsupported
+from marina.handlers import memory
+from marina.handlers.image import ImageHandler
+from marina.handlers.pictures import cost, decode_image, jpeg, setup_pillow
+from marina.handlers.record import ImageSpec
+from marina.handlers.tensor import TensorHandler
+from marina.handlers.validation import Malformed, TooLarge, Unsupported
 
 LARGE = ImageSpec(SIDE, SIDE, SIDE, 3, MEAN, STD, "bilinear", 3, 40_000_000, max_decode_mb=64)
 # The server's settings of glibc for its workers, with which it keeps freed memory.
 ALLOCATOR = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 CHILD = """
 import json, sys
-from handlers import memory
-from handlers.pictures import decode_image, setup_pillow
-from handlers.record import ImageSpec
+from marina.handlers import memory
+from marina.handlers.pictures import decode_image, setup_pillow
+from marina.handlers.record import ImageSpec
 
 def status(name):
     with open("/proc/self/status") as lines:

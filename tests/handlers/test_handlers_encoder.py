@@ -12,9 +12,9 @@ import torch
 from fakes import EAGER, ask, rewrite, start
 from specs import ROOT
 
-from handlers import encoder
-from handlers.encoder import EncoderHandler
-from handlers.protocols import HEADER
+from marina.handlers import encoder
+from marina.handlers.encoder import EncoderHandler
+from marina.handlers.protocols import HEADER
 
 JSON = {"content-type": "application/json"}
 LONGEST = 64

@@ -11,10 +11,10 @@ from fakes import CLASSES, IMAGE, MEAN, SIDE, STD, TinyClassifier, ask, ask_rows
 from pictures import JPEG, PICTURE, PNG, SPEC, encoded, reference, smooth
 from PIL import Image
 
-from handlers.image import FloatPictures, ImageHandler
-from handlers.pictures import decode_image
-from handlers.pictures.jpeg import MAX_SCANS
-from handlers.validation import TooLarge
+from marina.handlers.image import FloatPictures, ImageHandler
+from marina.handlers.pictures import decode_image
+from marina.handlers.pictures.jpeg import MAX_SCANS
+from marina.handlers.validation import TooLarge
 
 
 def png_of(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:

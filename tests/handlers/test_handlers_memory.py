@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from handlers.memory import made_to_stay, without_collecting
+from marina.handlers.memory import made_to_stay, without_collecting
 
 
 @pytest.fixture(autouse=True)

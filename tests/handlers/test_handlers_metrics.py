@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes import ONE_INPUT, TinyDouble, ask, start, write_package
 
-from handlers.tensor import TensorHandler
+from marina.handlers.tensor import TensorHandler
 
 GOOD = b"[[0,1,2],[3,4,5]]"
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,8 @@ def test_memory_of_the_worker_is_shown(handler):
 @pytest.mark.slow
 def test_series_of_two_workers_are_merged_from_their_files(handler, tmp_path):
     code = (
-        "import sys; sys.path.insert(0, 'tests'); from fakes import *; from handlers.tensor import TensorHandler;"
+        "import sys; sys.path.insert(0, 'tests'); from fakes import *;"
+        "from marina.handlers.tensor import TensorHandler;"
         f"handler = start(TensorHandler(), Path({str(handler.directory)!r})); ask(handler, {GOOD!r}, b'[')"
     )
     shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}

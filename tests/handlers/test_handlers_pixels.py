@@ -9,9 +9,9 @@ from fakes import MEAN, RESIZE, SIDE, STD, TOP_K
 from pictures import GREY, JPEG, PICTURE, PNG, SPEC, distance, encoded, reference, smooth
 from PIL import Image
 
-from handlers.pictures import decode as pixels
-from handlers.pictures import decode_image, resize_and_crop
-from handlers.record import ImageSpec
+from marina.handlers.pictures import decode as pixels
+from marina.handlers.pictures import decode_image, resize_and_crop
+from marina.handlers.record import ImageSpec
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from fakes import IMAGE, ONE_INPUT, SIDE, TWO_INPUTS, TinyClassifier, TinyDouble
 from pictures import encoded
 from PIL import Image
 
-from handlers.image import ImageHandler
-from handlers.protocols import HEADER
-from handlers.protocols.v2 import read_exchange
-from handlers.request import Answer, Request
-from handlers.tensor import TensorHandler
-from handlers.validation import Overdue, TooLarge
+from marina.handlers.image import ImageHandler
+from marina.handlers.protocols import HEADER
+from marina.handlers.protocols.v2 import read_exchange
+from marina.handlers.request import Answer, Request
+from marina.handlers.tensor import TensorHandler
+from marina.handlers.validation import Overdue, TooLarge
 
 ROW = np.arange(6, dtype=np.float32).reshape(2, 3)
 PICTURE = encoded(Image.effect_noise((50, 40), 60).convert("RGB"), "PNG")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from ts.protocol import otf_message_handler as stock
 
-from handlers import receive
+from marina.handlers import receive
 
 SIZES = (0, 1, 100, 32_767, 32_768, 32_769, 65_536, 65_537, 300_000)
 

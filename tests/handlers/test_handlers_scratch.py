@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handlers.scratch import unpacking
+from marina.handlers.scratch import unpacking
 
 ROOT = Path(__file__).parents[2]
 SERVES = """
@@ -19,7 +19,7 @@ if {full}:
         raise OSError(28, "No space left on device")
     os.posix_fallocate = no_room
 from fakes import *
-from handlers.tensor import TensorHandler
+from marina.handlers.tensor import TensorHandler
 from pathlib import Path
 handler = start(TensorHandler(), write_package(Path({folder!r}), TinyDouble, ONE_INPUT))
 (reply,) = ask(handler, b"[[0,1,2],[3,4,5]]")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes import ONE_INPUT, TWO_INPUTS, TinyDouble, TinySum, ask, ask_rows, start, write_package
 
-from handlers.tensor import TensorHandler
+from marina.handlers.tensor import TensorHandler
 
 GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 NPY = {"accept": "application/x-npy"}

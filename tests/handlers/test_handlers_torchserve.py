@@ -10,7 +10,7 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import TsModelLoader
 
 GOOD = b"[[0,1,2],[3,4,5]]"
-ENTRY = "from handlers.tensor import TensorHandler\n\n\nclass Service(TensorHandler):\n    pass\n"
+ENTRY = "from marina.handlers.tensor import TensorHandler\n\n\nclass Service(TensorHandler):\n    pass\n"
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from specs import digits_spec
 
-from config.spec import Spec
-from k8s.manifests.objects import render_objects
-from k8s.manifests.plan import Plan, make_plan
+from marina.config.spec import Spec
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.plan import Plan, make_plan
 
 SHA256 = "49346cd03cfd24a763998083b70aeead4faae86613ec9864a148abefc14dc4a1"
 RECORD: dict[str, Any] = {

@@ -12,13 +12,22 @@ from typing import Any
 
 from fake_apiserver import FakeCluster
 
-from config.progress import Progress
-from k8s.cluster import connect
-from k8s.rollout import Placement, RolloutOptions, RolloutRecord, ServiceStatus, delete, deploy, read_status, rollback
-from k8s.rollout.history import State
-from k8s.rollout.inference import CanaryRequest
-from k8s.rollout.preflight import Blocker
-from k8s.rollout.release import Release
+from marina.config.progress import Progress
+from marina.k8s.cluster import connect
+from marina.k8s.rollout import (
+    Placement,
+    RolloutOptions,
+    RolloutRecord,
+    ServiceStatus,
+    delete,
+    deploy,
+    read_status,
+    rollback,
+)
+from marina.k8s.rollout.history import State
+from marina.k8s.rollout.inference import CanaryRequest
+from marina.k8s.rollout.preflight import Blocker
+from marina.k8s.rollout.release import Release
 
 SHA256 = "ab" * 32
 SPACE, NAME = "sea", "shells"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from k8s.verify.check import TOPICS, all_rules
+from marina.k8s.verify.check import TOPICS, all_rules
 
 MARK = "<!-- `make golden` writes the rest of this page from the texts of the rules. -->\n"
 

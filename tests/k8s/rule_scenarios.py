@@ -10,9 +10,9 @@ import yaml
 from specs import digits_spec
 from tools import needs
 
-from config.spec import Spec
-from k8s.monitoring.expressions import SERVER_CONTAINER
-from k8s.monitoring.rules import alert_rules, recording_rules
+from marina.config.spec import Spec
+from marina.k8s.monitoring.expressions import SERVER_CONTAINER
+from marina.k8s.monitoring.rules import alert_rules, recording_rules
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
 POD, OTHER = "digits-6b5f9c7d8c-x2k4p", "digits-6b5f9c7d8c-zz7vq"

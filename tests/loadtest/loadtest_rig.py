@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from config.load import parse_spec
-from config.ports import free_port_base
-from config.render import render_model_config
-from loadtest.measuring import Machine
+from marina.config.load import parse_spec
+from marina.config.ports import free_port_base
+from marina.config.render import render_model_config
+from marina.loadtest.measuring import Machine
 
 SERVER = Path(__file__).parent / "loadtest_server.py"
 SPEC = """
@@ -49,7 +49,7 @@ def begin(event, _, begun=[]):
         begun.append(event)
         sys.setswitchinterval(HOLDS_S)
         start_new_thread(spin, ())
-if "loadtest.sending.sender" in " ".join(sys.orig_argv):
+if "marina.loadtest.sending.sender" in " ".join(sys.orig_argv):
     sys.addaudithook(begin)
 """
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from queues import EDGES, Dice, Seconds, histogram, single
 
-from loadtest.comparing.comparison import Round, Turn
-from loadtest.comparing.judgement import Judgement, judge_rounds
-from loadtest.comparing.rounds import first_side, look_schedule, look_share
-from loadtest.judging import Objective
-from loadtest.scheduling import Schedule
+from marina.loadtest.comparing.comparison import Round, Turn
+from marina.loadtest.comparing.judgement import Judgement, judge_rounds
+from marina.loadtest.comparing.rounds import first_side, look_schedule, look_share
+from marina.loadtest.judging import Objective
+from marina.loadtest.scheduling import Schedule
 
 RATE, SERVICE_S = 50, 0.008
 OBJECTIVE = Objective(p99_ms=500, error_rate=0.001, throughput_rps=None)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.progress import Progress
-from loadtest.judging import Objective
-from loadtest.measuring import Histogram, Measurement, Second, Slice
-from loadtest.scheduling import Schedule
+from marina.config.progress import Progress
+from marina.loadtest.judging import Objective
+from marina.loadtest.measuring import Histogram, Measurement, Second, Slice
+from marina.loadtest.scheduling import Schedule
 
 Seconds = NDArray[np.float64]
 Dice = np.random.Generator

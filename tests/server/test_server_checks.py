@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from tiny import make_tiny
 
-from config.errors import ArchiveError, InputError, MarinaError, ToolMissing
-from config.ports import free_port_base
-from config.record import MachineKey
-from config.render import Ports
-from server.java import checks
-from server.java.checks import Java, check_disk_space, check_package, check_ports, find_java
-from server.java.launch import plan_launch
-from server.system import NO_GPU, machine
+from marina.config.errors import ArchiveError, InputError, MarinaError, ToolMissing
+from marina.config.ports import free_port_base
+from marina.config.record import MachineKey
+from marina.config.render import Ports
+from marina.server.java import checks
+from marina.server.java.checks import Java, check_disk_space, check_package, check_ports, find_java
+from marina.server.java.launch import plan_launch
+from marina.server.system import NO_GPU, machine
 
 
 def text_of(function: Callable[..., object], *args: Any) -> str:
@@ -236,7 +236,16 @@ def test_a_start_that_fails_says_at_what_and_blames_no_port(tmp_path: Path) -> N
     spec, mar = make_tiny(tmp_path)
     home = fake_java(tmp_path / "jdk", 'JAVA_VERSION="17.0.9"\n')
     (home / "bin" / "java").write_bytes(b"for another processor")
-    command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--port-base", str(free_port_base())]
+    command = [
+        sys.executable,
+        "-m",
+        "marina.server",
+        str(spec.file),
+        "--mar",
+        str(mar),
+        "--port-base",
+        str(free_port_base()),
+    ]
     # Not tmp_path: its path may be too long for a socket.
     with tempfile.TemporaryDirectory(prefix="m-") as folder:
         environment = os.environ | {"JAVA_HOME": str(home), "TMPDIR": folder}

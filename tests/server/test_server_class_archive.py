@@ -10,9 +10,9 @@ import numpy
 import pytest
 from specs import ROOT
 
-from server.java.checks import Java
-from server.java.class_archive import class_archive
-from server.java.launch import jars
+from marina.server.java.checks import Java
+from marina.server.java.class_archive import class_archive
+from marina.server.java.launch import jars
 
 
 @pytest.mark.slow
@@ -26,7 +26,7 @@ def test_the_archive_of_an_environment_is_made_and_java_takes_it(tmp_path: Path)
     folder = tmp_path / "share/marina"
     folder.mkdir(parents=True)
     (folder / "java-of-others.jsa").touch()
-    command = [python, "-m", "server.java.make_class_archive"]
+    command = [python, "-m", "marina.server.java.make_class_archive"]
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
@@ -47,7 +47,7 @@ def test_a_java_that_does_not_start_makes_no_archive(tmp_path: Path) -> None:
     (tmp_path / "bin/java").chmod(0o755)
     (tmp_path / "release").write_text('JAVA_VERSION="25"\n', encoding="utf-8")
     before = sorted(Path(sys.prefix, "share/marina").glob("*"))
-    command = [sys.executable, "-m", "server.java.make_class_archive"]
+    command = [sys.executable, "-m", "marina.server.java.make_class_archive"]
     environment = os.environ | {"JAVA_HOME": str(tmp_path)}
     made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 1

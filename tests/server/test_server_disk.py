@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from server.system.logfile import LogFile
-from server.watching.disk import Disk
-from server.watching.worker_metrics import WorkerMetrics
+from marina.server.system.logfile import LogFile
+from marina.server.watching.disk import Disk
+from marina.server.watching.worker_metrics import WorkerMetrics
 
 WRITER = "from prometheus_client import Counter; Counter('seen', 'Seen').inc(2)"
 

@@ -11,9 +11,9 @@ import marina_jar
 import pytest
 from tools import skip_unless_required
 
-from server.java import door as door_module
-from server.java.door import Door, NoDoorError, OpenCounts
-from server.system.sockets import read_sockets
+from marina.server.java import door as door_module
+from marina.server.java.door import Door, NoDoorError, OpenCounts
+from marina.server.system.sockets import read_sockets
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from collections.abc import Callable
 
 import pytest
 
-from server.java.door import OpenCounts
-from server.system.sockets import Sockets
-from server.watching.drain import Drained, drain, is_quiet
+from marina.server.java.door import OpenCounts
+from marina.server.system.sockets import Sockets
+from marina.server.watching.drain import Drained, drain, is_quiet
 
 BUSY = Sockets(connected=1)
 

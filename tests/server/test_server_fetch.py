@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from config.errors import ArchiveError, InputError
-from server.fetch import fetch
-from server.system.logfile import LogFile
+from marina.config.errors import ArchiveError, InputError
+from marina.server.fetch import fetch
+from marina.server.system.logfile import LogFile
 
 MAR = b"model " * 1000
 SHA256 = hashlib.sha256(MAR).hexdigest()
@@ -108,7 +108,7 @@ def test_the_program_of_the_init_container_ends_with_the_answer(tmp_path: Path) 
     file = tmp_path / "model.mar"
     file.write_bytes(MAR)
     for sha256, code in ((SHA256, 0), ("0" * 64, 2)):
-        command = [sys.executable, "-m", "server.fetch", str(file), "--sha256", sha256]
+        command = [sys.executable, "-m", "marina.server.fetch", str(file), "--sha256", sha256]
         assert subprocess.run(command, capture_output=True, check=False).returncode == code
 
 

@@ -9,9 +9,9 @@ import pytest
 from specs import make_spec
 from waiting import eventually
 
-from server.java.follow import RequestLog, follow_access_log
-from server.java.traffic import AccessLogEntry, Traffic
-from server.system.output import Output
+from marina.server.java.follow import RequestLog, follow_access_log
+from marina.server.java.traffic import AccessLogEntry, Traffic
+from marina.server.system.output import Output
 
 LINE = b'A 10.0.0.1:5 "POST /predictions/m HTTP/1.1" 200 4\n'
 OK = AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 200, 4)

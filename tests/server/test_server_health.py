@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.java.frontend import ModelStatus, WorkerStatus
-from server.watching.health import STALE_S, Health
+from marina.server.java.frontend import ModelStatus, WorkerStatus
+from marina.server.watching.health import STALE_S, Health
 
 
 class Clock:

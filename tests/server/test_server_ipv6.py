@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from tools import skip_unless_required
 
-from config.ports import bound_socket
-from config.render import Ports
-from server.java.checks import check_ports
-from server.java.door import Door
-from server.pages.pages import json_response, serve_pages
-from server.system.sockets import reachable_host, read_sockets
+from marina.config.ports import bound_socket
+from marina.config.render import Ports
+from marina.server.java.checks import check_ports
+from marina.server.java.door import Door
+from marina.server.pages.pages import json_response, serve_pages
+from marina.server.system.sockets import reachable_host, read_sockets
 
 
 @pytest.fixture(autouse=True)

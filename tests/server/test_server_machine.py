@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 from specs import ROOT
 
-from config.errors import InputError
-from server.system import machine
-from server.system.processes import identify, resident_bytes
-from server.system.rundir import OWNER_VARIABLE, create_run_directory
-from server.system.sockets import Sockets, read_sockets
-from server.watching.worker_metrics import WorkerMetrics
+from marina.config.errors import InputError
+from marina.server.system import machine
+from marina.server.system.processes import identify, resident_bytes
+from marina.server.system.rundir import OWNER_VARIABLE, create_run_directory
+from marina.server.system.sockets import Sockets, read_sockets
+from marina.server.watching.worker_metrics import WorkerMetrics
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_relative_tmpdir_is_the_same_folder_for_java(short_folder: Path, monke
 @pytest.mark.slow
 def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder: Path) -> None:
     code = (
-        "import pathlib, os, sys; from server.system.rundir import create_run_directory;"
+        "import pathlib, os, sys; from marina.server.system.rundir import create_run_directory;"
         "print(create_run_directory(pathlib.Path(sys.argv[1])).path, flush=True); os._exit(9)"
     )
     command = [sys.executable, "-c", code, str(short_folder)]
@@ -204,6 +204,6 @@ def test_every_build_of_torch_has_the_version_that_packages_need(
 def test_the_version_is_the_one_that_a_package_is_made_with() -> None:
     import torch
 
-    from handlers.machine import machine_key
+    from marina.handlers.machine import machine_key
 
     assert machine._torch_version() == machine_key(torch.device("cpu"))["torch"]

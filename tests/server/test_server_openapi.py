@@ -8,14 +8,14 @@ import pytest
 from jsonschema import Draft202012Validator
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
-from config.record import Agreement, BodyFormat, EncoderSetup, MachineKey, Port, Record, Sample, Writing
-from config.render import Ports
-from config.sections import Image
-from handlers.protocols.v2 import NAMES
-from server.pages import Docs
-from server.pages.door_pages import DATATYPES, model_metadata
-from server.pages.openapi import openapi
-from server.pages.snippets import programs
+from marina.config.record import Agreement, BodyFormat, EncoderSetup, MachineKey, Port, Record, Sample, Writing
+from marina.config.render import Ports
+from marina.config.sections import Image
+from marina.handlers.protocols.v2 import NAMES
+from marina.server.pages import Docs
+from marina.server.pages.door_pages import DATATYPES, model_metadata
+from marina.server.pages.openapi import openapi
+from marina.server.pages.snippets import programs
 
 X = Port(name="x", shape=(2, 3), dtype="float32", min=1)
 IDS = Port(name="ids", shape=(8,), dtype="int64", min=0, max=99, varies=0)

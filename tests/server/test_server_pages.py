@@ -14,14 +14,14 @@ import pytest
 from specs import make_spec
 from waiting import eventually
 
-from server.java.door import OpenCounts
-from server.java.frontend import Counters, NoAnswerError, read_counters
-from server.java.traffic import DurationHistogram, Traffic
-from server.pages.pages import json_response, metrics_response, serve_pages
-from server.watching import metrics
-from server.watching.exposition import family, histogram_family
-from server.watching.health import Health
-from server.watching.metrics import MetricsPage, ServerFacts
+from marina.server.java.door import OpenCounts
+from marina.server.java.frontend import Counters, NoAnswerError, read_counters
+from marina.server.java.traffic import DurationHistogram, Traffic
+from marina.server.pages.pages import json_response, metrics_response, serve_pages
+from marina.server.watching import metrics
+from marina.server.watching.exposition import family, histogram_family
+from marina.server.watching.health import Health
+from marina.server.watching.metrics import MetricsPage, ServerFacts
 
 SPEC = make_spec({"name": "m"})
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.pages import pages_server
-from server.pages.pages import PageResponse, PostPage, json_response, serve_pages
-from server.pages.pages_server import BoundedReader, PagesServer, is_trusted
+from marina.server.pages import pages_server
+from marina.server.pages.pages import PageResponse, PostPage, json_response, serve_pages
+from marina.server.pages.pages_server import BoundedReader, PagesServer, is_trusted
 
 
 def free_port() -> int:

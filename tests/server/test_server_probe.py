@@ -1,6 +1,6 @@
 import pytest
 
-from server.watching.probe import is_steady
+from marina.server.watching.probe import is_steady
 
 
 @pytest.mark.parametrize(

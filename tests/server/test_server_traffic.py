@@ -3,8 +3,8 @@ from itertools import pairwise
 import pytest
 from specs import make_spec, tales_spec
 
-from config.latency import EDGES_MS, EDGES_S
-from server.java.traffic import AccessLogEntry, Traffic, parse_line
+from marina.config.latency import EDGES_MS, EDGES_S
+from marina.server.java.traffic import AccessLogEntry, Traffic, parse_line
 
 SPEC = make_spec({"name": "m", "version": "1.0", "slo": {"p99_ms": 50}})
 

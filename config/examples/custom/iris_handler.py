@@ -7,9 +7,9 @@ import json
 
 import numpy as np
 
-from handlers.base import Handler
-from handlers.request import Answer, Form, Request
-from handlers.validation import Unprocessable
+from marina.handlers.base import Handler
+from marina.handlers.request import Answer, Form, Request
+from marina.handlers.validation import Unprocessable
 
 FIELDS = ("sepal_length_cm", "sepal_width_cm", "petal_length_cm", "petal_width_cm")
 SPECIES = ("setosa", "versicolor", "virginica")

@@ -3,14 +3,14 @@ repeats the prompt. `make_engine` makes the one that a package names."""
 
 from pathlib import Path
 
-from handlers.generation.engine import Engine, Sampling
-from handlers.generation.engines.compiled import CompiledDecoder
-from handlers.generation.engines.fake import FakeEngine
-from handlers.generation.engines.llama import Llama
-from handlers.generation.engines.network_engines import ROWS, CompiledEngine, TorchEngine
-from handlers.generation.engines.slots import Slots
-from handlers.generation.engines.vllm_engine import make_vllm
-from handlers.record import RecordError, TextSpec
+from marina.handlers.generation.engine import Engine, Sampling
+from marina.handlers.generation.engines.compiled import CompiledDecoder
+from marina.handlers.generation.engines.fake import FakeEngine
+from marina.handlers.generation.engines.llama import Llama
+from marina.handlers.generation.engines.network_engines import ROWS, CompiledEngine, TorchEngine
+from marina.handlers.generation.engines.slots import Slots
+from marina.handlers.generation.engines.vllm_engine import make_vllm
+from marina.handlers.record import RecordError, TextSpec
 
 
 def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import pad
 
-from handlers.generation.engines.weights import Weights, rotary_tables
+from marina.handlers.generation.engines.weights import Weights, rotary_tables
 
 LIBRARY = "decoder.so"
 _KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}

@@ -5,8 +5,8 @@ It computes nothing, so that everything around an engine can be tested and measu
 import time
 from collections.abc import Sequence
 
-from handlers.generation.engine import NoToken, Token
-from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
+from marina.handlers.generation.engine import NoToken, Token
+from marina.handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
 
 
 class FakeEngine(SlotEngine[None]):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
-from handlers.generation.engines.weights import LayerWeights, Weights, rotary_tables
+from marina.handlers.generation.engines.weights import LayerWeights, Weights, rotary_tables
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

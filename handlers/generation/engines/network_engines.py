@@ -6,10 +6,10 @@ from itertools import islice
 
 import torch
 
-from handlers.generation.engine import Sampling, Token
-from handlers.generation.engines.compiled import CompiledDecoder
-from handlers.generation.engines.llama import Llama
-from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
+from marina.handlers.generation.engine import Sampling, Token
+from marina.handlers.generation.engines.compiled import CompiledDecoder
+from marina.handlers.generation.engines.llama import Llama
+from marina.handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
 
 # To measure what a row costs: how many rows are computed together, and how often.
 ROWS, _TRIES = 8, 5

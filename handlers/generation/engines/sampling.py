@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from handlers.generation.engine import Sampling
+from marina.handlers.generation.engine import Sampling
 
 Scores: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from handlers.generation.engine import NoToken, Sampling, Token, Usage
-from handlers.generation.engines.guessing import Guesser, choose_guess_count
-from handlers.generation.engines.sampling import Sampler
+from marina.handlers.generation.engine import NoToken, Sampling, Token, Usage
+from marina.handlers.generation.engines.guessing import Guesser, choose_guess_count
+from marina.handlers.generation.engines.sampling import Sampler
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from handlers.generation.engine import NoToken, Sampling, Token, Usage
-from handlers.generation.engines.vllm_process import EngineGone, VllmProcess
-from handlers.generation.engines.vllm_weights import check_files
-from handlers.record import RecordError, TextSpec
+from marina.handlers.generation.engine import NoToken, Sampling, Token, Usage
+from marina.handlers.generation.engines.vllm_process import EngineGone, VllmProcess
+from marina.handlers.generation.engines.vllm_weights import check_files
+from marina.handlers.record import RecordError, TextSpec
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # vLLM's seeds are positive, and -1 means no seed.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from handlers.generation.engines import vllm_runner
+from marina.handlers.generation.engines import vllm_runner
 
 logger = logging.getLogger(__name__)
 

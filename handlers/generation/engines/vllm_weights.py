@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from handlers.record import RecordError
+from marina.handlers.record import RecordError
 
 # How much of a file `head` covers: the names, types and places of a file's tensors are at its beginning.
 _HEAD = 1 << 20

@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from handlers.generation.engines.shape import CONFIG, OtherFamily, Shape, UnknownModel, quote_all, read_shape, rope_kind
+from marina.handlers.generation.engines.shape import (
+    CONFIG,
+    OtherFamily,
+    Shape,
+    UnknownModel,
+    quote_all,
+    read_shape,
+    rope_kind,
+)
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"

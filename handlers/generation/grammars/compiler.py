@@ -14,10 +14,10 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
-from handlers.generation.engine import Grammar
-from handlers.generation.grammars import trial
-from handlers.generation.grammars.matching import MatcherGrammar
-from handlers.generation.scheduler import Busy
+from marina.handlers.generation.engine import Grammar
+from marina.handlers.generation.grammars import trial
+from marina.handlers.generation.grammars.matching import MatcherGrammar
+from marina.handlers.generation.scheduler import Busy
 
 # How many schemas are remembered, compiled or refused: those that were used last.
 _MAX_KNOWN = 64

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import orjson
 
-from handlers.generation.grammars.trial import OPTIONS
-from handlers.generation.refusals import RequestRefused, quote_choice, wrong_value
+from marina.handlers.generation.grammars.trial import OPTIONS
+from marina.handlers.generation.refusals import RequestRefused, quote_choice, wrong_value
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # The largest schema, in bytes of JSON.

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from llguidance import LLMatcher
 
-from handlers.generation.grammars.trial import main_line
+from marina.handlers.generation.grammars.trial import main_line
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -4,9 +4,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from k8s.verify.application import SCALABLE, Application, Workload, startup_budget_s
-from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Level, Remark, Scope, Topic, repeated
+from marina.k8s.verify.application import SCALABLE, Application, Workload, startup_budget_s
+from marina.k8s.verify.located import LocatedDocument, Place
+from marina.k8s.verify.rule import Level, Remark, Scope, Topic, repeated
 
 TOPIC = Topic("Staying available")
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from config.errors import listed
-from k8s.verify.application import Application
-from k8s.verify.located import LocatedDocument, is_adapter_settings
-from k8s.verify.rule import Level, Remark, Scope, Topic, repeated
-from k8s.verify.schemas import SchemaMistake, is_built_in, is_shipped, served
+from marina.config.errors import listed
+from marina.k8s.verify.application import Application
+from marina.k8s.verify.located import LocatedDocument, is_adapter_settings
+from marina.k8s.verify.rule import Level, Remark, Scope, Topic, repeated
+from marina.k8s.verify.schemas import SchemaMistake, is_built_in, is_shipped, served
 
 TOPIC = Topic("Objects")
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from k8s.manifests import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, config_sha256
-from k8s.verify.application import Application
-from k8s.verify.located import Place
-from k8s.verify.rule import Remark, Scope, Topic
+from marina.k8s.manifests import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, config_sha256
+from marina.k8s.verify.application import Application
+from marina.k8s.verify.located import Place
+from marina.k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Evidence")
 

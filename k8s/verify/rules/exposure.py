@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from config.errors import listed
-from k8s.verify.application import METRICS_PORT, TORCHSERVE_PORTS, Application, Workload, matches, target_ports
-from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Remark, Scope, Topic
-from k8s.verify.schemas import is_built_in
+from marina.config.errors import listed
+from marina.k8s.verify.application import METRICS_PORT, TORCHSERVE_PORTS, Application, Workload, matches, target_ports
+from marina.k8s.verify.located import LocatedDocument, Place
+from marina.k8s.verify.rule import Remark, Scope, Topic
+from marina.k8s.verify.schemas import is_built_in
 
 TOPIC = Topic("Exposure")
 REDIS_PORT = 6379

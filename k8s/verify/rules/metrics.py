@@ -5,13 +5,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from config.errors import InputError, SpecError, listed, nearest
-from config.yaml_lines import read_documents
-from k8s.monitoring import CATALOGUE, Matcher, Selector, adapter_rules, external_rules, find_series, misuses, selectors
-from k8s.verify.application import Application
-from k8s.verify.located import Place, is_adapter_settings, settings_rules
-from k8s.verify.rule import Level, Remark, Scope, Topic
-from k8s.verify.rules.scaling import metric_sources
+from marina.config.errors import InputError, SpecError, listed, nearest
+from marina.config.yaml_lines import read_documents
+from marina.k8s.monitoring import (
+    CATALOGUE,
+    Matcher,
+    Selector,
+    adapter_rules,
+    external_rules,
+    find_series,
+    misuses,
+    selectors,
+)
+from marina.k8s.verify.application import Application
+from marina.k8s.verify.located import Place, is_adapter_settings, settings_rules
+from marina.k8s.verify.rule import Level, Remark, Scope, Topic
+from marina.k8s.verify.rules.scaling import metric_sources
 
 TOPIC = Topic("Metrics")
 

@@ -4,10 +4,10 @@ import json
 import re
 from collections.abc import Iterator
 
-from config.errors import listed, nearest
-from k8s.verify.application import Application, matches
-from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Level, Remark, Scope, Topic
+from marina.config.errors import listed, nearest
+from marina.k8s.verify.application import Application, matches
+from marina.k8s.verify.located import LocatedDocument, Place
+from marina.k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Monitors and dashboards")
 

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from k8s.verify.application import Application, Workload, startup_budget_s
-from k8s.verify.located import Place
-from k8s.verify.rule import Level, Remark, Scope, Topic
+from marina.k8s.verify.application import Application, Workload, startup_budget_s
+from marina.k8s.verify.located import Place
+from marina.k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("Starting and stopping")
 

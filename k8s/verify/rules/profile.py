@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from config.errors import listed
-from k8s.verify.application import Application, Workload
-from k8s.verify.located import Place
-from k8s.verify.rule import Remark, Scope, Topic
+from marina.config.errors import listed
+from marina.k8s.verify.application import Application, Workload
+from marina.k8s.verify.located import Place
+from marina.k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Pod security, profile `restricted`")
 

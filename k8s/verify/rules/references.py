@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from config.errors import listed
-from config.sections import Pod
-from k8s.verify.application import Application, Workload
-from k8s.verify.located import Place
-from k8s.verify.rule import Level, Remark, Scope, Topic
+from marina.config.errors import listed
+from marina.config.sections import Pod
+from marina.k8s.verify.application import Application, Workload
+from marina.k8s.verify.located import Place
+from marina.k8s.verify.rule import Level, Remark, Scope, Topic
 
 TOPIC = Topic("References")
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from k8s.verify.application import Application, Workload, amount
-from k8s.verify.located import Place
-from k8s.verify.rule import Remark, Scope, Topic
+from marina.k8s.verify.application import Application, Workload, amount
+from marina.k8s.verify.located import Place
+from marina.k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Resources")
 

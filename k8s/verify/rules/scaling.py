@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from config.errors import listed
-from k8s.verify.application import SCALABLE, Application, least_pods
-from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Level, Remark, Scope, Topic, repeated
+from marina.config.errors import listed
+from marina.k8s.verify.application import SCALABLE, Application, least_pods
+from marina.k8s.verify.located import LocatedDocument, Place
+from marina.k8s.verify.rule import Level, Remark, Scope, Topic, repeated
 
 TOPIC = Topic("Scaling")
 

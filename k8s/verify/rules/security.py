@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from config.errors import listed
-from k8s.verify.application import Application
-from k8s.verify.rule import Remark, Scope, Topic
+from marina.config.errors import listed
+from marina.k8s.verify.application import Application
+from marina.k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Security")
 

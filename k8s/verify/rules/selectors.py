@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from config.errors import listed, nearest
-from k8s.verify.application import Application, matches, target_ports
-from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.rule import Remark, Scope, Topic
+from marina.config.errors import listed, nearest
+from marina.k8s.verify.application import Application, matches, target_ports
+from marina.k8s.verify.located import LocatedDocument, Place
+from marina.k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Selectors and Services")
 

@@ -9,10 +9,10 @@ from packages import cache_of_nothing_compiled
 from specs import digits_spec
 from tools import needs
 
-from archiver.compiling import cache as compile_cache
-from archiver.compiling.cache import cache_folder, compile_key, load_from_cache, store_in_cache
-from archiver.package import package
-from config.progress import Progress
+from marina.archiver.compiling import cache as compile_cache
+from marina.archiver.compiling.cache import cache_folder, compile_key, load_from_cache, store_in_cache
+from marina.archiver.package import package
+from marina.config.progress import Progress
 
 SETTINGS = {"freezing": True}
 

@@ -20,13 +20,13 @@ from specs import digits_spec
 from tools import needs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from archiver import rehearsal
-from archiver.compiling import compile_all, parallel, task_for, time_estimate
-from archiver.compiling.artifacts import inductor_settings, normalise_package
-from archiver.compiling.environment import cached_instruction_checks
-from archiver.compiling.parallel import Task
-from config.errors import InputError, SourceError
-from config.progress import Progress
+from marina.archiver import rehearsal
+from marina.archiver.compiling import compile_all, parallel, task_for, time_estimate
+from marina.archiver.compiling.artifacts import inductor_settings, normalise_package
+from marina.archiver.compiling.environment import cached_instruction_checks
+from marina.archiver.compiling.parallel import Task
+from marina.config.errors import InputError, SourceError
+from marina.config.progress import Progress
 
 
 class Model(torch.nn.Module):
@@ -62,7 +62,7 @@ def compilers() -> list[psutil.Process]:
     started = []
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended meanwhile
-            started += [child] if "archiver.compiling.child_process" in child.cmdline() else []
+            started += [child] if "marina.archiver.compiling.child_process" in child.cmdline() else []
     return started
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from specs import ROOT, Packaged, digits_spec
 
-from archiver.containers.build import _ARGUMENTS, ImageOptions, _without_tag, build_image, image_reference
-from archiver.containers.builders import Builder, BuildRequest, find_builder
-from config.errors import InputError, Refused, ToolMissing
-from config.progress import Progress
-from config.render import Ports
-from config.sections import Kubernetes
-from k8s.manifests import model_volume
+from marina.archiver.containers.build import _ARGUMENTS, ImageOptions, _without_tag, build_image, image_reference
+from marina.archiver.containers.builders import Builder, BuildRequest, find_builder
+from marina.config.errors import InputError, Refused, ToolMissing
+from marina.config.progress import Progress
+from marina.config.render import Ports
+from marina.config.sections import Kubernetes
+from marina.k8s.manifests import model_volume
 
 BUILD = BuildRequest(
     context=Path("/repository"),
@@ -274,7 +274,7 @@ def test_an_image_for_another_device_has_its_own_tag() -> None:
 _BUILDS = """
 import sys
 from pathlib import Path
-from archiver.containers.build import _run
+from marina.archiver.containers.build import _run
 _run(("builder",), Path(sys.argv[1]))
 """
 

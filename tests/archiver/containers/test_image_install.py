@@ -154,7 +154,7 @@ def test_the_bill_lists_the_parts_of_torchserves_jar(bill: dict[str, Any]) -> No
 
 
 def test_the_bill_has_the_java_that_runs(bill: dict[str, Any]) -> None:
-    from server.java.checks import find_java
+    from marina.server.java.checks import find_java
 
     java = next(component for component in bill["components"] if component["bom-ref"] == "java")
     assert int(java["version"].partition(".")[0]) == find_java().version

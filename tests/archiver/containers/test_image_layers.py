@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from oci import layer, write_layout
 
-from archiver.containers.layers import Layer, read_image_file, read_layout
-from config.errors import InputError
+from marina.archiver.containers.layers import Layer, read_image_file, read_layout
+from marina.config.errors import InputError
 
 BASE, TOP = layer({"etc/os": b"debian", "bom.json": b"old"}), layer({"./bom.json": b"new"})
 HISTORY = [

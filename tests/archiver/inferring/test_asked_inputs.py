@@ -7,8 +7,8 @@ import torch
 from networks import Net
 from torch import nn
 
-from archiver.inferring import find_inputs, find_program_inputs, parse_input_option
-from config.errors import InputError, SourceError
+from marina.archiver.inferring import find_inputs, find_program_inputs, parse_input_option
+from marina.config.errors import InputError, SourceError
 
 ASKED: list[Any] = [
     pytest.param(

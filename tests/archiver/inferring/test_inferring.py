@@ -8,8 +8,8 @@ import torch
 from networks import Net
 from torch import nn
 
-from archiver.inferring import find_inputs, parse_input_option
-from config.errors import InputError, SourceError
+from marina.archiver.inferring import find_inputs, parse_input_option
+from marina.config.errors import InputError, SourceError
 
 
 def position(size: int) -> nn.Module:

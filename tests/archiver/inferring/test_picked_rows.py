@@ -9,14 +9,14 @@ import pytest
 import torch
 from specs import make_spec
 
-from archiver.graph import build_graph
-from archiver.input_limits import check_limits, limited_inputs
-from archiver.sources import load_source
-from config.errors import SourceError
-from config.record import Port
-from handlers.arrays import fit_array
-from handlers.record import TensorSpec
-from handlers.validation import Unprocessable
+from marina.archiver.graph import build_graph
+from marina.archiver.input_limits import check_limits, limited_inputs
+from marina.archiver.sources import load_source
+from marina.config.errors import SourceError
+from marina.config.record import Port
+from marina.handlers.arrays import fit_array
+from marina.handlers.record import TensorSpec
+from marina.handlers.validation import Unprocessable
 
 MODEL = """
 import torch

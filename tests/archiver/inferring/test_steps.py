@@ -6,7 +6,7 @@ import pytest
 from networks import Net
 from torch import nn
 
-from archiver.inferring import find_inputs
+from marina.archiver.inferring import find_inputs
 
 LAST = "`x`: 128 is a guess, the model takes longer ones as well"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from archiver.archive import MANIFEST
+from marina.archiver.archive import MANIFEST
 
 Members = dict[str, bytes]
 MODEL = {"modelName": "m", "modelVersion": "1", "handler": "image_classifier"}

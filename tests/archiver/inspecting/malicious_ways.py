@@ -126,7 +126,7 @@ PYTHON = {
     "a download": "from torchvision.datasets.utils import download_url\ndownload_url('http://a', 'b')\n",
     "a call through copy": "import copy\ncopy._reconstruct(None, print, ('a',))\n",
     "a function made of text": "import dataclasses\ndataclasses._create_fn('f', (), ['1'])\n",
-    "a process of Marina's own": "from handlers.generation.engines import vllm_process\n",
+    "a process of Marina's own": "from marina.handlers.generation.engines import vllm_process\n",
     "the compiler's cache of code": "import torch._inductor.codecache as c\n",
     "torch's inside": "import torch\ntorch._C._jit_pass_inline\n",
     "the compiler's tools": "import torch\ntorch._dynamo.debug_utils.run_load_args\n",

@@ -9,15 +9,15 @@ import pytest
 from tiny import make_tiny
 
 import marina
-from archiver.inspecting.inspect import inspect
-from config.errors import ArchiveError
-from config.mar import open_mar
-from config.record import read_record
-from config.render import Ports
-from config.spec import Spec
-from server.java.checks import Java, check_disk_space, check_package
-from server.java.door import Door
-from server.java.launch import plan_launch
+from marina.archiver.inspecting.inspect import inspect
+from marina.config.errors import ArchiveError
+from marina.config.mar import open_mar
+from marina.config.record import read_record
+from marina.config.render import Ports
+from marina.config.spec import Spec
+from marina.server.java.checks import Java, check_disk_space, check_package
+from marina.server.java.door import Door
+from marina.server.java.launch import plan_launch
 
 SEEDS = range(40)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from archiver.archive import MANIFEST
-from archiver.inspecting.inspect import inspect
-from archiver.inspecting.nested import ReadBudget, walk_nested
-from archiver.inspecting.pickles import find_pickles
-from config.errors import ArchiveError
-from config.record import RECORD
+from marina.archiver.archive import MANIFEST
+from marina.archiver.inspecting.inspect import inspect
+from marina.archiver.inspecting.nested import ReadBudget, walk_nested
+from marina.archiver.inspecting.pickles import find_pickles
+from marina.config.errors import ArchiveError
+from marina.config.record import RECORD
 
 
 class Bomb:

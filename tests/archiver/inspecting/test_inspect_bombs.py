@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.archive import MANIFEST
-from archiver.inspecting.inspect import inspect
-from archiver.inspecting.pickles import find_pickles
-from config.errors import ArchiveError
-from config.record import RECORD
+from marina.archiver.archive import MANIFEST
+from marina.archiver.inspecting.inspect import inspect
+from marina.archiver.inspecting.pickles import find_pickles
+from marina.config.errors import ArchiveError
+from marina.config.record import RECORD
 
 MANIFEST_TEXT = b'{"model": {"modelName": "m", "handler": "image_classifier"}}'
 LARGE = 2_000_000

@@ -11,8 +11,8 @@ import malicious_programs
 import pytest
 
 import marina
-from archiver.inspecting.inspect import inspect
-from config.errors import ArchiveError
+from marina.archiver.inspecting.inspect import inspect
+from marina.config.errors import ArchiveError
 
 # The file that an archive of the corpus would create if its code ran.
 MARK = Path(tempfile.gettempdir(), f"marina-corpus-{os.getpid()}")

@@ -7,8 +7,8 @@ import torch
 from model_archiver import ModelArchiver
 from model_archiver.model_archiver_config import ModelArchiverConfig
 
-from archiver import staging
-from archiver.inspecting.inspect import inspect
+from marina.archiver import staging
+from marina.archiver.inspecting.inspect import inspect
 
 _BASE = "class ImageClassifier({0}):\n    def __init__(self):\n        super(ImageClassifier, self).__init__({1})\n"
 _MODELS = "from torchvision.models."

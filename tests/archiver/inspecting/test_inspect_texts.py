@@ -2,7 +2,7 @@
 
 import pytest
 
-from archiver.inspecting.pickles import find_pickles
+from marina.archiver.inspecting.pickles import find_pickles
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SORTED = [f"c{first}{second}{third}" for first in _LETTERS for second in _LETTERS for third in _LETTERS]

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch._weights_only_unpickler
 
-from archiver.inspecting.allowed_imports import ALLOWED
-from archiver.inspecting.unpickler import simulate_pickle
+from marina.archiver.inspecting.allowed_imports import ALLOWED
+from marina.archiver.inspecting.unpickler import simulate_pickle
 
 # Every opcode that moves or uses values, with arguments that often fit together.
 _PIECES = [

@@ -9,8 +9,8 @@ import malicious_ways
 import pytest
 from specs import ROOT
 
-from archiver.inspecting.inspect import inspect
-from config.errors import ArchiveError
+from marina.archiver.inspecting.inspect import inspect
+from marina.config.errors import ArchiveError
 
 PAYLOAD = b"cos\nsystem\n(S'true'\ntR."
 
@@ -63,7 +63,7 @@ from PIL import Image
 import numpy as np
 import torch.nn.functional as F
 from torch.nn.modules.utils import _pair
-from handlers.base import Handler
+from marina.handlers.base import Handler
 
 class Mine(Handler):
     def load(self, path):
@@ -167,7 +167,7 @@ def test_an_unknown_name_is_reported_with_its_file_and_line(tmp_path: Path) -> N
 # In a process of its own, because imports of other tests add attributes to the libraries' classes.
 _OF_CLASSES = """
 import numpy, torch, PIL.Image
-from archiver.inspecting.known import known
+from marina.archiver.inspecting.known import known
 PIL.Image.init()
 classes = [torch.Tensor, torch.nn.Module, numpy.ndarray, PIL.Image.Image, *PIL.Image.Image.__subclasses__()]
 names = {name for kind in classes for name in dir(kind) if not name.startswith("_")}

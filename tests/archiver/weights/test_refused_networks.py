@@ -7,11 +7,11 @@ import pytest
 import torch
 from specs import make_spec
 
-from archiver.graph import build_graph, output_ports
-from archiver.quantize import quantised_kind, silence_torchao
-from archiver.sources import load_source
-from config.errors import SourceError
-from config.spec import Spec
+from marina.archiver.graph import build_graph, output_ports
+from marina.archiver.quantize import quantised_kind, silence_torchao
+from marina.archiver.sources import load_source
+from marina.config.errors import SourceError
+from marina.config.spec import Spec
 
 MODEL = """
 import torch

@@ -10,10 +10,10 @@ from safetensors.torch import save_file, save_model
 from specs import make_spec
 from torch import nn
 
-from archiver.sources import import_torchvision, load_source
-from archiver.weights import load_weights
-from config.errors import SourceError
-from config.hf_folder import FolderRefused, read_model_folder
+from marina.archiver.sources import import_torchvision, load_source
+from marina.archiver.weights import load_weights
+from marina.config.errors import SourceError
+from marina.config.hf_folder import FolderRefused, read_model_folder
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
@@ -127,7 +127,7 @@ def test_a_downloaded_file_of_torchvision_gets_the_pictures_that_it_was_trained_
     name: str, resize: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_torchvision()
-    monkeypatch.setattr("archiver.sources.load_weights", lambda *_: ())
+    monkeypatch.setattr("marina.archiver.sources.load_weights", lambda *_: ())
     spec = make_spec({"model.source": "torchvision:resnet50", "model.weights": f"./{name}"}, tmp_path / "spec.yaml")
     source = load_source(spec)
     assert source.image is not None
@@ -143,7 +143,7 @@ def test_weights_of_torchvision_get_the_normalisation_that_they_expect(
     weights: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_torchvision()
-    monkeypatch.setattr("archiver.sources.load_weights", lambda *_: ())
+    monkeypatch.setattr("marina.archiver.sources.load_weights", lambda *_: ())
     monkeypatch.setattr("torchvision.models.get_model", lambda *_, **__: Small())
     spec = make_spec({"model.source": "torchvision:googlenet", "model.weights": weights}, tmp_path / "spec.yaml")
     assert load_source(spec).network.transform_input is expected

@@ -30,10 +30,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "loadtest")
 from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package  # noqa: E402
 from pairs import BURSTY, QUIET, compared  # noqa: E402
 
-from config.load import parse_spec  # noqa: E402
-from loadtest.comparing import CompareOptions, compare, comparison_text  # noqa: E402
-from loadtest.judging.interval import share_interval  # noqa: E402
-from loadtest.running import TargetOptions  # noqa: E402
+from marina.config.load import parse_spec  # noqa: E402
+from marina.loadtest.comparing import CompareOptions, compare, comparison_text  # noqa: E402
+from marina.loadtest.judging.interval import share_interval  # noqa: E402
+from marina.loadtest.running import TargetOptions  # noqa: E402
 
 _RATE, _TURN_S, _MOST_S = 100, 0.5, 120
 # The objective of the servers, in times of their delay; a generator that spins is told by how late it is.

@@ -24,8 +24,8 @@ from bench_peers import report  # noqa: E402
 from contestants import Contestant, command, kit, kit_mar, kit_spec, torchserve  # noqa: E402
 from rounds import Course, measure, start  # noqa: E402
 
-from config.ports import free_port_base  # noqa: E402
-from loadtest.sending import LoadRequest  # noqa: E402
+from marina.config.ports import free_port_base  # noqa: E402
+from marina.loadtest.sending import LoadRequest  # noqa: E402
 
 EXAMPLE = ROOT / "config/examples/language"
 THEIRS = HERE / "contenders"

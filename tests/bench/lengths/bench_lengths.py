@@ -27,9 +27,9 @@ from board import against, ratio_text  # noqa: E402
 from fakes import FakeContext, ask  # noqa: E402
 from specs import make_spec  # noqa: E402
 
-from archiver.package import package  # noqa: E402
-from config.progress import Progress  # noqa: E402
-from handlers.tensor import TensorHandler  # noqa: E402
+from marina.archiver.package import package  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
+from marina.handlers.tensor import TensorHandler  # noqa: E402
 
 LONGEST, WORDS, BATCH = 256, 1000, 8
 LENGTHS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from PIL import Image
 
 def quick_start():
     """The network and its transform."""
-    from archiver.torchvision_import import import_torchvision
+    from marina.archiver.torchvision_import import import_torchvision
 
     # Its binaries may not fit the installed torch.
     import_torchvision()
@@ -47,10 +47,10 @@ class Artifact:
     def __init__(self):
         from pathlib import Path
 
-        from handlers.artifact import load_artifact
-        from handlers.batching import Batcher
-        from handlers.pictures import decode_image
-        from handlers.record import load_record
+        from marina.handlers.artifact import load_artifact
+        from marina.handlers.batching import Batcher
+        from marina.handlers.pictures import decode_image
+        from marina.handlers.record import load_record
 
         folder = Path(os.environ["ARTIFACT"])
         record = load_record(folder)

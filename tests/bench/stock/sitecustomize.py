@@ -6,6 +6,6 @@ Python runs this at the start of every process that has this folder on its path;
 import sys
 
 if any("model_service_worker" in word for word in sys.orig_argv):
-    from archiver.torchvision_import import import_torchvision
+    from marina.archiver.torchvision_import import import_torchvision
 
     import_torchvision()

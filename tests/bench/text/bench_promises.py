@@ -33,10 +33,10 @@ from running import Running, running  # noqa: E402
 from specs import tales_spec  # noqa: E402
 from streams import Stream, stream  # noqa: E402
 
-from archiver.package import package  # noqa: E402
-from config.progress import Progress  # noqa: E402
-from handlers.generation import Engine, Sampling, make_engine  # noqa: E402
-from handlers.record import TextSpec  # noqa: E402
+from marina.archiver.package import package  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
+from marina.handlers.generation import Engine, Sampling, make_engine  # noqa: E402
+from marina.handlers.record import TextSpec  # noqa: E402
 
 PATH = "/predictions/tales/1.0/v1/completions"
 SHARED, OWN = 512, 16

@@ -25,10 +25,10 @@ from specs import tales_spec  # noqa: E402
 from stops import Crowd, leaked  # noqa: E402
 from streams import streams  # noqa: E402
 
-from archiver.package import package  # noqa: E402
-from config.progress import Progress  # noqa: E402
-from config.sections import Text  # noqa: E402
-from config.spec import Spec  # noqa: E402
+from marina.archiver.package import package  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
+from marina.config.sections import Text  # noqa: E402
+from marina.config.spec import Spec  # noqa: E402
 
 # What a stop waits for open answers; the longest takes longer.
 DRAIN_S = 2

@@ -43,11 +43,11 @@ from rounds import alone  # noqa: E402
 from specs import make_spec  # noqa: E402
 from text_peers import LARGE_PAGES, ready, serving_packages  # noqa: E402
 
-from archiver.package import package  # noqa: E402
-from config.errors import MarinaError  # noqa: E402
-from config.ports import free_port_base  # noqa: E402
-from config.progress import Progress  # noqa: E402
-from loadtest.sending import LoadRequest  # noqa: E402
+from marina.archiver.package import package  # noqa: E402
+from marina.config.errors import MarinaError  # noqa: E402
+from marina.config.ports import free_port_base  # noqa: E402
+from marina.config.progress import Progress  # noqa: E402
+from marina.loadtest.sending import LoadRequest  # noqa: E402
 
 SIDES = ("marina", "openvino", "ctranslate2", "transformers", "llama.cpp")
 ON_REQUEST = ("transformers-serve",)

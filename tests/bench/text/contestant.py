@@ -18,8 +18,8 @@ def ours(folder: Path, threads: int, kind: str, precision: str) -> Generate:
     sys.path.insert(0, str(ROOT))
     import torch
 
-    from handlers.generation import Sampling, make_engine
-    from handlers.record import TextSpec
+    from marina.handlers.generation import Sampling, make_engine
+    from marina.handlers.record import TextSpec
 
     torch.set_num_threads(threads)
     settings: dict[str, object] = {"slots": 32, "waiting": 1, "prefill_chunk": 256, "max_tokens": 1}
@@ -44,7 +44,7 @@ def ours(folder: Path, threads: int, kind: str, precision: str) -> Generate:
 
 def transformers_model(folder: Path, threads: int, precision: str) -> Any:
     sys.path.insert(0, str(ROOT))
-    from archiver.torchvision_import import import_torchvision
+    from marina.archiver.torchvision_import import import_torchvision
 
     import_torchvision()
     import torch

@@ -60,7 +60,7 @@ def converted(side: str, model: Path, out: Path) -> Path:
     folder = model.with_name(f"{model.name}-{side}")
     if not folder.exists():
         before = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-        before += "from archiver.torchvision_import import import_torchvision as i; i(); "
+        before += "from marina.archiver.torchvision_import import import_torchvision as i; i(); "
         code = CONVERT[side].format(model=str(model), out=f"{folder}.new")
         shutil.rmtree(f"{folder}.new", ignore_errors=True)
         subprocess.run([peers_python(out), "-c", before + code], check=True, stdout=subprocess.DEVNULL)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from loadtest_rig import SERVER, SPEC, write_package
 
-from config.load import parse_spec
-from loadtest.comparing import CompareOptions, Comparison, compare
-from loadtest.running import RunOptions, TargetOptions, run_load_test
+from marina.config.load import parse_spec
+from marina.loadtest.comparing import CompareOptions, Comparison, compare
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Twelve rounds and no more.

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package
 
-from config.load import parse_spec
-from loadtest.comparing import CompareOptions, Comparison, compare
-from loadtest.running import TargetOptions
+from marina.config.load import parse_spec
+from marina.loadtest.comparing import CompareOptions, Comparison, compare
+from marina.loadtest.running import TargetOptions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Twelve rounds and no more, each turn as short as shows a median.

@@ -12,10 +12,10 @@ from test_loadtest_compare import comparison
 from test_loadtest_report import FAILED, INVALID, PASSED, REPEATED, evidence
 from tools import needs
 
-from k8s.simulating import SimulationOptions, simulate, simulation_html
-from loadtest.calibrating.evidence_report import evidence_html
-from loadtest.comparing.comparison_page import comparison_html
-from loadtest.reporting.report import verdict_html
+from marina.k8s.simulating import SimulationOptions, simulate, simulation_html
+from marina.loadtest.calibrating.evidence_report import evidence_html
+from marina.loadtest.comparing.comparison_page import comparison_html
+from marina.loadtest.reporting.report import verdict_html
 
 pytestmark = pytest.mark.e2e
 

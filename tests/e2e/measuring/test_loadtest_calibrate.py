@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from loadtest_rig import SPEC, behave, command, running_server, write_package
 
-from config.load import parse_spec
-from loadtest.calibrating.calibration import CalibrateOptions, calibrate, evidence_text
-from loadtest.measuring import figure
-from loadtest.running import TargetOptions
+from marina.config.load import parse_spec
+from marina.loadtest.calibrating.calibration import CalibrateOptions, calibrate, evidence_text
+from marina.loadtest.measuring import figure
+from marina.loadtest.running import TargetOptions
 
 pytestmark = pytest.mark.e2e
 

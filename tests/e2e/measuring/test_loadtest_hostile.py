@@ -17,10 +17,10 @@ import psutil
 import pytest
 from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package
 
-from config.errors import InputError
-from config.load import parse_spec
-from loadtest.judging.record import LoadTestOutcome
-from loadtest.running import RunOptions, TargetOptions, run_load_test, target
+from marina.config.errors import InputError
+from marina.config.load import parse_spec
+from marina.loadtest.judging.record import LoadTestOutcome
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test, target
 
 pytestmark = pytest.mark.e2e
 RATE, SECONDS, WARM = 200, 6, 200
@@ -36,7 +36,7 @@ _socket.getaddrinfo = both
 
 SET_CLOCK = """
 import sys, time
-if "loadtest.sending.sender" in " ".join(sys.orig_argv):
+if "marina.loadtest.sending.sender" in " ".join(sys.orig_argv):
     true, asked = time.time, []
     def stepping():
         asked.append(None)
@@ -156,7 +156,7 @@ def test_a_generator_that_spins_beside_its_work_makes_no_verdict(verdict: Any, t
 def is_sender(process: psutil.Process) -> bool:
     # One that has just ended, and that nobody has waited for yet, has no command line.
     with suppress(psutil.Error):
-        return "loadtest.sending.sender" in process.cmdline()
+        return "marina.loadtest.sending.sender" in process.cmdline()
     return False
 
 

@@ -20,7 +20,7 @@ from loadtest_rig import SPEC, behave, running_server
 from specs import ROOT
 
 import marina
-from config.render import Ports
+from marina.config.render import Ports
 
 pytestmark = pytest.mark.e2e
 SPACE = "marina"
@@ -87,7 +87,16 @@ class Jobs:
             )
             output = self._folder / f"{pod}.log"
             plan = str(file) if not self._failing else "/no/such/plan"
-            command = [sys.executable, "-m", "loadtest.sending.pod", plan, "--leader", "127.0.0.1", "--port", port]
+            command = [
+                sys.executable,
+                "-m",
+                "marina.loadtest.sending.pod",
+                plan,
+                "--leader",
+                "127.0.0.1",
+                "--port",
+                port,
+            ]
             environment = os.environ | {"PYTHONPATH": str(ROOT), "JOB_COMPLETION_INDEX": str(index)}
             with output.open("w") as stream:
                 process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, text=True)

@@ -15,9 +15,9 @@ from specs import ROOT
 from tools import needs
 from waiting import eventually
 
-from loadtest.judging import Objective, judge
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest, read_record_lines, read_second_line
+from marina.loadtest.judging import Objective, judge
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import LoadPlan, LoadRequest, read_record_lines, read_second_line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 PARTS, SERVER_PORT, LEADER_PORT = 4, 8080, 5557
@@ -73,7 +73,16 @@ def pods_of(places: tuple[Place, Place], plan: LoadPlan, file: Path) -> list[sub
     """One process a part: the leader and another one near the server, two far from it."""
     near, far = places
     file.write_text(plan.model_dump_json(), encoding="utf-8")
-    words = ["-m", "loadtest.sending.pod", str(file), "--leader", near.address, "--port", str(LEADER_PORT), "--part"]
+    words = [
+        "-m",
+        "marina.loadtest.sending.pod",
+        str(file),
+        "--leader",
+        near.address,
+        "--port",
+        str(LEADER_PORT),
+        "--part",
+    ]
     return [place.start(*words, str(part)) for part, place in enumerate((near, near, far, far))]
 
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from specs import DIGITS, digits_spec
 
-from config.load import load_spec
-from config.spec import Spec
-from loadtest.judging.verdict import Reason
-from loadtest.running import RunOptions, TargetOptions, run_load_test
+from marina.config.load import load_spec
+from marina.config.spec import Spec
+from marina.loadtest.judging.verdict import Reason
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ def spec(tmp_path: Path) -> Spec:
 
 
 def test_a_real_server_is_started_identified_loaded_and_stopped(spec: Spec, out: Path) -> None:
-    command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(out / "model.mar")]
+    command = [sys.executable, "-m", "marina.server", str(spec.file), "--mar", str(out / "model.mar")]
     outcome = run_load_test(
         spec,
         RunOptions(rate=150, duration_s=20, warmup_s=2, arrivals="poisson"),

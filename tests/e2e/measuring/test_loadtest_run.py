@@ -14,12 +14,12 @@ from xml.etree import ElementTree
 import pytest
 from loadtest_rig import SPEC, behave, command, running_server, write_package
 
-from config.load import parse_spec
-from config.spec import Spec
-from loadtest.judging.record import LoadTestOutcome
-from loadtest.running import RunOptions, TargetOptions, run_load_test
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest
+from marina.config.load import parse_spec
+from marina.config.spec import Spec
+from marina.loadtest.judging.record import LoadTestOutcome
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import LoadPlan, LoadRequest
 
 pytestmark = pytest.mark.e2e
 
@@ -151,7 +151,7 @@ def test_a_first_run_of_hours_is_announced(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("loadtest.running.session.Session.measure", interrupted)
+    monkeypatch.setattr("marina.loadtest.running.session.Session.measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_load_test(spec, RunOptions(rate=0.2), TargetOptions(out=out, url=url))
     note, *_ = (line for line in capsys.readouterr().err.splitlines() if line.startswith("note: "))
@@ -198,7 +198,7 @@ def generator_pid() -> int:
     while True:
         for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
             for pid in file.read_text().split():
-                if "loadtest.sending.sender" in Path(f"/proc/{pid}/cmdline").read_text():
+                if "marina.loadtest.sending.sender" in Path(f"/proc/{pid}/cmdline").read_text():
                     return int(pid)
 
 
@@ -274,8 +274,8 @@ def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(
 
 LOCUST_STATISTICS = """
 import sys
-from loadtest.sending.sender import SingleProcessLoad
-from loadtest.sending import LoadPlan
+from marina.loadtest.sending.sender import SingleProcessLoad
+from marina.loadtest.sending import LoadPlan
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
 load = SingleProcessLoad(plan, lambda *_: None)
 heard = []
@@ -305,9 +305,9 @@ def test_locusts_own_statistics_and_events_are_right(url: str) -> None:
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from config.load import load_spec
-from loadtest.running import RunOptions, run_load_test, verdict_text
-from loadtest.running import TargetOptions
+from marina.config.load import load_spec
+from marina.loadtest.running import RunOptions, run_load_test, verdict_text
+from marina.loadtest.running import TargetOptions
 spec, out, url, processes = sys.argv[1:]
 options = RunOptions(rate=200, duration_s=60, warmup_s=0, repeat=3, processes=int(processes))
 print(verdict_text(run_load_test(load_spec(Path(spec), files=False), options, TargetOptions(out=Path(out), url=url))))

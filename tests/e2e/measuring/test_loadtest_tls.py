@@ -13,8 +13,8 @@ from certificates import self_signed
 from loadtest_rig import SPEC, write_package
 
 import marina
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest, generate
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import LoadPlan, LoadRequest, generate
 
 pytestmark = pytest.mark.e2e
 

@@ -17,11 +17,18 @@ from loadtest_rig import running_server
 from specs import ROOT
 from waiting import eventually
 
-from config.errors import MarinaError
-from loadtest.judging import Objective, judge
-from loadtest.measuring import Measurement, this_machine
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest, generate, read_record_lines, read_second_line, running_generator
+from marina.config.errors import MarinaError
+from marina.loadtest.judging import Objective, judge
+from marina.loadtest.measuring import Measurement, this_machine
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import (
+    LoadPlan,
+    LoadRequest,
+    generate,
+    read_record_lines,
+    read_second_line,
+    running_generator,
+)
 
 pytestmark = pytest.mark.e2e
 PARTS = 3
@@ -47,7 +54,17 @@ def start_pods(folder: Path, plan: LoadPlan) -> "dict[int, subprocess.Popen[str]
     file.write_text(plan.model_dump_json(), encoding="utf-8")
     with socket.create_server(("", 0)) as listener:
         port = str(listener.getsockname()[1])
-    words = [sys.executable, "-m", "loadtest.sending.pod", str(file), "--leader", "127.0.0.1", "--port", port, "--part"]
+    words = [
+        sys.executable,
+        "-m",
+        "marina.loadtest.sending.pod",
+        str(file),
+        "--leader",
+        "127.0.0.1",
+        "--port",
+        port,
+        "--part",
+    ]
     return {
         part: subprocess.Popen(
             [*words, str(part)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
@@ -73,7 +90,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
 
 def is_worker(process: psutil.Process) -> bool:
     try:
-        return "loadtest.sending.worker" in process.cmdline()
+        return "marina.loadtest.sending.worker" in process.cmdline()
     except psutil.Error:
         return False
 
@@ -130,7 +147,7 @@ def test_processes_of_one_machine_send_the_schedule_together(url: str) -> None:
 def test_a_clock_that_jumps_loses_no_worker(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An hour ahead each time that somebody looks at it.
     clock = "import itertools, sys, time\nhours = itertools.count()\ntrue = time.time\n"
-    jumping = "if 'loadtest.sending.worker' in sys.orig_argv: time.time = lambda: true() + 3600 * next(hours)\n"
+    jumping = "if 'marina.loadtest.sending.worker' in sys.orig_argv: time.time = lambda: true() + 3600 * next(hours)\n"
     (tmp_path / "sitecustomize.py").write_text(clock + jumping)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     measured = generate(plan_of(url, duration_s=4))
@@ -179,7 +196,7 @@ def test_a_running_generator_sends_one_plan_after_the_other(url: str) -> None:
 
 
 def test_a_generator_that_says_nothing_any_more_is_ended(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadtest.sending.generator.GATHER_TIMEOUT_S", 5)
+    monkeypatch.setattr("marina.loadtest.sending.generator.GATHER_TIMEOUT_S", 5)
     with running_generator() as generator:
         sender = psutil.Process(generator.pid)
 
@@ -197,7 +214,7 @@ def test_a_generator_that_says_nothing_any_more_is_ended(url: str, monkeypatch: 
 
 def test_a_generator_that_does_nothing_any_more_ends_with_the_one_that_started_it() -> None:
     program = (
-        "from loadtest.sending import running_generator\n"
+        "from marina.loadtest.sending import running_generator\n"
         "with running_generator() as it: print(it.pid, flush=True); input()"
     )
     words = [sys.executable, "-c", program]
@@ -231,8 +248,8 @@ def test_workers_end_with_the_leader(url: str) -> None:
 
 ABSENT = """
 import sys
-import loadtest.sending.leader as leader
-from loadtest.sending import LoadPlan
+import marina.loadtest.sending.leader as leader
+from marina.loadtest.sending import LoadPlan
 leader.GATHER_TIMEOUT_S = 0.2
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
 try:
@@ -260,7 +277,7 @@ WRITING = """
 import gevent
 import gevent.monkey
 from gevent.queue import Queue
-from loadtest.sending.worker import LoadWorker
+from marina.loadtest.sending.worker import LoadWorker
 others_run = gevent.monkey.get_original("_thread", "allocate_lock")()
 others_run.acquire()
 class Measured:

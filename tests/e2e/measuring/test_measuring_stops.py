@@ -15,7 +15,7 @@ from loadtest_rig import SPEC, running_server, write_package
 from specs import ROOT
 from waiting import eventually
 
-from loadtest.sending import running_generator
+from marina.loadtest.sending import running_generator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Of each verb: it would go on for long, and the files that say what it measured until then.

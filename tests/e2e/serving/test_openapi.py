@@ -26,9 +26,9 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from archiver.package import package
-from config.load import parse_spec
-from config.progress import Progress
+from marina.archiver.package import package
+from marina.config.load import parse_spec
+from marina.config.progress import Progress
 
 pytestmark = pytest.mark.e2e
 

@@ -16,9 +16,9 @@ from running import Running, running
 from tritonclient.utils import InferenceServerException
 from waiting import DIGIT, eventually, metric
 
-from archiver.package import package
-from config.load import parse_spec
-from config.progress import Progress
+from marina.archiver.package import package
+from marina.config.load import parse_spec
+from marina.config.progress import Progress
 
 pytestmark = pytest.mark.e2e
 

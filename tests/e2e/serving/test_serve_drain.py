@@ -14,8 +14,8 @@ from tiny import make_tiny
 from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, metric, worker_pids
 
-from config.spec import Spec
-from server import Exit
+from marina.config.spec import Spec
+from marina.server import Exit
 
 pytestmark = pytest.mark.e2e
 

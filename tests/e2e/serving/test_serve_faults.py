@@ -23,10 +23,10 @@ from tiny import make_tiny
 from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
-from config.ports import free_port_base
-from config.render import Ports
-from server import Exit
-from server.system.processes import children, identify
+from marina.config.ports import free_port_base
+from marina.config.render import Ports
+from marina.server import Exit
+from marina.server.system.processes import children, identify
 
 pytestmark = pytest.mark.e2e
 
@@ -275,7 +275,7 @@ def test_as_pid_one_it_reaps_orphans_and_stops_on_sigterm(tmp_path: Path) -> Non
         skip_unless_required("a process namespace needs root")
     spec, mar = make_tiny(tmp_path)
     ports, log = Ports(free_port_base()), tmp_path / "server.log"
-    command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--port-base", str(ports.base)]
+    command = [sys.executable, "-m", "marina.server", str(spec.file), "--mar", str(mar), "--port-base", str(ports.base)]
     with log.open("wb") as stream:
         process = subprocess.Popen([*namespace, *command], cwd=ROOT, stderr=stream)
     server = Running(process, spec, ports, log)

@@ -13,8 +13,8 @@ from specs import ROOT
 from tiny import make_tiny
 from waiting import ask, eventually, metric
 
-from config.ports import free_port_base
-from config.render import Ports
+from marina.config.ports import free_port_base
+from marina.config.render import Ports
 
 pytestmark = pytest.mark.e2e
 
@@ -50,7 +50,7 @@ def test_above_the_rate_only_errors_are_printed(start_tiny: Start) -> None:
 def test_nobody_reading_the_log_costs_no_request_and_no_count(stderr: str, tmp_path: Path) -> None:
     spec, mar = make_tiny(tmp_path, access_log="all", queue=5000)
     ports = Ports(free_port_base())
-    command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--port-base", str(ports.base)]
+    command = [sys.executable, "-m", "marina.server", str(spec.file), "--mar", str(mar), "--port-base", str(ports.base)]
     process = subprocess.Popen(
         ["sh", "-c", f'exec "$@" {stderr}', "sh", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -17,7 +17,7 @@ from running import Running
 from tools import needs
 from waiting import DIGIT, ask, eventually, metric, scan
 
-from config.latency import EDGES_S
+from marina.config.latency import EDGES_S
 
 pytestmark = pytest.mark.e2e
 

@@ -9,9 +9,9 @@ from specs import ROOT
 from tiny import make_tiny
 from waiting import ask, eventually
 
-from config.ports import free_port_base
-from config.render import Ports
-from k8s.manifests.config_map import mounted_spec
+from marina.config.ports import free_port_base
+from marina.config.render import Ports
+from marina.k8s.manifests.config_map import mounted_spec
 
 pytestmark = pytest.mark.e2e
 
@@ -21,7 +21,7 @@ def test_the_mounted_spec_and_a_log_file_serve_as_in_a_pod(tmp_path: Path) -> No
     mounted, log, printed = tmp_path / "mounted.yaml", tmp_path / "server.log", tmp_path / "printed"
     mounted.write_text(mounted_spec(spec), encoding="utf-8")
     ports = Ports(free_port_base())
-    command = [sys.executable, "-m", "server", str(mounted), "--mar", str(mar), "--log-file", str(log)]
+    command = [sys.executable, "-m", "marina.server", str(mounted), "--mar", str(mar), "--log-file", str(log)]
     with printed.open("wb") as stderr:
         process = subprocess.Popen(
             [*command, "--port-base", str(ports.base)], env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=stderr
@@ -39,7 +39,7 @@ def test_the_mounted_spec_and_a_log_file_serve_as_in_a_pod(tmp_path: Path) -> No
 def test_a_log_file_that_cannot_be_written_is_said_before_anything_starts(tmp_path: Path) -> None:
     spec, mar = make_tiny(tmp_path)
     log = tmp_path / "nowhere/server.log"
-    command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--log-file", str(log)]
+    command = [sys.executable, "-m", "marina.server", str(spec.file), "--mar", str(mar), "--log-file", str(log)]
     command += ["--port-base", str(free_port_base())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
     assert done.returncode == 2

@@ -14,9 +14,9 @@ from tiny import make_tiny
 from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
-from config.ports import bound_socket, free_port_base
-from config.render import Ports
-from server import Exit
+from marina.config.ports import bound_socket, free_port_base
+from marina.config.render import Ports
+from marina.server import Exit
 
 pytestmark = pytest.mark.e2e
 

@@ -24,7 +24,7 @@ from streams import Stream, stream, streams
 from tools import needs
 from waiting import eventually, metric, worker_pids
 
-from server.pages.snippets import programs
+from marina.server.pages.snippets import programs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from specs import tales_spec
 from streams import Stream, stream, streams
 from waiting import eventually, metric, worker_pids
 
-from server.system.processes import children
+from marina.server.system.processes import children
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ from test_serve_faults import java_pid, worker_pids
 from troubles import shows
 from waiting import ask, eventually, metric
 
-from server import Exit
+from marina.server import Exit
 
 pytestmark = pytest.mark.e2e
 

@@ -23,8 +23,8 @@ from test_demo import normalised
 from tools import needs
 from waiting import eventually
 
-from config.render import Ports
-from server.java.checks import check_ports
+from marina.config.render import Ports
+from marina.server.java.checks import check_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -150,7 +150,7 @@ def wait_for(stage: str, started: Demo, output: IO[str]) -> str:
         said += line
         if line.startswith("package" if stage == "serve" else "serve"):
             break
-    wanted = "java" if stage == "serve" else "loadtest.sending.sender"
+    wanted = "java" if stage == "serve" else "marina.loadtest.sending.sender"
     eventually(lambda: any(wanted in " ".join(_command(process)) for process in started.relatives()), within_s=60)
     return said
 

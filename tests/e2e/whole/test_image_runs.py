@@ -22,8 +22,8 @@ from specs import DIGITS, ROOT, Packaged
 from tools import needs, skip_unless_required
 from waiting import eventually
 
-from archiver.containers.builders import Builder, find_builder
-from archiver.containers.layers import read_image_file, read_layout
+from marina.archiver.containers.builders import Builder, find_builder
+from marina.archiver.containers.layers import read_image_file, read_layout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -278,7 +278,7 @@ def test_the_load_generator_is_an_image_without_torch(base: str, out: Path, tmp_
         with started(image, tmp_path / "help") as running:
             assert running.process.wait(timeout=60) == 0
         # What a Job starts it with.
-        load_pod = [f"{image.config['Entrypoint'][0]}", "-m", "loadtest.sending.pod", "--help"]
+        load_pod = [f"{image.config['Entrypoint'][0]}", "-m", "marina.loadtest.sending.pod", "--help"]
         with started(image, tmp_path / "load_pod", command=load_pod) as running:
             assert running.process.wait(timeout=60) == 0, (tmp_path / "load_pod").read_text(encoding="utf-8")
     assert "marina loadtest" in (tmp_path / "help").read_text(encoding="utf-8")

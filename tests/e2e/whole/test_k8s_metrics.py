@@ -22,14 +22,14 @@ from running import Running
 from tools import needs
 from waiting import DIGIT, ask, eventually
 
-from config.latency import EDGES_S
-from config.load import load_spec
-from config.spec import Spec
-from k8s.monitoring.adapter import adapter_rules
-from k8s.monitoring.catalogue import page_series
-from k8s.monitoring.contract import adapter_query, metric_contract
-from k8s.monitoring.rules import alert_rules, recording_rules
-from k8s.verify.live import check_live, check_page
+from marina.config.latency import EDGES_S
+from marina.config.load import load_spec
+from marina.config.spec import Spec
+from marina.k8s.monitoring.adapter import adapter_rules
+from marina.k8s.monitoring.catalogue import page_series
+from marina.k8s.monitoring.contract import adapter_query, metric_contract
+from marina.k8s.monitoring.rules import alert_rules, recording_rules
+from marina.k8s.verify.live import check_live, check_page
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -21,12 +21,12 @@ from tools import needs
 from waiting import held_out_images
 
 import marina
-from archiver import package as packaging
-from archiver import quantize
-from archiver.inspecting.inspect import inspect
-from config.errors import AgreementError, SourceError
-from config.progress import Progress
-from config.record import RECORD, Package, file_sha256, read_package, read_record
+from marina.archiver import package as packaging
+from marina.archiver import quantize
+from marina.archiver.inspecting.inspect import inspect
+from marina.config.errors import AgreementError, SourceError
+from marina.config.progress import Progress
+from marina.config.record import RECORD, Package, file_sha256, read_package, read_record
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -62,8 +62,8 @@ def run(folder: Path, code: str, **environment: str) -> Any:
 ANSWER_TEST_SET = """
 import json, numpy as np, torch
 from pathlib import Path
-from handlers.artifact import load_artifact, pick_device
-from handlers.record import load_record
+from marina.handlers.artifact import load_artifact, pick_device
+from marina.handlers.record import load_record
 here = Path(sys.path[0])
 record = load_record(here)
 artifact = load_artifact(record, here, pick_device(record, None))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from fakes import ONE_INPUT, TinyDouble, ask, ask_rows, start, write_package
 
-from handlers.arrays import to_npy
-from handlers.tensor import TensorHandler
-from handlers.validation import Unprocessable
+from marina.handlers.arrays import to_npy
+from marina.handlers.tensor import TensorHandler
+from marina.handlers.validation import Unprocessable
 
 GOOD, OTHER = b"[[0,1,2],[3,4,5]]", b"[[9,1,2],[3,4,5]]"
 SETTINGS = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}

@@ -4,9 +4,9 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from handlers.caching import answer_key
-from handlers.caching.cache import AnswerCache, CacheMetrics
-from handlers.caching.memory import MemoryCache
+from marina.handlers.caching import answer_key
+from marina.handlers.caching.cache import AnswerCache, CacheMetrics
+from marina.handlers.caching.memory import MemoryCache
 
 
 def test_the_parts_of_a_key_are_not_run_together() -> None:

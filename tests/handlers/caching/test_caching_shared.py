@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from redis_server import PASSWORD, RedisServer, redis_server
 from waiting import eventually
 
-from handlers.caching.cache import AnswerCache, CacheMetrics, open_cache
-from handlers.caching.envelope import seal, unseal
-from handlers.caching.memory import MemoryCache
-from handlers.caching.shared import RedisStore, RedisUnreachable, SharedCache
+from marina.handlers.caching.cache import AnswerCache, CacheMetrics, open_cache
+from marina.handlers.caching.envelope import seal, unseal
+from marina.handlers.caching.memory import MemoryCache
+from marina.handlers.caching.shared import RedisStore, RedisUnreachable, SharedCache
 
 PACKAGE = "a" * 64
 KEYS = [bytes([number]) * 32 for number in range(4)]

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from handlers.generation.detokenizer import Detokenizer
-from handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.detokenizer import Detokenizer
+from marina.handlers.generation.tokenizer import ModelTokenizer
 
 WORDS = ["▁Once", "▁upon", "▁a", "▁time", "ly", "▁", "é"]
 

@@ -12,14 +12,14 @@ import pytest
 from generating import Rounds, events, serving, write_text_package, write_tokenizer
 from llguidance import LLMatcher
 
-from handlers.generation.engine import NoToken, Sampling
-from handlers.generation.engines.fake import FakeEngine
-from handlers.generation.engines.sampling import Sampler
-from handlers.generation.engines.slots import Slots
-from handlers.generation.grammars import GrammarRefused, Grammars, read_schema
-from handlers.generation.grammars.compiler import TrialProcess
-from handlers.generation.grammars.trial import read_tokenizer
-from handlers.generation.refusals import RequestRefused
+from marina.handlers.generation.engine import NoToken, Sampling
+from marina.handlers.generation.engines.fake import FakeEngine
+from marina.handlers.generation.engines.sampling import Sampler
+from marina.handlers.generation.engines.slots import Slots
+from marina.handlers.generation.grammars import GrammarRefused, Grammars, read_schema
+from marina.handlers.generation.grammars.compiler import TrialProcess
+from marina.handlers.generation.grammars.trial import read_tokenizer
+from marina.handlers.generation.refusals import RequestRefused
 
 COMPLETIONS = "v1/completions"
 BOAT = {

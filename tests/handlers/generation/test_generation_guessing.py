@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from handlers.generation.engines.guessing import Guesser, choose_guess_count
+from marina.handlers.generation.engines.guessing import Guesser, choose_guess_count
 
 
 def read(tokens: list[int]) -> Guesser:

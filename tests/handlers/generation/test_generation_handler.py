@@ -9,7 +9,7 @@ import torch
 from generating import Rounds, events, serving, write_text_package
 from safetensors.torch import save_file
 
-from handlers.generation import loop
+from marina.handlers.generation import loop
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 

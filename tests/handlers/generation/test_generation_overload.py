@@ -3,9 +3,9 @@
 import random
 from statistics import quantiles
 
-from handlers.generation.engine import Sampling
-from handlers.generation.scheduler import Busy, Scheduler
-from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
+from marina.handlers.generation.engine import Sampling
+from marina.handlers.generation.scheduler import Busy, Scheduler
+from marina.handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 
 SLOTS, ROOM, TOKENS, STEP_S = 8, 16, 40, 0.02
 

@@ -10,7 +10,7 @@ import pytest
 from generating import Rounds, events, serving, write_text_package
 from tokenizers import Tokenizer
 
-from handlers.generation import ModelTokenizer, text_request
+from marina.handlers.generation import ModelTokenizer, text_request
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -7,16 +7,16 @@ import pytest
 from generating import TEMPLATE, write_tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from handlers.generation import template
-from handlers.generation.detokenizer import Detokenizer, StopFinder
-from handlers.generation.engine import Sampling
-from handlers.generation.engines.sampling import Sampler
-from handlers.generation.engines.slots import Slots
-from handlers.generation.open_requests import FlushPace
-from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
-from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
-from handlers.generation.template import ChatTemplate, TemplateRefused
-from handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation import template
+from marina.handlers.generation.detokenizer import Detokenizer, StopFinder
+from marina.handlers.generation.engine import Sampling
+from marina.handlers.generation.engines.sampling import Sampler
+from marina.handlers.generation.engines.slots import Slots
+from marina.handlers.generation.open_requests import FlushPace
+from marina.handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
+from marina.handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
+from marina.handlers.generation.template import ChatTemplate, TemplateRefused
+from marina.handlers.generation.tokenizer import ModelTokenizer
 
 
 def task(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> GenerationTask:

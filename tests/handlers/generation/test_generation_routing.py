@@ -12,7 +12,7 @@ from fakes import FakeContext
 from generating import Rounds, events, write_text_package
 from waiting import eventually
 
-from handlers.generation import TextHandler
+from marina.handlers.generation import TextHandler
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 
@@ -282,7 +282,7 @@ def test_a_forwarded_answer_ends_when_all_clients_have_left(
     rounds: Rounds, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.script = [event("sma"), *[event("x")] * 3, HANG, event("y"), HANG]
-    monkeypatch.setattr("handlers.generation.loop.ABANDONED_S", 0.0)
+    monkeypatch.setattr("marina.handlers.generation.loop.ABANDONED_S", 0.0)
     begin(rounds, "gone")
     small.go_on.set()
     eventually(lambda: results(rounds) == {"cancelled": 1})

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from specs import ROOT
 from transformers_networks import save_network
 
-from archiver.native import compile_decoder
-from handlers.generation import LIBRARY, Llama, UnknownModel, check_weights, read_shape
-from handlers.generation.engines.compiled import CompiledDecoder
+from marina.archiver.native import compile_decoder
+from marina.handlers.generation import LIBRARY, Llama, UnknownModel, check_weights, read_shape
+from marina.handlers.generation.engines.compiled import CompiledDecoder
 
 TALES = ROOT / "config/examples/tales/model"
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

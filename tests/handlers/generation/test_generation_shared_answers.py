@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from generating import Rounds, events, serving, write_text_package
 
-from handlers.generation.engine import NoToken
+from marina.handlers.generation.engine import NoToken
 
 pytestmark = pytest.mark.slow
 

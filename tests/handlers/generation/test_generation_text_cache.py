@@ -7,10 +7,10 @@ import pytest
 from fakes import FakeContext
 from generating import Rounds, events, serving, write_text_package
 
-from handlers.generation import TextHandler
-from handlers.generation.engine import Token
-from handlers.generation.sequence import End, Piece
-from handlers.generation.text_cache import AnswerRecording
+from marina.handlers.generation import TextHandler
+from marina.handlers.generation.engine import Token
+from marina.handlers.generation.sequence import End, Piece
+from marina.handlers.generation.text_cache import AnswerRecording
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 SETTINGS = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}

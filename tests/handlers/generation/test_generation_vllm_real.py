@@ -10,11 +10,11 @@ from packages import VLLM_PYTHON
 from specs import TALES
 from waiting import eventually
 
-from handlers.generation import Llama, ModelTokenizer, NoToken, Sampling, Token
-from handlers.generation.engines.network_engines import TorchEngine
-from handlers.generation.engines.slots import Slots
-from handlers.generation.engines.vllm_engine import make_vllm
-from handlers.record import TextSpec, VllmSpec
+from marina.handlers.generation import Llama, ModelTokenizer, NoToken, Sampling, Token
+from marina.handlers.generation.engines.network_engines import TorchEngine
+from marina.handlers.generation.engines.slots import Slots
+from marina.handlers.generation.engines.vllm_engine import make_vllm
+from marina.handlers.record import TextSpec, VllmSpec
 
 MODEL = TALES.parent / "model"
 TEXT: dict[str, Any] = FAKE | {"engine": "vllm", "context": 256, "slots": 4, "prefill_chunk": 256, "ends": (0,)}

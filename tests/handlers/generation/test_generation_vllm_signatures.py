@@ -11,10 +11,10 @@ import pytest
 from generating import TEXT
 from vllm_signatures import RECORDED, recorded
 
-from config.combinations.vllm import ARGUMENTS
-from handlers.generation import Sampling
-from handlers.generation.engines.vllm_engine import engine_arguments, sampling_arguments
-from handlers.record import TextSpec, VllmSpec
+from marina.config.combinations.vllm import ARGUMENTS
+from marina.handlers.generation import Sampling
+from marina.handlers.generation.engines.vllm_engine import engine_arguments, sampling_arguments
+from marina.handlers.record import TextSpec, VllmSpec
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from archiver.torchvision_import import import_torchvision
+from marina.archiver.torchvision_import import import_torchvision
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,

@@ -16,9 +16,9 @@ from fake_apiserver_controllers import RUNNING, Step
 from k8s_rig import documents, rig
 from kubernetes.client import Configuration
 
-from config.errors import ClusterError, InputError
-from k8s.cluster import Mirror, Ref, connect, watch
-from k8s.cluster.transport import Transport
+from marina.config.errors import ClusterError, InputError
+from marina.k8s.cluster import Mirror, Ref, connect, watch
+from marina.k8s.cluster.transport import Transport
 
 PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "interactiveMode": "Never"}
 
@@ -98,7 +98,7 @@ def test_of_several_kubeconfigs_the_first_chooses_the_context_as_with_kubectl(
     text = first.read_text(encoding="utf-8")
     (tmp_path / "second").write_text(text.replace(": c\n", ": d\n").replace(": k\n", ": l\n"), encoding="utf-8")
     places = os.pathsep.join(map(str, (tmp_path / "none", first, tmp_path / "second")))
-    monkeypatch.setattr("k8s.cluster.kubeconfig.KUBE_CONFIG_DEFAULT_LOCATION", places)
+    monkeypatch.setattr("marina.k8s.cluster.kubeconfig.KUBE_CONFIG_DEFAULT_LOCATION", places)
     assert connect().context == "c"
     assert connect("d").context == "d"
 
@@ -117,7 +117,7 @@ def test_inside_a_pod_a_broken_kubeconfig_never_leads_to_the_pods_own_cluster(
 ) -> None:
     from kubernetes.config import incluster_config, kube_config
 
-    import k8s.cluster.kubeconfig as module
+    import marina.k8s.cluster.kubeconfig as module
 
     for name in ("token", "ca.crt"):
         (tmp_path / name).write_text("x", encoding="utf-8")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from k8s_plans import planned
 
-from config.errors import InputError
-from k8s.manifests.objects import render_objects
+from marina.config.errors import InputError
+from marina.k8s.manifests.objects import render_objects
 
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",

@@ -8,16 +8,16 @@ import yaml
 from k8s_plans import EVIDENCE, IMAGE, fill, planned
 from specs import DIGITS, changed
 
-from config.errors import InputError, SpecError
-from config.load import load_spec, parse_spec
-from k8s.manifests.notes import notes
-from k8s.manifests.objects import render_objects
-from k8s.manifests.plan import make_plan
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.rollout.release import make_release
-from k8s.verify.check import verify
-from k8s.verify.located import locate_rendered
-from k8s.verify.rule import Scope
+from marina.config.errors import InputError, SpecError
+from marina.config.load import load_spec, parse_spec
+from marina.k8s.manifests.notes import notes
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.plan import make_plan
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.rollout.release import make_release
+from marina.k8s.verify.check import verify
+from marina.k8s.verify.located import locate_rendered
+from marina.k8s.verify.rule import Scope
 
 STORE = {"kubernetes.model": {"url": "https://store.local/digits.mar"}}
 

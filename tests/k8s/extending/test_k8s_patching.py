@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from k8s.extending.json_patch import apply_json_patch
-from k8s.extending.merge_patch import MERGE_KEYS, PatchError, apply_merge_patch
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.verify.schemas import _definitions, _validator
+from marina.k8s.extending.json_patch import apply_json_patch
+from marina.k8s.extending.merge_patch import MERGE_KEYS, PatchError, apply_merge_patch
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.verify.schemas import _definitions, _validator
 
 CONTAINERS = {"containers": [{"name": "server", "env": [{"name": "A", "value": "1"}]}, {"name": "b"}]}
 # An object, a strategic merge patch, and the result on the API server.

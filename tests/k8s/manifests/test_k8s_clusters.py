@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, OPTIONS, documents, planned
 
-from config.quantity import canonical
-from k8s.manifests.load_job import LoadJob, load_objects
-from k8s.manifests.plan import Plan
+from marina.config.quantity import canonical
+from marina.k8s.manifests.load_job import LoadJob, load_objects
+from marina.k8s.manifests.plan import Plan
 
 
 def the_only(plan: Plan, kind: str) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, planned, the_only
 
-from config.errors import InputError
-from config.quantity import quantity
-from k8s.manifests.notes import derived_numbers
-from k8s.manifests.objects import render_objects
+from marina.config.errors import InputError
+from marina.config.quantity import quantity
+from marina.k8s.manifests.notes import derived_numbers
+from marina.k8s.manifests.objects import render_objects
 
 
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])

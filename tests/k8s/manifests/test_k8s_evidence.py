@@ -8,9 +8,9 @@ import pytest
 from k8s_plans import EVIDENCE, fill, planned
 from specs import digits_spec
 
-from config.errors import InputError
-from k8s.manifests import check_evidence, make_plan
-from k8s.manifests.notes import notes
+from marina.config.errors import InputError
+from marina.k8s.manifests import check_evidence, make_plan
+from marina.k8s.manifests.notes import notes
 
 PROCESSOR = "A Processor @ 2 GHz"
 

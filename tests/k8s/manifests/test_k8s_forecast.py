@@ -10,11 +10,11 @@ from k8s_plans import EVIDENCE, IMAGE, planned
 from specs import digits_spec
 from tools import needs
 
-from k8s.manifests.objects import render_objects
-from k8s.monitoring.adapter import adapter_values
-from k8s.monitoring.rules import recording_rules
-from k8s.simulating import SimulationOptions, TrafficTrace, simulate
-from k8s.verify import Scope, locate_rendered, verify
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.monitoring.adapter import adapter_values
+from marina.k8s.monitoring.rules import recording_rules
+from marina.k8s.simulating import SimulationOptions, TrafficTrace, simulate
+from marina.k8s.verify import Scope, locate_rendered, verify
 
 WEEKLY = {"scaling.forecast": "weekly"}
 DAY_MIN, WEEK_MIN = 1440, 10_080

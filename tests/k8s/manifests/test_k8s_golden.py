@@ -5,7 +5,7 @@ import yaml
 from golden import GOLDEN, check_golden
 from k8s_plans import EVIDENCE, FULL, IMAGE, OPENSHIFT, planned, the_only
 
-from k8s.manifests.writing import write_manifests
+from marina.k8s.manifests.writing import write_manifests
 
 # Rules and the dashboard have tests of their own; here they would change with every word.
 ELSEWHERE = {"dashboard.yaml", "rules.yaml"}

@@ -13,15 +13,15 @@ from k8s_plans import EVIDENCE, FULL, GPU, OPTIONS, documents, planned, pod, the
 from specs import DIGITS, ROOT
 
 import marina
-from config.errors import InputError
-from config.load import parse_spec
-from config.render import render_model_config
-from k8s.manifests import LoadJob, load_objects
-from k8s.manifests.objects import render_objects
-from k8s.manifests.plan import Plan
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.manifests.writing import replace_folder, write_manifests
-from k8s.manifests.yaml_text import to_yaml
+from marina.config.errors import InputError
+from marina.config.load import parse_spec
+from marina.config.render import render_model_config
+from marina.k8s.manifests import LoadJob, load_objects
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.manifests.writing import replace_folder, write_manifests
+from marina.k8s.manifests.yaml_text import to_yaml
 
 CUSTOM = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from k8s_plans import planned, pod, the_only
 
-from k8s.manifests.config_map import config_name
+from marina.k8s.manifests.config_map import config_name
 
 
 def test_the_network_policy_names_the_clients_of_every_port() -> None:

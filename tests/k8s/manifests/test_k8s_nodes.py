@@ -5,7 +5,7 @@ from typing import Any
 
 from k8s_plans import planned
 
-from k8s.manifests.notes import notes
+from marina.k8s.manifests.notes import notes
 
 
 def test_a_package_for_the_packaging_machine_needs_node_labels_in_the_spec() -> None:

@@ -8,9 +8,9 @@ import pytest
 from k8s_plans import RECORD, fill
 from specs import digits_spec
 
-from config.errors import ArchiveError
-from config.render import render_model_config
-from k8s.manifests.plan import make_plan
+from marina.config.errors import ArchiveError
+from marina.config.render import render_model_config
+from marina.k8s.manifests.plan import make_plan
 
 
 @pytest.mark.parametrize(

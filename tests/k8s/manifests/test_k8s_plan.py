@@ -8,13 +8,13 @@ import pytest
 from k8s_plans import EVIDENCE, FULL, GPU, IMAGE, SHA256, fill, planned
 from specs import digits_spec, tales_spec
 
-from config.errors import InputError
-from config.quantity import quantity
-from k8s.manifests.log_shipper import log_volumes
-from k8s.manifests.notes import derived_numbers, notes
-from k8s.manifests.objects import render_objects
-from k8s.manifests.plan import make_plan
-from k8s.manifests.yaml_text import one_document
+from marina.config.errors import InputError
+from marina.config.quantity import quantity
+from marina.k8s.manifests.log_shipper import log_volumes
+from marina.k8s.manifests.notes import derived_numbers, notes
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.plan import make_plan
+from marina.k8s.manifests.yaml_text import one_document
 
 
 def evidence(**changes: Any) -> dict[str, Any]:

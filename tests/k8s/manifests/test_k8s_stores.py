@@ -7,11 +7,11 @@ import pytest
 from k8s_plans import EVIDENCE, IMAGE, SHA256, planned
 from specs import digits_spec
 
-from config.errors import SpecError
-from k8s.manifests.objects import render_objects
-from k8s.verify.check import verify
-from k8s.verify.located import locate_rendered
-from k8s.verify.rule import Scope
+from marina.config.errors import SpecError
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.verify.check import verify
+from marina.k8s.verify.located import locate_rendered
+from marina.k8s.verify.rule import Scope
 
 
 def pod(store: dict[str, Any], **others: Any) -> dict[str, Any]:

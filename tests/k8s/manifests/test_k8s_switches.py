@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, GPU, planned
 
-from k8s.manifests.objects import render_objects
+from marina.k8s.manifests.objects import render_objects
 
 POD = "40-deployment.yaml:spec.template.spec"
 REQUIRED = f"{POD}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"

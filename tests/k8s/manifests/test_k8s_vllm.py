@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from specs import changed, tales_spec
 
-from config.errors import InputError
-from config.record import write_json
-from k8s.manifests.notes import derived_numbers
-from k8s.manifests.objects import render_objects
-from k8s.manifests.plan import make_plan
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.monitoring.catalogue import page_series
-from k8s.verify.check import verify
-from k8s.verify.located import locate_rendered
-from k8s.verify.rule import Scope
+from marina.config.errors import InputError
+from marina.config.record import write_json
+from marina.k8s.manifests.notes import derived_numbers
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.plan import make_plan
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.monitoring.catalogue import page_series
+from marina.k8s.verify.check import verify
+from marina.k8s.verify.located import locate_rendered
+from marina.k8s.verify.rule import Scope
 
 SERVED: dict[str, Any] = {
     "model.precision": "bf16",

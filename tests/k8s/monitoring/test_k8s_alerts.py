@@ -22,7 +22,7 @@ from rule_scenarios import (
 )
 from specs import digits_spec
 
-from k8s.monitoring.expressions import SERVER_CONTAINER
+from marina.k8s.monitoring.expressions import SERVER_CONTAINER
 
 QUIET: set[str] = set()
 

@@ -11,14 +11,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from specs import digits_spec, tales_spec
 from tools import needs
 
-from config.errors import InputError
-from config.latency import EDGES_S
-from config.spec import Spec
-from k8s.monitoring.adapter import METRICS, RUNNING_METRIC, adapter_rules, adapter_values
-from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
-from k8s.monitoring.contract import adapter_query, all_expressions, metric_contract, misuses
-from k8s.monitoring.promql import selectors
-from k8s.verify.live import check_live, check_page
+from marina.config.errors import InputError
+from marina.config.latency import EDGES_S
+from marina.config.spec import Spec
+from marina.k8s.monitoring.adapter import METRICS, RUNNING_METRIC, adapter_rules, adapter_values
+from marina.k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
+from marina.k8s.monitoring.contract import adapter_query, all_expressions, metric_contract, misuses
+from marina.k8s.monitoring.promql import selectors
+from marina.k8s.verify.live import check_live, check_page
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
 VARIANTS: list[dict[str, Any]] = [

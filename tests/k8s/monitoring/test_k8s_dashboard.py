@@ -10,9 +10,9 @@ from k8s_plans import EVIDENCE, IMAGE, planned, the_only
 from rule_scenarios import AT, OTHER, PAGE, POD, run_rule_test, traffic
 from specs import digits_spec, tales_spec
 
-from k8s.manifests.objects import dashboard_text
-from k8s.monitoring.dashboard import render_dashboard
-from k8s.monitoring.rules import recording_rules
+from marina.k8s.manifests.objects import dashboard_text
+from marina.k8s.monitoring.dashboard import render_dashboard
+from marina.k8s.monitoring.rules import recording_rules
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
 CACHE = {"serving.cache": {"redis": "redis://cache"}}

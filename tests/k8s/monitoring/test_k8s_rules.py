@@ -11,15 +11,15 @@ from rule_scenarios import ANSWERS, AT, CUDA, OTHER, PAGE, POD, groups, rules, r
 from specs import ROOT, digits_spec, make_spec, tales_spec
 from tools import needs
 
-from config.errors import InputError
-from config.latency import EDGES_MS, EDGES_S, FIRST_EDGES_S, GAP_EDGES_S, edges_around
-from handlers.generation.metrics import FIRST_BUCKETS, GAP_BUCKETS
-from k8s.monitoring.adapter import METRICS, adapter_rules
-from k8s.monitoring.contract import adapter_query
-from k8s.monitoring.expressions import keda_query, rule_queries
-from k8s.monitoring.rules import budgets, recording_rules
-from server.java.traffic import DurationHistogram
-from server.watching.exposition import histogram_family
+from marina.config.errors import InputError
+from marina.config.latency import EDGES_MS, EDGES_S, FIRST_EDGES_S, GAP_EDGES_S, edges_around
+from marina.handlers.generation.metrics import FIRST_BUCKETS, GAP_BUCKETS
+from marina.k8s.monitoring.adapter import METRICS, adapter_rules
+from marina.k8s.monitoring.contract import adapter_query
+from marina.k8s.monitoring.expressions import keda_query, rule_queries
+from marina.k8s.monitoring.rules import budgets, recording_rules
+from marina.server.java.traffic import DurationHistogram
+from marina.server.watching.exposition import histogram_family
 
 TALES = tales_spec({"slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80}, "scaling.metric": "waiting"})
 PAGES = {

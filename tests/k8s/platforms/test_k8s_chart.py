@@ -19,11 +19,11 @@ import pytest
 import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 
-from config.progress import Progress
-from k8s.manifests import next_steps
-from k8s.manifests.objects import render_objects
-from k8s.manifests.plan import Plan
-from k8s.platforms import write_format
+from marina.config.progress import Progress
+from marina.k8s.manifests import next_steps
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.platforms import write_format
 
 QUIET = Progress(quiet=True)
 NAME = "digits"

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, IMAGE, planned
 
-from config.errors import InputError
-from config.progress import Progress
-from k8s.platforms import diff_folder, write_format
+from marina.config.errors import InputError
+from marina.config.progress import Progress
+from marina.k8s.platforms import diff_folder, write_format
 
 QUIET = Progress(quiet=True)
 RECORDS: dict[str, Any] = {"evidence": EVIDENCE, "image": IMAGE}

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, FULL, IMAGE, OPTIONS, planned
 
-from config.errors import InputError
-from config.progress import Progress
-from k8s.manifests.objects import render_objects
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.platforms import write_format
-from k8s.platforms.kserve import kserve_files
-from k8s.verify.schemas import _definitions, _validator
+from marina.config.errors import InputError
+from marina.config.progress import Progress
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.platforms import write_format
+from marina.k8s.platforms.kserve import kserve_files
+from marina.k8s.verify.schemas import _definitions, _validator
 
 RECORDS: dict[str, Any] = {"evidence": EVIDENCE, "image": IMAGE}
 PLANS = [pytest.param({}, id="defaults"), pytest.param(FULL, id="everything")]

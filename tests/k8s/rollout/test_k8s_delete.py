@@ -8,7 +8,7 @@ from fake_apiserver_controllers import KIND
 from fake_apiserver_world import Fault
 from k8s_rig import NAME, SPACE, Rig, document, documents
 
-from config.errors import ClusterError, Refused
+from marina.config.errors import ClusterError, Refused
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow

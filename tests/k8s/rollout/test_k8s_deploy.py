@@ -7,7 +7,7 @@ import pytest
 from fake_apiserver import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, deployment, document, documents, rig
 
-from config.errors import Refused
+from marina.config.errors import Refused
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow

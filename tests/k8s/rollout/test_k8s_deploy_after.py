@@ -13,12 +13,12 @@ from fake_apiserver_controllers import KIND
 from fake_apiserver_store import key
 from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, rig
 
-from config.errors import ClusterError, Refused
-from k8s.cluster import Document
-from k8s.rollout.hold import held
-from k8s.rollout.inference import CanaryRequest
-from k8s.rollout.record import start_record
-from k8s.rollout.rollback import load_state
+from marina.config.errors import ClusterError, Refused
+from marina.k8s.cluster import Document
+from marina.k8s.rollout.hold import held
+from marina.k8s.rollout.inference import CanaryRequest
+from marina.k8s.rollout.record import start_record
+from marina.k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_sample_too_large_to_store_is_reported_and_a_rollback_sends_none(clust
 
 
 def test_the_hold_lasts_as_long_as_the_inference_does(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k8s.rollout.hold.EXTEND_S", 0.05)
+    monkeypatch.setattr("marina.k8s.rollout.hold.EXTEND_S", 0.05)
     until: list[str] = []
 
     def slowly() -> None:
@@ -192,9 +192,9 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal_even_if_the_clock_of
     cluster: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.deploy(*documents("good:1"))
-    monkeypatch.setattr("k8s.rollout.history.HOLD_S", -3600)
-    monkeypatch.setattr("k8s.rollout.hold.EXTEND_S", 0.1)
-    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.history.HOLD_S", -3600)
+    monkeypatch.setattr("marina.k8s.rollout.hold.EXTEND_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold._POLL_S", 0.1)
     second: list[Refused] = []
 
     def meanwhile() -> None:

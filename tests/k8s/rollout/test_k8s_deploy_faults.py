@@ -14,10 +14,10 @@ import urllib3
 from fake_apiserver import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, put_surroundings, rig
 
-import k8s.cluster.watch
-from config.errors import ClusterError, InputError
-from k8s.cluster import Mirror, Ref, connect, grant_commands
-from k8s.cluster.transport import Transport
+import marina.k8s.cluster.watch
+from marina.config.errors import ClusterError, InputError
+from marina.k8s.cluster import Mirror, Ref, connect, grant_commands
+from marina.k8s.cluster.transport import Transport
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -93,14 +93,14 @@ def test_an_error_while_going_back_does_not_hide_why_the_deploy_failed(cluster: 
 
 
 def test_a_stream_that_a_proxy_garbles_does_not_end_the_watch(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, garbled = k8s.cluster.watch._lines, [{"type": "ERROR", "object": "bad gateway"}]
+    lines, garbled = marina.k8s.cluster.watch._lines, [{"type": "ERROR", "object": "bad gateway"}]
 
     def garbling(response: urllib3.BaseHTTPResponse) -> Iterator[Mapping[str, Any]]:
         while garbled:
             yield garbled.pop()
         yield from lines(response)
 
-    monkeypatch.setattr("k8s.cluster.watch._lines", garbling)
+    monkeypatch.setattr("marina.k8s.cluster.watch._lines", garbling)
     fake, changed = cluster.fake, threading.Event()
     with Mirror(connect(None, fake.kubeconfig), "v1", "ConfigMap", "default", changed) as mirror:
         while garbled:
@@ -337,7 +337,7 @@ def test_an_object_is_deleted_only_if_it_is_still_the_same_one(cluster: Rig) -> 
 
 def test_a_missing_controller_is_not_mistaken_for_progress(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.deploy(*documents("good:1"))
-    monkeypatch.setattr("k8s.rollout.wait._NOTICED_S", 0.2)
+    monkeypatch.setattr("marina.k8s.rollout.wait._NOTICED_S", 0.2)
     cluster.fake.controllers.stuck = True
     begun = time.monotonic()
     record = cluster.deploy(*documents("good:2"), go_back=False)

@@ -14,10 +14,10 @@ from fake_apiserver_world import Fault
 from k8s_rig import NAME, SPACE, Rig, document, documents
 from specs import ROOT
 
-from config.errors import Refused
-from k8s.cluster import Cluster, Document
-from k8s.rollout.hold import Hold
-from k8s.rollout.rollback import load_state
+from marina.config.errors import Refused
+from marina.k8s.cluster import Cluster, Document
+from marina.k8s.rollout.hold import Hold
+from marina.k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -29,10 +29,10 @@ def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_conti
 ) -> None:
     cluster.deploy(*documents("good:1"))
     code = (
-        "import sys; from pathlib import Path; from config.progress import Progress\n"
-        "from k8s.cluster import connect\n"
-        "from k8s.rollout import Placement, RolloutOptions, deploy\n"
-        "from k8s.rollout.release import Release\n"
+        "import sys; from pathlib import Path; from marina.config.progress import Progress\n"
+        "from marina.k8s.cluster import connect\n"
+        "from marina.k8s.rollout import Placement, RolloutOptions, deploy\n"
+        "from marina.k8s.rollout.release import Release\n"
         "from k8s_rig import documents\n"
         "release = Release(documents('unready:2'), None)\n"
         "placement = Placement(connect(None, Path(sys.argv[1])), 'shells', 'sea', 'spec.yaml')\n"
@@ -107,8 +107,8 @@ def test_a_rollback_that_was_killed_is_continued_by_the_same_command(
 ) -> None:
     for number in (1, 2, 3):
         cluster.deploy(*documents(f"good:{number}"))
-    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
-    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold._POLL_S", 0.1)
     Hold(cluster.placement.store, load_state(cluster.placement)).save(phase="deploying", trying=2, holder="killed")
     assert cluster.rollback().revision == 2
     assert (cluster.image, cluster.state.current, cluster.state.undone) == ("good:2", 2, (3,))
@@ -119,9 +119,9 @@ def test_the_hold_of_a_killed_deploy_ends_once_it_is_seen_unextended_whatever_th
     cluster: Rig, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     cluster.deploy(*documents("good:1"))
-    monkeypatch.setattr("k8s.rollout.history.HOLD_S", ahead_s)
-    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
-    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.history.HOLD_S", ahead_s)
+    monkeypatch.setattr("marina.k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold._POLL_S", 0.1)
     hold = Hold(cluster.placement.store, load_state(cluster.placement))
     hold.save(phase="deploying", trying=2, last=2, holder="killed")
     assert "revision 2 is being changed by killed, unless that was killed: it holds" in cluster.status().to_text()
@@ -168,8 +168,8 @@ def test_a_deploy_that_slept_while_another_took_the_release_deletes_nothing(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.deploy(*documents("good:1", document("ServiceAccount", "extra")))
-    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
-    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold._POLL_S", 0.1)
 
     def other() -> None:
         cluster.pod.before_answer = None

@@ -12,9 +12,9 @@ from fake_apiserver_store import key
 from fake_apiserver_world import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
 
-from config.errors import ClusterError, Refused
-from k8s.cluster import Cluster
-from k8s.rollout.rollback import load_state
+from marina.config.errors import ClusterError, Refused
+from marina.k8s.cluster import Cluster
+from marina.k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def test_an_answer_that_does_not_name_what_was_asked_gets_its_name(cluster: Rig,
 
 @pytest.mark.parametrize("query", ["(?!.*watch)", ".*watch"])
 def test_pods_that_cannot_be_followed_are_named(cluster: Rig, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k8s.cluster.watch._PATIENCE_S", 0.0)
+    monkeypatch.setattr("marina.k8s.cluster.watch._PATIENCE_S", 0.0)
     cluster.fake.faults.append(Fault("GET", f"/pods[?]{query}", 400, times=99, message="etcdserver: too many requests"))
     record = cluster.deploy(*documents("slow:1"))
     what = "watch" if "?!" not in query else "list"
@@ -199,7 +199,7 @@ def test_a_sample_that_a_busy_api_server_did_not_pass_on_is_sent_again(cluster: 
 def test_a_sample_that_reaches_no_pod_is_told_with_the_words_of_the_api_server(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8s.rollout.inference._SETTLED_S", 0.0)
+    monkeypatch.setattr("marina.k8s.rollout.inference._SETTLED_S", 0.0)
     cluster.fake.denied, cluster.fake.proxies = {("create", "pods/portforward"), ("get", "pods/portforward")}, False
     error = cluster.deploy(*documents()).error
     assert "i/o timeout; port-forward to shells-" in error
@@ -265,8 +265,8 @@ def test_a_deploy_that_was_killed_before_it_wrote_what_it_does_is_finished(
 ) -> None:
     cluster.deploy(*documents())
     cluster.placement.store.save(dataclasses.replace(load_state(cluster.placement), holder="jane@pc (1-a)"))
-    monkeypatch.setattr("k8s.rollout.hold.HOLD_S", 0.1)
-    monkeypatch.setattr("k8s.rollout.hold._POLL_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold.HOLD_S", 0.1)
+    monkeypatch.setattr("marina.k8s.rollout.hold._POLL_S", 0.1)
     assert "is being changed by jane@pc" in cluster.status().to_text()
     assert cluster.deploy(*documents()).result == "deployed"
     assert cluster.state.holder == ""

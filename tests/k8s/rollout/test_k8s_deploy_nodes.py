@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from k8s_rig import Rig, deployment, documents
 
-from config.errors import ClusterError
-from k8s.cluster import fitting_nodes, missing_room
+from marina.config.errors import ClusterError
+from marina.k8s.cluster import fitting_nodes, missing_room
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow

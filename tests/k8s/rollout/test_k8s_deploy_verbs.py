@@ -14,12 +14,12 @@ from k8s_rig import Rig, documents, rig
 from specs import DIGITS, changed, digits_spec
 
 import marina
-from config.errors import ClusterError
-from config.render import render_model_config
-from k8s.cluster import connect
-from k8s.manifests.objects import render_objects
-from k8s.rollout.apply import in_apply_order
-from k8s.rollout.release import verify_blockers
+from marina.config.errors import ClusterError
+from marina.config.render import render_model_config
+from marina.k8s.cluster import connect
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.rollout.apply import in_apply_order
+from marina.k8s.rollout.release import verify_blockers
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow

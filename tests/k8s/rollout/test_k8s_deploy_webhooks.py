@@ -9,9 +9,9 @@ import pytest
 from fake_apiserver_world import Fault
 from k8s_rig import Rig, autoscaler, documents, rig
 
-from config.errors import ClusterError
-from k8s.cluster import Document
-from k8s.rollout.diff import is_of_others
+from marina.config.errors import ClusterError
+from marina.k8s.cluster import Document
+from marina.k8s.rollout.diff import is_of_others
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from k8s.rollout.diagnosis import DeploymentView, describe_problem, find_causes, is_hopeless
+from marina.k8s.rollout.diagnosis import DeploymentView, describe_problem, find_causes, is_hopeless
 
 SIGKILL = {"exitCode": 137}
 REVISION = {"deployment.kubernetes.io/revision": "2"}

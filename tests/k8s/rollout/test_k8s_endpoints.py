@@ -9,11 +9,11 @@ from fake_apiserver_world import Fault
 from k8s_plans import planned
 from k8s_rig import SHA256, SPACE, Rig, rig
 
-from config.errors import ClusterError
-from k8s.cluster import PodFacts, read_endpoints, read_pod_facts
-from k8s.manifests import LoadJob
-from k8s.rollout import pod_metrics, run_load, served_packages
+from marina.config.errors import ClusterError
 from marina.in_cluster import InCluster
+from marina.k8s.cluster import PodFacts, read_endpoints, read_pod_facts
+from marina.k8s.manifests import LoadJob
+from marina.k8s.rollout import pod_metrics, run_load, served_packages
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -166,7 +166,7 @@ def test_a_load_asks_each_pod_for_its_package_by_the_api_servers_proxy_or_a_port
 def test_a_load_whose_pods_are_refused_says_why(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch, message: str, said: str
 ) -> None:
-    monkeypatch.setattr("k8s.rollout.load_run._STARTUP_S", 0)
+    monkeypatch.setattr("marina.k8s.rollout.load_run._STARTUP_S", 0)
     plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
     cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "a", "namespace": SPACE}, "type": "Warning"}
@@ -190,8 +190,8 @@ def test_a_load_whose_pods_are_refused_says_why(
 def test_what_a_load_measured_is_not_lost_by_an_api_server_that_restarts_or_refuses(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    monkeypatch.setattr("k8s.rollout.load_run._POLL_S", 0.0)
-    monkeypatch.setattr("k8s.cluster.transport._TRIES", 2 if "log" in fault.path else 1)
+    monkeypatch.setattr("marina.k8s.rollout.load_run._POLL_S", 0.0)
+    monkeypatch.setattr("marina.k8s.cluster.transport._TRIES", 2 if "log" in fault.path else 1)
     plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
     cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
     sender = {"name": "load-0", "namespace": SPACE, "labels": {"marina/run": "load"}}

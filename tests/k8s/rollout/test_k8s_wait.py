@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from config.progress import Progress
-from k8s.cluster import Ref
-from k8s.rollout import wait
-from k8s.rollout.diagnosis import DeploymentView
-from k8s.rollout.wait import WaitResult
+from marina.config.progress import Progress
+from marina.k8s.cluster import Ref
+from marina.k8s.rollout import wait
+from marina.k8s.rollout.diagnosis import DeploymentView
+from marina.k8s.rollout.wait import WaitResult
 
 DEPLOYMENT = Ref("apps/v1", "Deployment", "n", "d")
 # The clock that a test sees goes on by this for each look at the cluster.
@@ -45,7 +45,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WaitResult]:
         monkeypatch.setattr(wait, "read_view", lambda *_: views[-1])
         monkeypatch.setattr(wait, "_TICK_S", 0)
         clock = count(0, LOOK_S)
-        monkeypatch.setattr("k8s.rollout.wait.time.monotonic", lambda: next(clock))
+        monkeypatch.setattr("marina.k8s.rollout.wait.time.monotonic", lambda: next(clock))
         return wait.wait(None, DEPLOYMENT, Progress(quiet=True), timeout_s=None, new=new)  # type: ignore[arg-type]
 
     return waiting

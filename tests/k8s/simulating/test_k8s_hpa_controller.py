@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from k8s.simulating.controller import Controller
-from k8s.simulating.hpa import Hpa, read_hpa
-from k8s.simulating.replica_calculator import PodMetric, PodState, replicas_for_metric
+from marina.k8s.simulating.controller import Controller
+from marina.k8s.simulating.hpa import Hpa, read_hpa
+from marina.k8s.simulating.replica_calculator import PodMetric, PodState, replicas_for_metric
 
 LONG_AGO = -10_000.0
 # The states of a pod. Values are thousandths of its cpu request, or the metric itself.

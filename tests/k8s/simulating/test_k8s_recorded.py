@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import marina
-from config.errors import InputError
-from k8s.simulating import RecordedComparison, compare_recorded, read_recording
+from marina.config.errors import InputError
+from marina.k8s.simulating import RecordedComparison, compare_recorded, read_recording
 
 FAST = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
 RATE = {"type": "Pods", "pods": {"metric": {"name": "rate"}, "target": {"type": "AverageValue", "averageValue": "70"}}}

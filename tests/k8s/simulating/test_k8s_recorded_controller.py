@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.simulating import compare_recorded, read_recording
+from marina.k8s.simulating import compare_recorded, read_recording
 
 RECORDED = sorted(Path(__file__).with_name("recorded").glob("*.jsonl"))
 

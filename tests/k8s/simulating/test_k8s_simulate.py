@@ -8,9 +8,9 @@ import pytest
 from k8s_plans import EVIDENCE, GPU, planned
 
 import marina
-from config.errors import InputError
-from k8s.simulating import Simulation, SimulationOptions, TrafficTrace, read_traffic, simulate, simulation_html
-from k8s.simulating.simulation import AutoscalerResult
+from marina.config.errors import InputError
+from marina.k8s.simulating import Simulation, SimulationOptions, TrafficTrace, read_traffic, simulate, simulation_html
+from marina.k8s.simulating.simulation import AutoscalerResult
 
 ONE = {"scaling.min_replicas": 1}
 POD = SimulationOptions(knee_rps=100, cold_start_s=30)

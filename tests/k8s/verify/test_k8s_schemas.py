@@ -6,12 +6,12 @@ import pytest
 import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 
-from k8s.manifests.objects import render_objects
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.verify.check import verify
-from k8s.verify.located import LocatedDocument, locate_rendered
-from k8s.verify.rule import Scope
-from k8s.verify.schemas import Schemas, served
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.verify.check import verify
+from marina.k8s.verify.located import LocatedDocument, locate_rendered
+from marina.k8s.verify.rule import Scope
+from marina.k8s.verify.schemas import Schemas, served
 
 CUSTOM = """
 apiVersion: apiextensions.k8s.io/v1

@@ -8,12 +8,12 @@ from k8s_plans import EVIDENCE, IMAGE, planned
 from k8s_seeds import SERVER, Change, Objects, put, sown
 from k8s_seeds import seed as change_of
 
-from k8s.manifests.objects import render_objects
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.verify.check import verify
-from k8s.verify.located import locate_rendered
-from k8s.verify.rule import Scope, Violation
-from k8s.verify.verification import verify_folder
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.verify.check import verify
+from marina.k8s.verify.located import locate_rendered
+from marina.k8s.verify.rule import Scope, Violation
+from marina.k8s.verify.verification import verify_folder
 
 
 def violations(*changes: Change) -> list[Violation]:

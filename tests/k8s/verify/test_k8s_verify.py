@@ -10,13 +10,13 @@ from k8s_seed_table import SEEDS
 from k8s_seeds import POD, Objects, Seed, put, seed, sown
 from specs import ROOT
 
-from k8s.manifests.load_job import LoadJob, load_objects
-from k8s.manifests.objects import render_objects
-from k8s.manifests.plan import Plan
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.verify.check import all_rules, verify
-from k8s.verify.located import locate_rendered
-from k8s.verify.rule import Scope, Violation
+from marina.k8s.manifests.load_job import LoadJob, load_objects
+from marina.k8s.manifests.objects import render_objects
+from marina.k8s.manifests.plan import Plan
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.verify.check import all_rules, verify
+from marina.k8s.verify.located import locate_rendered
+from marina.k8s.verify.rule import Scope, Violation
 
 
 def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:

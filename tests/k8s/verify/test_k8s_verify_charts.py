@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.verify.verification import verify_folder
+from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.verify.verification import verify_folder
 
 SERVER = """
 apiVersion: apps/v1

@@ -10,13 +10,13 @@ from k8s_plans import EVIDENCE, IMAGE, OBJECT, fill, written
 from specs import DIGITS, ROOT, digits_spec
 
 import marina
-from config.errors import InputError, SpecError
-from k8s.manifests.plan import make_plan
-from k8s.manifests.writing import write_manifests
-from k8s.verify.check import all_rules
-from k8s.verify.located import read_objects
-from k8s.verify.rule import Violation
-from k8s.verify.verification import verify_folder, verify_spec
+from marina.config.errors import InputError, SpecError
+from marina.k8s.manifests.plan import make_plan
+from marina.k8s.manifests.writing import write_manifests
+from marina.k8s.verify.check import all_rules
+from marina.k8s.verify.located import read_objects
+from marina.k8s.verify.rule import Violation
+from marina.k8s.verify.verification import verify_folder, verify_spec
 
 FOREIGN = ROOT / "tests/foreign"
 CHART = {

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from k8s_plans import OBJECT, written
 
-from config.errors import SpecError
-from k8s.verify.verification import verify_folder
+from marina.config.errors import SpecError
+from marina.k8s.verify.verification import verify_folder
 
 
 def test_patches_and_contents_that_a_kustomization_names_are_no_objects(tmp_path: Path) -> None:

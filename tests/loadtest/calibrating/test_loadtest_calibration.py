@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from queues import Dice, Queue, Seconds, SimulatedSession, always, pausing, two_workers
 
-from config.progress import Progress
-from loadtest.calibrating.knee import NeverHeld, Untrusted
-from loadtest.calibrating.options import CalibrateOptions
-from loadtest.calibrating.trials import OutOfTime, RateTrials
-from loadtest.judging import Objective, samples_needed
-from loadtest.measuring import Histogram, Measurement, PackageIdentity
-from loadtest.measuring.other_processes import OtherProcesses
+from marina.config.progress import Progress
+from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
+from marina.loadtest.calibrating.options import CalibrateOptions
+from marina.loadtest.calibrating.trials import OutOfTime, RateTrials
+from marina.loadtest.judging import Objective, samples_needed
+from marina.loadtest.measuring import Histogram, Measurement, PackageIdentity
+from marina.loadtest.measuring.other_processes import OtherProcesses
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 

@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 from queues import Queue, always, measured, true_knee
 
-from loadtest.calibrating.evidence import ServingSettings
-from loadtest.calibrating.fitted_knee import fitted_knee
-from loadtest.calibrating.knee import NeverHeld, Untrusted, estimate_capacity, find_knee
-from loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
-from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective, Verdict, VerdictStatus
-from loadtest.measuring import Histogram, Measurement
-from loadtest.scheduling import Schedule
+from marina.loadtest.calibrating.evidence import ServingSettings
+from marina.loadtest.calibrating.fitted_knee import fitted_knee
+from marina.loadtest.calibrating.knee import NeverHeld, Untrusted, estimate_capacity, find_knee
+from marina.loadtest.calibrating.settings_search import SettingsSpace, Tuning, search_settings
+from marina.loadtest.judging.slo import judge
+from marina.loadtest.judging.verdict import Objective, Verdict, VerdictStatus
+from marina.loadtest.measuring import Histogram, Measurement
+from marina.loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 

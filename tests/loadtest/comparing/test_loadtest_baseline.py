@@ -9,12 +9,12 @@ from loadtest_rig import MACHINE, SPEC, write_package
 from queues import Queue, always, measured
 
 import marina
-from loadtest.judging.cost import Costs
-from loadtest.judging.record import LoadedServer, LoadRecord, LoadTestOutcome, RampResult, run_record
-from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective
-from loadtest.measuring import Machine
-from loadtest.scheduling import Schedule
+from marina.loadtest.judging.cost import Costs
+from marina.loadtest.judging.record import LoadedServer, LoadRecord, LoadTestOutcome, RampResult, run_record
+from marina.loadtest.judging.slo import judge
+from marina.loadtest.judging.verdict import Objective
+from marina.loadtest.measuring import Machine
+from marina.loadtest.scheduling import Schedule
 
 
 def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, **load: Any) -> LoadTestOutcome:

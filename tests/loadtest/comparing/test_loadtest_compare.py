@@ -12,17 +12,17 @@ from pairs import BURSTY, OBJECTIVE, QUIET, compared, rounds_of
 from specs import DIGITS
 
 import marina
-from config.load import parse_spec
-from loadtest.comparing.answer_comparison import answers_match
-from loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Round, Side, Turn
-from loadtest.comparing.comparison_junit import comparison_xml
-from loadtest.comparing.comparison_page import comparison_html
-from loadtest.comparing.judgement import FalseRates, Judgement, judge_rounds, ratio_text
-from loadtest.comparing.ratios import ratio
-from loadtest.comparing.rounds import first_side, look_schedule, look_share
-from loadtest.comparing.swaps import by_chance
-from loadtest.judging import Reason
-from loadtest.measuring import Histogram
+from marina.config.load import parse_spec
+from marina.loadtest.comparing.answer_comparison import answers_match
+from marina.loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Round, Side, Turn
+from marina.loadtest.comparing.comparison_junit import comparison_xml
+from marina.loadtest.comparing.comparison_page import comparison_html
+from marina.loadtest.comparing.judgement import FalseRates, Judgement, judge_rounds, ratio_text
+from marina.loadtest.comparing.ratios import ratio
+from marina.loadtest.comparing.rounds import first_side, look_schedule, look_share
+from marina.loadtest.comparing.swaps import by_chance
+from marina.loadtest.judging import Reason
+from marina.loadtest.measuring import Histogram
 
 # The latency of most rounds and of one, ms, of a server that takes 10 ms: as far below the limit as above it.
 MOST_AND_ONCE = ((11, 13), (13, 11.2))

@@ -11,13 +11,13 @@ from specs import make_spec
 from test_loadtest_compare import comparison
 from test_loadtest_report import FAILED, INVALID, PASSED, outcome, sliced
 
-from config.record import read_package
-from loadtest.comparing.comparison_page import comparison_html
-from loadtest.judging import costs_of, costs_text, judge, with_costs
-from loadtest.judging.verdict import Objective
-from loadtest.reporting import cost_cases, cost_facts, verdict_html
-from loadtest.running import known_knee, next_step
-from loadtest.scheduling import Schedule
+from marina.config.record import read_package
+from marina.loadtest.comparing.comparison_page import comparison_html
+from marina.loadtest.judging import costs_of, costs_text, judge, with_costs
+from marina.loadtest.judging.verdict import Objective
+from marina.loadtest.reporting import cost_cases, cost_facts, verdict_html
+from marina.loadtest.running import known_knee, next_step
+from marina.loadtest.scheduling import Schedule
 
 
 def costs(seen: float = 100, knee: float | None = None, **changes: Any) -> Any:

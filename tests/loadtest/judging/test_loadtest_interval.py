@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from queues import Dice, Queue, Seconds, always, measured, single, true_p99_ms, two_workers
 
-from loadtest.judging import Objective, Verdict, is_undecided, judge
-from loadtest.judging.interval import (
+from marina.loadtest.judging import Objective, Verdict, is_undecided, judge
+from marina.loadtest.judging.interval import (
     Counts,
     arrivals_to_decide,
     clumping,
@@ -18,9 +18,9 @@ from loadtest.judging.interval import (
     most_surely_below,
     share_interval,
 )
-from loadtest.measuring import Measurement
-from loadtest.running import RunOptions
-from loadtest.scheduling import Schedule
+from marina.loadtest.measuring import Measurement
+from marina.loadtest.running import RunOptions
+from marina.loadtest.scheduling import Schedule
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 from loadtest_rig import SPEC, behave, running_server, write_package
 from queues import QUEUES, Queue, always, measured, true_knee
 
-from config.errors import InputError
-from config.load import parse_spec
-from loadtest.judging import Objective, judge_ramp, ramp_result, ramp_text
-from loadtest.measuring import Histogram, Measurement
-from loadtest.running import RunOptions, TargetOptions, run_load_test, verdict_text
-from loadtest.scheduling import Ramp, Schedule
+from marina.config.errors import InputError
+from marina.config.load import parse_spec
+from marina.loadtest.judging import Objective, judge_ramp, ramp_result, ramp_text
+from marina.loadtest.measuring import Histogram, Measurement
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test, verdict_text
+from marina.loadtest.scheduling import Ramp, Schedule
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=None)
 

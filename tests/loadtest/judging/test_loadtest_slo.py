@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from config.errors import InputError
-from config.load import parse_spec
-from config.record import Part
-from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
-from loadtest.judging.verdict import Objective, VerdictStatus
-from loadtest.measuring import (
+from marina.config.errors import InputError
+from marina.config.load import parse_spec
+from marina.config.record import Part
+from marina.loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
+from marina.loadtest.judging.verdict import Objective, VerdictStatus
+from marina.loadtest.measuring import (
     GeneratorHealth,
     Histogram,
     Machine,
@@ -18,9 +18,9 @@ from loadtest.measuring import (
     Slice,
     merge_measurements,
 )
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest
-from loadtest.sending.recorder import Recorder
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import LoadPlan, LoadRequest
+from marina.loadtest.sending.recorder import Recorder
 
 OBJECTIVE = Objective(p99_ms=105, error_rate=0.001, throughput_rps=100)
 

@@ -13,17 +13,17 @@ from loadtest_rig import SPEC
 from queues import always, measured
 
 import marina
-from config.errors import InputError
-from config.load import parse_spec
-from config.pages import linear_axis
-from loadtest.judging import Objective, judge, judge_soak
-from loadtest.judging.soak import trend
-from loadtest.measuring import Measurement, Second, ServerReading, ServerReadings, ServerWatch, percent
-from loadtest.measuring.server_readings import parse_reading
-from loadtest.reporting.growth_charts import growth_charts
-from loadtest.reporting.text import check_text, interval_note
-from loadtest.running import RunOptions, TargetOptions, run_load_test
-from loadtest.scheduling import Schedule
+from marina.config.errors import InputError
+from marina.config.load import parse_spec
+from marina.config.pages import linear_axis
+from marina.loadtest.judging import Objective, judge, judge_soak
+from marina.loadtest.judging.soak import trend
+from marina.loadtest.measuring import Measurement, Second, ServerReading, ServerReadings, ServerWatch, percent
+from marina.loadtest.measuring.server_readings import parse_reading
+from marina.loadtest.reporting.growth_charts import growth_charts
+from marina.loadtest.reporting.text import check_text, interval_note
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
+from marina.loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=None)
 BASE = 400e6

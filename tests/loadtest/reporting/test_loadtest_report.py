@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from config.pages import Chart, linear_axis, log_axis, milliseconds
-from loadtest.calibrating.calibration import evidence_text
-from loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettings, TrialRecord
-from loadtest.calibrating.evidence_report import evidence_html
-from loadtest.calibrating.knee import Knee
-from loadtest.judging import Objective, judge
-from loadtest.judging.record import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
-from loadtest.measuring import (
+from marina.config.pages import Chart, linear_axis, log_axis, milliseconds
+from marina.loadtest.calibrating.calibration import evidence_text
+from marina.loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettings, TrialRecord
+from marina.loadtest.calibrating.evidence_report import evidence_html
+from marina.loadtest.calibrating.knee import Knee
+from marina.loadtest.judging import Objective, judge
+from marina.loadtest.judging.record import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
+from marina.loadtest.measuring import (
     GeneratorHealth,
     Histogram,
     Machine,
@@ -26,11 +26,11 @@ from loadtest.measuring import (
     Second,
     Slice,
 )
-from loadtest.reporting.junit import verdict_xml
-from loadtest.reporting.live import LiveLine, live_text
-from loadtest.reporting.report import verdict_html
-from loadtest.running import verdict_text
-from loadtest.scheduling import Arrivals, Schedule
+from marina.loadtest.reporting.junit import verdict_xml
+from marina.loadtest.reporting.live import LiveLine, live_text
+from marina.loadtest.reporting.report import verdict_html
+from marina.loadtest.running import verdict_text
+from marina.loadtest.scheduling import Arrivals, Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 MACHINE = Machine(

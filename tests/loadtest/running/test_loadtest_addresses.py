@@ -2,8 +2,8 @@
 
 import pytest
 
-from config.errors import InputError
-from loadtest.running import existing_server
+from marina.config.errors import InputError
+from marina.loadtest.running import existing_server
 
 
 def test_a_url_has_its_supervisor_ten_ports_above() -> None:

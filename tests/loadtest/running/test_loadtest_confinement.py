@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.running.confinement import Confinement, ServerLimits, confine
+from marina.loadtest.running.confinement import Confinement, ServerLimits, confine
 
 CPUINFO = "model name\t: A Processor  @ 2 GHz\nflags\t\t: fpu avx2 avx512f sse\n"
 

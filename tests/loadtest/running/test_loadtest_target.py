@@ -18,22 +18,22 @@ from specs import digits_spec
 from test_loadtest_slo import measured
 from tools import needs
 
-from config.errors import InputError, MarinaError
-from config.load import parse_spec
-from config.ports import free_port_base
-from config.progress import Progress
-from config.record import Package, Record
-from loadtest.calibrating import tuning
-from loadtest.calibrating.evidence import ServingSettings
-from loadtest.calibrating.knee import NeverHeld, Untrusted
-from loadtest.calibrating.options import CalibrateOptions
-from loadtest.calibrating.patch import settings_patch, with_settings
-from loadtest.calibrating.trials import RateTrials, ServerEnded
-from loadtest.judging.slo import objective_of
-from loadtest.measuring import peak_memory, this_machine
-from loadtest.running import RunOptions, TargetOptions, run_load_test, target
-from loadtest.sending.plan import Expected
-from loadtest.sending.sample_request import expected_of, packaged_request, spec_request
+from marina.config.errors import InputError, MarinaError
+from marina.config.load import parse_spec
+from marina.config.ports import free_port_base
+from marina.config.progress import Progress
+from marina.config.record import Package, Record
+from marina.loadtest.calibrating import tuning
+from marina.loadtest.calibrating.evidence import ServingSettings
+from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
+from marina.loadtest.calibrating.options import CalibrateOptions
+from marina.loadtest.calibrating.patch import settings_patch, with_settings
+from marina.loadtest.calibrating.trials import RateTrials, ServerEnded
+from marina.loadtest.judging.slo import objective_of
+from marina.loadtest.measuring import peak_memory, this_machine
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test, target
+from marina.loadtest.sending.plan import Expected
+from marina.loadtest.sending.sample_request import expected_of, packaged_request, spec_request
 
 RECORD: dict[str, Any] = {
     "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
@@ -130,7 +130,7 @@ def test_more_processes_than_a_machine_can_use_are_refused_before_any_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_package(tmp_path / "build")
-    monkeypatch.setattr("loadtest.running.session.usable_cores", lambda: 2)
+    monkeypatch.setattr("marina.loadtest.running.session.usable_cores", lambda: 2)
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     with pytest.raises(InputError) as raised:
         run_load_test(spec, RunOptions(rate=1, processes=9), TargetOptions(out=tmp_path / "build"), quiet=True)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from config.errors import InputError
-from loadtest.calibrating import CalibrateOptions
-from loadtest.comparing import CompareOptions
-from loadtest.running import RunOptions
-from loadtest.scheduling import Arrivals, Schedule
+from marina.config.errors import InputError
+from marina.loadtest.calibrating import CalibrateOptions
+from marina.loadtest.comparing import CompareOptions
+from marina.loadtest.running import RunOptions
+from marina.loadtest.scheduling import Arrivals, Schedule
 
 
 def schedule(arrivals: Arrivals = "constant", **changes: float) -> Schedule:

@@ -8,13 +8,13 @@ import pytest
 from loadtest_rig import SPEC, running_server, sizes_seen, write_package
 from queues import always, measured
 
-from config.errors import InputError
-from config.load import parse_spec
-from loadtest.judging import Objective
-from loadtest.judging.trend import backlog_grows
-from loadtest.measuring import Histogram, Slice
-from loadtest.running import RunOptions, TargetOptions, next_step, run_load_test
-from loadtest.scheduling import read_trace_file
+from marina.config.errors import InputError
+from marina.config.load import parse_spec
+from marina.loadtest.judging import Objective
+from marina.loadtest.judging.trend import backlog_grows
+from marina.loadtest.measuring import Histogram, Slice
+from marina.loadtest.running import RunOptions, TargetOptions, next_step, run_load_test
+from marina.loadtest.scheduling import read_trace_file
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=7)
 SUFFIXES = (".png", ".jpg")

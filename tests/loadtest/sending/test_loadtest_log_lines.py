@@ -1,9 +1,16 @@
 import pytest
 from test_loadtest_slo import measured
 
-from config.errors import InputError
-from loadtest.measuring import GeneratorHealth, Histogram, Second, this_machine
-from loadtest.sending.log_lines import END_LINE, is_end, read_record_lines, read_second_line, record_lines, second_line
+from marina.config.errors import InputError
+from marina.loadtest.measuring import GeneratorHealth, Histogram, Second, this_machine
+from marina.loadtest.sending.log_lines import (
+    END_LINE,
+    is_end,
+    read_record_lines,
+    read_second_line,
+    record_lines,
+    second_line,
+)
 
 
 def test_a_second_survives_the_log() -> None:

@@ -10,18 +10,18 @@ import pytest
 import yaml
 from loadtest_rig import SPEC, running_server, sizes_seen, write_package
 
-from config.errors import InputError
-from config.load import parse_spec
-from config.record import read_package
-from config.spec import Spec
-from loadtest.calibrating.calibration import settings_of
-from loadtest.calibrating.evidence import ServingSettings
-from loadtest.calibrating.tuning import tuned_spec
-from loadtest.comparing.answer_comparison import _inputs
-from loadtest.comparing.sides import Contender, _request, find_contender
-from loadtest.running import RunOptions, TargetOptions, run_load_test
-from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, LoadRequest, packaged_request, with_samples
+from marina.config.errors import InputError
+from marina.config.load import parse_spec
+from marina.config.record import read_package
+from marina.config.spec import Spec
+from marina.loadtest.calibrating.calibration import settings_of
+from marina.loadtest.calibrating.evidence import ServingSettings
+from marina.loadtest.calibrating.tuning import tuned_spec
+from marina.loadtest.comparing.answer_comparison import _inputs
+from marina.loadtest.comparing.sides import Contender, _request, find_contender
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
+from marina.loadtest.scheduling import Schedule
+from marina.loadtest.sending import LoadPlan, LoadRequest, packaged_request, with_samples
 
 
 def spec_with(folder: Path, samples: object) -> Spec:

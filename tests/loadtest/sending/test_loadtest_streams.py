@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from loadtest_rig import behave, running_server
 
-from config.errors import SpecError
-from config.load import parse_spec
-from config.spec import Spec
-from loadtest.judging import (
+from marina.config.errors import SpecError
+from marina.config.load import parse_spec
+from marina.config.spec import Spec
+from marina.loadtest.judging import (
     Objective,
     VerdictStatus,
     decided_early,
@@ -21,15 +21,15 @@ from loadtest.judging import (
     ramp_text,
     stream_figures,
 )
-from loadtest.judging.slo import objective_of
-from loadtest.measuring import Measurement, merge_measurements
-from loadtest.reporting import verdict_lines
-from loadtest.running import RunOptions, TargetOptions, run_load_test
-from loadtest.scheduling import Ramp, Schedule
-from loadtest.sending import LoadPlan, LoadRequest, StreamCounts, with_samples
-from loadtest.sending.plan import Body, Expected
-from loadtest.sending.recorder import Recorder
-from loadtest.sending.wire import AnswerReader, EventReader
+from marina.loadtest.judging.slo import objective_of
+from marina.loadtest.measuring import Measurement, merge_measurements
+from marina.loadtest.reporting import verdict_lines
+from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
+from marina.loadtest.scheduling import Ramp, Schedule
+from marina.loadtest.sending import LoadPlan, LoadRequest, StreamCounts, with_samples
+from marina.loadtest.sending.plan import Body, Expected
+from marina.loadtest.sending.recorder import Recorder
+from marina.loadtest.sending.wire import AnswerReader, EventReader
 
 SPEC = """
 name: digits

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.errors import InputError
-from loadtest.sending import Client, LoadRequest, parse_header, send_and_check
-from loadtest.sending.answer_checks import Checker, has_structure
-from loadtest.sending.plan import Expected
-from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
+from marina.config.errors import InputError
+from marina.loadtest.sending import Client, LoadRequest, parse_header, send_and_check
+from marina.loadtest.sending.answer_checks import Checker, has_structure
+from marina.loadtest.sending.plan import Expected
+from marina.loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
 BODY = b'{"top_indices": [1]}'
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nX: y\r\n\r\n" + BODY
