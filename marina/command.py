@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from marina import cluster, comparing, measuring, packaging, serving, simulating
 from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, Parser, print_json
+from marina.config.distribution import distribution_version
 from marina.config.errors import InputError, MarinaError, SpecError, nearest
 from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
@@ -148,9 +149,8 @@ class _PrintAction(argparse.Action):
 
 
 def _version() -> str:
-    from importlib.metadata import version
 
-    return f"marina {version('marina')}"
+    return f"marina {distribution_version()}"
 
 
 def _refuse(used: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:

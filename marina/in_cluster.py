@@ -5,10 +5,10 @@ import argparse
 import json
 import secrets
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 from marina import k8s, loadtest
+from marina.config.distribution import distribution_version
 from marina.config.errors import ClusterError, InputError
 from marina.config.progress import Progress
 from marina.config.spec import Spec
@@ -124,7 +124,7 @@ def _limits_of(facts: k8s.PodFacts) -> loadtest.ServerLimits | None:
 def image_of(spec: Spec, folder: Path) -> str:
     """The image of the sending pods: by digest, if `marina image --target loadtest --push` recorded one."""
     built = k8s.read_load_image(folder, spec)
-    return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{version('marina')}"
+    return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{distribution_version()}"
 
 
 def job_of(image: str, load: loadtest.LoadPlan, name: str) -> k8s.LoadJob:
