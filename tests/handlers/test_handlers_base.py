@@ -125,7 +125,7 @@ def test_failure_of_the_server_is_answered_alone_and_tells_nothing(custom, body,
 
 
 def test_trace_of_a_failure_is_in_the_log(custom):
-    with TestCase().assertLogs("handlers", "ERROR") as log:
+    with TestCase().assertLogs("marina.handlers", "ERROR") as log:
         ask(custom, b"crash")
     assert "request-0" in log.output[0]
     assert "/secret/path" in log.output[0]
