@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-import marina
 from marina.archiver.archive import RESERVED_MODULES
 from marina.archiver.torchvision_import import install
 from marina.config.errors import SourceError
 from marina.config.spec import Spec
 from marina.handlers.networks import import_folders, import_source, top_folder
 
+# The package `marina`.
+_OURS = Path(__file__).parents[1]
 # The Python of every image that `marina image` builds.
 IMAGE_PYTHON = (3, 11)
 # What was imported before the last user's file, and the folders that were put on the path for it.
@@ -38,7 +39,7 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
 
 def _check_names(where: str, relative: str, path: Path, folders: list[Path]) -> None:
     """Refuses what would work here and not in a worker, or only beside Marina's own folders."""
-    if Path(relative).parts[0].removesuffix(".py") == "marina" and path.parent != Path(marina.__file__).parent:
+    if Path(relative).parts[0].removesuffix(".py") == "marina" and path.parent.resolve() != _OURS.resolve():
         text = f"{where}: `{path}` has the name of Marina's own package, so nothing can import it"
         raise SourceError(text, hint="rename the file")
     root = path.parents[len(Path(relative).parts) - 1]
@@ -51,7 +52,7 @@ def _check_names(where: str, relative: str, path: Path, folders: list[Path]) -> 
 
 def _is_own(package: Path) -> bool:
     """Whether a folder is a package of the user's, and not the one in a clone of Marina that he works in."""
-    return package.is_dir() and package.resolve() != Path(marina.__file__).with_name("handlers").resolve()
+    return package.is_dir() and package.resolve() != (_OURS / "handlers").resolve()
 
 
 def _put_on_path(folders: list[str]) -> None:
