@@ -40,7 +40,6 @@ def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
         file=file.relative_to(top_folder(file)).as_posix(),
         factory=factory,
         weights=WEIGHTS,
-        seed=spec.model.seed,
         shared=shared,
     )
 
