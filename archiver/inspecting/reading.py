@@ -61,10 +61,13 @@ class _Budget:
         if self.left < 0:
             raise TooMuch("grows to many times its size when it is unpacked")
 
-    def take_member(self, count: int = 1) -> None:
+    def take_member(self) -> None:
+        self.expect_members(1)
+        self.members -= 1
+
+    def expect_members(self, count: int) -> None:
         if count > self.members:
             raise TooMuch(f"contains more than {_MOST_MEMBERS:,} nested files")
-        self.members -= 1
 
 
 @dataclass(frozen=True)
@@ -138,29 +141,34 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Opens a packed model that need not be trusted; whatever is wrong with it in the `with` block is an
-    ArchiveError."""
-    try:
-        with ExitStack() as stack:
+    """Opens a packed model that need not be trusted; ArchiveError if it is none, or takes more than it should."""
+    with _too_much_is_an_error(path), ExitStack() as stack:
+        try:
+            budget = _Budget(path.stat().st_size * _GROWTH + _SPARE)
             if path.is_dir():
                 members = list(_in_folder(path))
-                budget = _Budget(sum(member.size for member in members) * _GROWTH + _SPARE)
-                yield Archive(path, members, _names(members), budget)
-                return
-            budget = _Budget(path.stat().st_size * _GROWTH + _SPARE)
-            if path.name.endswith((".tar.gz", ".tgz")):
-                tar = stack.enter_context(tarfile.open(path))
-                members = _without_folder(list(_in_tar(tar, budget)))
-                yield Archive(path, members, _names(members), budget)
+                budget.left += sum(member.size for member in members) * _GROWTH
+                damage = _names(members)
+            elif path.name.endswith((".tar.gz", ".tgz")):
+                members = _without_folder(list(_in_tar(stack.enter_context(tarfile.open(path)), budget)))
+                damage = _names(members)
             else:
-                archive = stack.enter_context(zipfile.ZipFile(path))
-                yield Archive(path, list(_in_zip(archive)), find_layout_oddities(path, archive), budget)
-    except FileNotFoundError as err:
-        raise ArchiveError(f"{path}: no such file", hint="marina package SPEC") from err
+                zipped = stack.enter_context(zipfile.ZipFile(path))
+                members, damage = list(_in_zip(zipped)), find_layout_oddities(path, zipped)
+            archive = Archive(path, members, damage, budget)
+        except FileNotFoundError as err:
+            raise ArchiveError(f"{path}: no such file", hint="marina package SPEC") from err
+        except READ_ERRORS as err:
+            raise ArchiveError(f"{path}: not a readable MAR: {reason_of(err)}") from err
+        yield archive
+
+
+@contextmanager
+def _too_much_is_an_error(path: Path) -> Iterator[None]:
+    try:
+        yield
     except TooMuch as err:
         raise ArchiveError(f"{path}: {err}; the rest is not inspected") from err
-    except READ_ERRORS as err:
-        raise ArchiveError(f"{path}: not a readable MAR: {reason_of(err)}") from err
 
 
 def _names(members: list[_Member]) -> Iterator[str]:
@@ -228,7 +236,7 @@ def _inner_files(file: File, budget: _Budget) -> Iterator[File]:
     try:
         if data[:4] == b"PK\x03\x04" or (b"PK\x05\x06" in data[-66_000:] and zipfile.is_zipfile(io.BytesIO(data))):
             # Python reads the whole directory at once, and each entry takes many times its size then.
-            budget.take_member(data.count(b"PK\x01\x02"))
+            budget.expect_members(data.count(b"PK\x01\x02"))
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 yield from (_inner(name, member, budget) for member in _in_zip(archive))
         elif data[257:262] == b"ustar":
