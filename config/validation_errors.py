@@ -165,7 +165,7 @@ def _unknown(name: str, section: Location) -> tuple[str, str | None]:
     if instead := _GONE.get(".".join(map(str, (*section, name)))):
         return f"no longer a field, instead: {instead}", None
     if not section and name in _FIELDS_FOR_SEVERAL_MODELS:
-        hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/08-several-models.md"
+        hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/how-to/several-models.md"
         return "unknown field: a spec describes one model", hint
     return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}", None
 

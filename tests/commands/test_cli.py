@@ -57,7 +57,7 @@ def test_check_prints_the_completed_spec(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_check_explains_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert marina.main(["check", "--fields"]) == 0
-    assert capsys.readouterr().out == (ROOT / "docs/01-spec.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == (ROOT / "docs/reference/spec.md").read_text(encoding="utf-8")
 
 
 def test_the_page_of_fields_is_not_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:

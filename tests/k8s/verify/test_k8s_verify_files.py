@@ -1,5 +1,4 @@
 import json
-import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -268,17 +267,6 @@ def test_wrong_options_exit_with_2(
 def test_a_rule_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert marina.main(["verify", "--explain", "metric-counter"]) == 0
     assert capsys.readouterr().out.startswith("metric-counter (error)\n  An autoscaler compares a counter")
-
-
-def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copy(FOREIGN / "scaling/hpa.yaml", tmp_path)
-    marina.main(["verify", "--dir", str(tmp_path), "--quiet"])
-    printed = capsys.readouterr().out.replace(f"{tmp_path}/", "manifests/")
-    shown = (
-        (ROOT / "docs/07-verify.md").read_text(encoding="utf-8").partition("--dir manifests\n")[2].partition("```")[0]
-    )
-    assert len(shown.splitlines()) == 2
-    assert shown in printed
 
 
 def test_an_address_that_does_not_speak_http_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
