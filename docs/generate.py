@@ -191,7 +191,7 @@ def _errors() -> Iterator[str]:
     texts = dict(_field_docs(Exit))
     yield _table("exit code", "meaning", rows=((str(code.value), texts[code.name]) for code in Exit))
     yield (
-        '\n## Of a request\n\nThe body of an error is JSON, `{"error": …}`, with `field`, `got` and `allowed` where known.\n'
+        '\n## Of a request\n\nThe body is JSON, `{"error": …}`, with `field`, `got` and `allowed` where they are known.\n'
         "A handler of your own may raise these, and subclasses of them. `inference_errors_total{kind}` counts them.\n"
     )
     causes = [
@@ -256,8 +256,8 @@ _IN_JSON = {"layout": "layers", "changes": "objects", "waited": "rollout", "back
 def _records() -> Iterator[str]:
     yield (
         "# Records\n\nStages exchange JSON files in `build/NAME/`. Each has a `schema`; a later version only adds\n"
-        "fields, or has another number. Names of times end in `_s` (seconds) or `_ms`; shares are between 0 and 1; None is\n"
-        "`null` in JSON.\n"
+        "fields, or has another number. Names of times end in `_s` (seconds) or `_ms`; shares are between 0\n"
+        "and 1; None is `null` in JSON.\n"
     )
     seen: set[type] = set()
     for title, document in _DOCUMENTS:
@@ -330,6 +330,8 @@ def _kind(kind: Any) -> str:
         return f"list of {many[0]}" if len(many) == 1 else f"list of {', '.join(many)}"
     if origin is dict:
         return f"{_kind(inner[1])}, by name"
+    if kind in [document for _, document in _DOCUMENTS]:
+        return "another such record"
     if _is_record(kind):
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
     return _kind(inner[0]) if inner else kind.__name__
