@@ -191,7 +191,7 @@ def _errors() -> Iterator[str]:
     texts = dict(_field_docs(Exit))
     yield _table("exit code", "meaning", rows=((str(code.value), texts[code.name]) for code in Exit))
     yield (
-        '\n## Of a request\n\nThe body is JSON, `{"error": …}`, with `field`, `got` and `allowed` where they are known.\n'
+        '\n## Of a request\n\nThe body is JSON, `{"error": …}`, with `field`, `got` and `allowed` where known.\n'
         "A handler of your own may raise these, and subclasses of them. `inference_errors_total{kind}` counts them.\n"
     )
     causes = [
