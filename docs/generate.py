@@ -183,7 +183,7 @@ def _errors() -> Iterator[str]:
         "[Troubleshooting](../how-to/troubleshooting.md) lists messages with their causes.\n"
     )
     yield "\n## Of the command line\n"
-    kinds = [kind for kind in _subclasses(MarinaError) if not kind.__name__.startswith("_")]
+    kinds = _subclasses(MarinaError)
     yield _table(
         "error", "exit code", "what it is", rows=((f"`{k.__name__}`", str(k.exit_code), _first(k)) for k in kinds)
     )
@@ -194,11 +194,7 @@ def _errors() -> Iterator[str]:
         '\n## Of a request\n\nThe body is JSON, `{"error": …}`, with `field`, `got` and `allowed` where known.\n'
         "A handler of your own may raise these, and subclasses of them. `inference_errors_total{kind}` counts them.\n"
     )
-    causes = [
-        kind
-        for kind in (*_subclasses(RequestError), *_subclasses(AnswerError))
-        if kind.__module__.startswith("marina.handlers")
-    ]
+    causes = [*_subclasses(RequestError), *_subclasses(AnswerError)]
     yield _table(
         "status",
         "kind",
@@ -209,15 +205,9 @@ def _errors() -> Iterator[str]:
 
 
 def _subclasses(kind: Any) -> list[Any]:
-    return [
-        kind,
-        *(
-            below
-            for each in kind.__subclasses__()
-            if each.__module__.startswith("marina.")
-            for below in _subclasses(each)
-        ),
-    ]
+    """The class and those below it in its own module, whatever else is imported."""
+    found = (each for each in kind.__subclasses__() if each.__module__ == kind.__module__)
+    return [kind, *(below for each in found for below in _subclasses(each))]
 
 
 def _first(kind: type) -> str:
