@@ -1,12 +1,12 @@
 """`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: everything about the cluster."""
 
 import argparse
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
+from marina.config.duration import duration_s
 from marina.config.errors import InputError
 from marina.config.progress import Progress
 from marina.terminal import commands_text, is_name, localised, place_options
@@ -213,7 +213,7 @@ def _cluster_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser
 def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the options of verbs that need only a name, so that they work even if the spec is broken or gone."""
     add = _cluster_options(parser).add_argument
-    text = f"a spec, or with -n the name of a deployed service (default: {DEFAULT_SPEC})"
+    text = f"a spec, or with -n the name of a deployed service (default: {DEFAULT_SPEC} in this folder)"
     add("spec", metavar="SPEC|NAME", type=Path, nargs="?", default=DEFAULT_SPEC, help=text)
     add("-n", "--namespace", metavar="NS", help="namespace in which it is deployed (default: the spec's)")
     return parser
@@ -248,18 +248,17 @@ def _verify_options(parser: argparse.ArgumentParser) -> None:
 
 def _rollout_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add = parser.add_argument
-    text = "seconds that the rollout may take (default: no limit as long as it makes progress)"
-    add("--timeout", metavar="S", type=_seconds, help=text)
+    text = "how long the rollout may take (default: no limit as long as it makes progress)"
+    add("--timeout", metavar="TIME", type=_time_limit_s, help=text)
     add("--force-conflicts", action="store_true", help="take over fields that another field manager owns")
     return parser
 
 
-def _seconds(text: str) -> float:
-    """A time limit. One that is over at once, or is not a number, would fail every rollout, or none."""
-    with suppress(ValueError):
-        if float(text) >= 1:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"got `{text}`, allowed: 1 or more")
+def _time_limit_s(text: str) -> float:
+    """One that is over at once would fail every rollout."""
+    if (limit_s := duration_s(text)) >= 1:
+        return limit_s
+    raise argparse.ArgumentTypeError(f"got `{text}`, allowed: 1 second or more")
 
 
 def _deploy_options(parser: argparse.ArgumentParser) -> None:

@@ -171,8 +171,9 @@ class Store:
         except ApiError as err:
             if not err.lost_race:
                 raise
-            # A run that was killed before it saved the state left this revision; its number is free again.
-            self._cluster.apply(document, force=True)
+            # A run that was killed before it saved the state left this revision; its number is free again. All of it is
+            # replaced: of what is only applied, another package's sample would stay.
+            self._cluster.replace(document)
         return fits
 
     def read_revision(self, number: int) -> Revision | None:

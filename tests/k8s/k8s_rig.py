@@ -111,7 +111,7 @@ class Rig:
         self,
         *wanted: dict[str, Any],
         blockers: tuple[Blocker, ...] = (),
-        request: CanaryRequest = REQUEST,
+        request: CanaryRequest | None = REQUEST,
         **options: Any,
     ) -> RolloutRecord:
         release = Release(wanted, request, {"image": "good:1", "package": SHA256}, blockers)

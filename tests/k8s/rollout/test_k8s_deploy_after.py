@@ -15,6 +15,7 @@ from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, r
 
 from marina.config.errors import ClusterError, Refused
 from marina.k8s.cluster import Document
+from marina.k8s.rollout.history import Revision
 from marina.k8s.rollout.hold import held
 from marina.k8s.rollout.inference import CanaryRequest
 from marina.k8s.rollout.record import start_record
@@ -65,6 +66,17 @@ def test_a_rollback_sends_the_sample_of_its_own_revision_and_expects_its_package
     cluster.pod.sha256 = SHA256
     assert cluster.rollback().result == "rolled back"
     assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
+
+
+def test_a_revision_written_over_what_a_killed_deploy_left_has_nothing_of_it(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    theirs = CanaryRequest(NAME, b"of another package", "image/webp", "cd" * 32)
+    left = Revision(2, documents("good:left"), {"version": "9", "patched": "all"}, theirs)
+    cluster.placement.store.save_revision(left)
+    cluster.deploy(*documents("good:2"), request=None)
+    stored = cluster.placement.store.read_revision(2)
+    assert stored
+    assert (stored.request, "patched" in stored.facts) == (None, False)
 
 
 def test_a_sample_too_large_to_store_is_reported_and_a_rollback_sends_none(cluster: Rig) -> None:
