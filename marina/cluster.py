@@ -71,14 +71,15 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
         delete,
         "delete what `deploy` applied, and nothing else",
         "marina delete my/spec.yaml",
-        "marina delete mine -n shop --with-namespace",
+        "marina delete mine -n shop",
         spec=False,
     )
-    _delete_options(parser)
+    _named_options(parser)
 
 
 def manifests(options: argparse.Namespace) -> int:
-    from marina.k8s import check_evidence, diff_folder, make_plan, next_steps, summary_text, write_format
+    from marina.k8s.manifests import check_evidence, make_plan, next_steps, summary_text
+    from marina.k8s.platforms import diff_folder, write_format
 
     spec = read_spec(options)
     out = options.out / spec.name
@@ -108,7 +109,7 @@ def manifests(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from marina.k8s import explain_rule, verify_folder, verify_spec
+    from marina.k8s.verify import explain_rule, verify_folder, verify_spec
 
     if options.explain:
         rule = explain_rule(options.explain)
@@ -132,54 +133,54 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def deploy(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
+    from marina.k8s.cluster import connect
 
     spec = read_spec(options)
     out = options.out / spec.name
-    cluster = k8s.connect(options.context, options.kubeconfig)
     typed = " ".join([quote(str(options.spec)), *place_options("deploy", options)])
-    placement = k8s.Placement(cluster, spec.name, spec.kubernetes.namespace, typed)
-    how = k8s.RolloutOptions(
+    cluster = connect(options.context, options.kubeconfig)
+    placement = rollout.Placement(cluster, spec.name, spec.kubernetes.namespace, typed)
+    how = rollout.RolloutOptions(
         timeout_s=options.timeout,
         force=options.force_conflicts,
         go_back=not options.no_rollback,
         dry_run=options.dry_run,
         accepted=options.accept,
     )
-    release, progress = k8s.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
-    return _print_record(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
+    release, progress = rollout.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
+    return _print_record(options, rollout.deploy(placement, release, how, progress, out / "rollout.json"))
 
 
 def rollback(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
 
-    placement = _placement(options)
-    how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
-    progress = Progress(quiet=options.quiet)
-    record_file = _record_file(options, placement)
-    return _print_record(options, k8s.rollback(placement, how, progress, record_file, to=options.to))
+    placement, progress = _placement(options), Progress(quiet=options.quiet)
+    how = rollout.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
+    file = _record_file(options, placement)
+    return _print_record(options, rollout.rollback(placement, how, progress, file, to=options.to))
 
 
 def delete(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
-    record_file = _record_file(options, placement)
-    return _print_record(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
+    return _print_record(options, rollout.delete(placement, progress, _record_file(options, placement)))
 
 
 def status(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
 
     placement = _placement(options)
-    return _print_record(options, k8s.read_status(placement, options.out / placement.name))
+    return _print_record(options, rollout.read_status(placement, options.out / placement.name))
 
 
 def _placement(options: argparse.Namespace) -> Any:
     """The cluster, name and namespace of a deployment; other fields of the spec may be wrong, and the build folder
     missing."""
-    from marina import k8s
     from marina.config.load import load_name
+    from marina.k8s.cluster import connect
+    from marina.k8s.rollout import Placement
 
     typed = str(options.spec)
     if is_name(options):
@@ -188,7 +189,7 @@ def _placement(options: argparse.Namespace) -> Any:
         name, namespace = load_name(options.spec)
     namespace = options.namespace or namespace
     words = [quote(typed), *([f"-n {namespace}"] if options.namespace else []), *place_options("status", options)]
-    return k8s.Placement(k8s.connect(options.context, options.kubeconfig), name, namespace, " ".join(words))
+    return Placement(connect(options.context, options.kubeconfig), name, namespace, " ".join(words))
 
 
 def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:
@@ -272,8 +273,3 @@ def _deploy_options(parser: argparse.ArgumentParser) -> None:
 def _rollback_options(parser: argparse.ArgumentParser) -> None:
     text = "number of the revision to go back to (default: the one that ran before)"
     _rollout_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
-
-
-def _delete_options(parser: argparse.ArgumentParser) -> None:
-    text = "also delete the namespace, if it was made for this spec and nothing else is in it"
-    _named_options(parser).add_argument("--with-namespace", action="store_true", help=text)

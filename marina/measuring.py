@@ -58,7 +58,7 @@ def loadtest(options: argparse.Namespace) -> int:
         raise InputError("`--one-pod`: not together with `--service`, whose Service chooses the pods")
     if options.in_cluster:
         from marina import in_cluster
-        from marina.k8s import make_plan
+        from marina.k8s.manifests import make_plan
 
         plan = make_plan(spec, options.out / spec.name)
         image = options.image or in_cluster.image_of(spec, options.out / spec.name)
@@ -125,7 +125,7 @@ def calibrate(options: argparse.Namespace) -> int:
         raise InputError(text, hint="set `text.slots` and `serving.threads`, and calibrate without `--tune`")
     if options.in_cluster:
         from marina import in_cluster
-        from marina.k8s import make_plan
+        from marina.k8s.manifests import make_plan
 
         image = options.image or in_cluster.image_of(spec, out)
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)

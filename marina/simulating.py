@@ -41,26 +41,27 @@ def add_verbs(verbs: Any) -> None:
 
 
 def simulate(options: argparse.Namespace) -> int:
-    from marina import k8s
     from marina.config.record import write_text
+    from marina.k8s import simulating
+    from marina.k8s.manifests import make_plan
 
     _check_ranges(options)
     if options.recorded:
         _refuse_beside_recorded(options)
-        comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
+        comparison = simulating.compare_recorded(simulating.read_recording(options.recorded))
         print_result(options, comparison.to_data(), comparison.to_text())
         return 1 if comparison.differs else 0
     spec = read_spec(options)
     out = options.out / spec.name
-    traffic: Any = k8s.read_traffic(options.trace) if options.trace else options.step or "day"
+    traffic: Any = simulating.read_traffic(options.trace) if options.trace else options.step or "day"
     window = options.scale_up_window
     others = (None if window is None else int(window), options.forecast)
-    how = k8s.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
+    how = simulating.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
     progress = Progress(quiet=options.quiet)
     with progress.step("replay the traffic"):
-        simulation = k8s.simulate(k8s.make_plan(spec, out), how)
+        simulation = simulating.simulate(make_plan(spec, out), how)
     page = out / "simulation.html"
-    write_text(page, k8s.simulation_html(simulation))
+    write_text(page, simulating.simulation_html(simulation))
     if options.json:
         print_json(simulation.to_data())
         return 0

@@ -140,7 +140,8 @@ class _Demo:
         return verdict
 
     def _manifests(self, spec: Any, out: Path) -> None:
-        from marina.k8s import all_rules, make_plan, verify_spec, write_manifests
+        from marina.k8s.manifests import make_plan, write_manifests
+        from marina.k8s.verify import all_rules, verify_spec
 
         with self._running("manifests"):
             written = write_manifests(make_plan(spec, out), out)
