@@ -139,6 +139,12 @@ def prune_objects(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> 
     return tuple(deleted)
 
 
+def manages(cluster: Cluster, ref: Ref) -> bool:
+    """Whether an object exists and Marina still owns fields of it."""
+    document = cluster.get(ref)
+    return document is not None and owned_fields(document) is not None
+
+
 def owned_fields(document: Document) -> dict[str, Any] | None:
     """The fields that Marina owns by applying them, as `fieldsV1`; None if it never applied the object."""
     for entry in document["metadata"].get("managedFields") or []:

@@ -6,7 +6,7 @@ from pathlib import Path
 from marina.config.errors import MarinaError
 from marina.config.progress import Progress
 from marina.k8s.cluster import Document, Ref
-from marina.k8s.rollout.apply import apply, dry_run_all
+from marina.k8s.rollout.apply import apply, dry_run_all, manages
 from marina.k8s.rollout.history import Placement, Revision, State
 from marina.k8s.rollout.hold import Hold, held
 from marina.k8s.rollout.preflight import Preflight, run_preflight, without_existing_namespace
@@ -23,12 +23,12 @@ def deploy(
     record = start_record("deploy", placement, image=release.facts.get("image", ""))
     with recorded(record, record_file):
         checked = _check_cluster(placement, release, options, record, progress)
-        known, stored = placement.store.load(), placement.store.revisions()
-        state = known or State(last=max((revision.number for revision in stored), default=0))
-        documents = without_existing_namespace(placement.cluster, checked)
-        surplus = surplus_objects(stored, documents, state.good)
+        store, cluster = placement.store, placement.cluster
+        state = store.load() or State(last=max((revision.number for revision in store.revisions()), default=0))
+        documents = without_existing_namespace(cluster, checked)
+        surplus = [ref for ref in surplus_objects(placement, documents, state.good) if manages(cluster, ref)]
         with progress.step("dry run on the server"):
-            changes = dry_run_all(placement.cluster, documents, surplus, force=options.force)
+            changes = dry_run_all(cluster, documents, surplus, force=options.force)
         serves = state.phase == "deployed" and state.current and not state.holder
         idle = serves and not surplus and all(change.action == "none" for change in changes)
         record.previous = record.running = state.current
@@ -78,7 +78,7 @@ def _roll_out(
         if not placement.store.save_revision(Revision(number, tuple(documents), facts, release.request)):
             progress.say("note: the sample is too large to store, so a rollback to this revision sends no inference")
         hold.save(phase="deploying", trying=number, last=number, message="")
-        surplus = surplus_objects(placement.store.revisions(), documents, state.good)
+        surplus = surplus_objects(placement, documents, state.good)
         apply_and_wait(placement, record, documents, release.request, surplus, options, progress)
         if record.error:
             _go_back(placement, hold, options, record, progress)

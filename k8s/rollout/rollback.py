@@ -30,7 +30,7 @@ def rollback(
         revision = _chosen(placement, state, to)
         documents, _ = _permitted(placement, revision)
         check_permissions(placement.cluster, map(Ref.of, documents), placement.namespace)
-        surplus = surplus_objects(placement.store.revisions(), documents, state.good)
+        surplus = surplus_objects(placement, documents, state.good)
         dry_run_all(placement.cluster, documents, surplus, force=options.force)
         record.previous = record.running = state.current
         record.revision = revision.number
@@ -45,7 +45,7 @@ def delete(placement: Placement, progress: Progress, record_file: Path | None) -
     with recorded(record, record_file):
         state, cluster = load_state(placement), placement.cluster
         record.previous = record.running = state.current
-        objects = surplus_objects(placement.store.revisions(), (), ())
+        objects = surplus_objects(placement, (), ())
         check_permissions(cluster, objects, placement.namespace, deleting=True)
         with held(placement, state, record, progress) as hold:
             hold.save(phase="deleting")
@@ -78,7 +78,7 @@ def restore(
     state = hold.save(phase="deploying", trying=revision.number, message=message)
     if revision.request is None:
         progress.say(f"note: no sample is stored with revision {revision.number}")
-    surplus = surplus_objects(placement.store.revisions(), documents, state.good)
+    surplus = surplus_objects(placement, documents, state.good)
     apply_and_wait(placement, record, documents, revision.request, surplus, options, progress)
     if record.error:
         text = f"going back to revision {revision.number} failed: {record.error}"
@@ -102,10 +102,10 @@ def load_state(placement: Placement) -> State:
     )
 
 
-def surplus_objects(stored: Iterable[Revision], documents: Iterable[Document], kept: Iterable[int]) -> list[Ref]:
-    """The objects of stored revisions that are not in the documents. Never a Namespace, nor configuration of one of the
-    `kept` revisions, which `kubectl rollout undo` needs."""
-    stored, wanted = list(stored), [Ref.of(document) for document in documents]
+def surplus_objects(placement: Placement, documents: Iterable[Document], kept: Iterable[int]) -> list[Ref]:
+    """The objects of stored revisions that exist and are not in the documents. Never a Namespace, nor configuration of
+    one of the `kept` revisions, which `kubectl rollout undo` needs."""
+    stored, wanted = placement.store.revisions(), [Ref.of(document) for document in documents]
     configuration = {
         ref
         for revision in stored
@@ -113,7 +113,8 @@ def surplus_objects(stored: Iterable[Revision], documents: Iterable[Document], k
         if revision.number in kept and ref.kind in ("ConfigMap", "Secret")
     }
     applied = {Ref.of(document) for revision in stored for document in revision.documents} - configuration
-    return sorted(ref for ref in applied if ref.kind != "Namespace" and not any(map(ref.same_object, wanted)))
+    gone = (ref for ref in sorted(applied) if ref.kind != "Namespace" and not any(map(ref.same_object, wanted)))
+    return [ref for ref in gone if placement.cluster.get(ref) is not None]
 
 
 def mark_deployed(
@@ -129,7 +130,7 @@ def mark_deployed(
     revisions. Returns the names of the deleted objects."""
     # Somebody else may have taken the release while this machine slept; their objects must not be deleted.
     store, good = placement.store, hold.save().kept_with(number)
-    surplus = surplus_objects(store.revisions(), documents, good)
+    surplus = surplus_objects(placement, documents, good)
     # Autoscalers went before the revision was applied.
     pruned = prune_objects(placement.cluster, [ref for ref in surplus if ref.kind not in AUTOSCALERS], progress)
     hold.save(phase="deployed", current=number, trying=0, good=good, message=message, holder="")

@@ -21,7 +21,7 @@ from fake_apiserver_kinds import BUILT_IN, INSTALLABLE, Kind, defaults
 from fake_apiserver_objects import Objects
 from fake_apiserver_store import Document, Refusal, key, now
 from fake_apiserver_streams import Streams, selected
-from fake_apiserver_world import USER, Fault, World
+from fake_apiserver_world import Fault, World
 
 TOKEN = "a-token-for-tests"
 _OBJECT = re.compile(
@@ -175,8 +175,6 @@ class FakeCluster(World):
         if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
             asked = (await request.json())["spec"]["resourceAttributes"]
             return web.json_response({"status": {"allowed": self.allowed(asked)}}, status=201)
-        if path == "/apis/authentication.k8s.io/v1/selfsubjectreviews":
-            return web.json_response({"status": {"userInfo": {"username": USER}}}, status=201)
         match = _OBJECT.match(path)
         kind = match and next(
             (

@@ -121,6 +121,11 @@ def test_what_is_no_longer_rendered_is_deleted_and_nothing_else(cluster: Rig) ->
     assert record.pruned == [f"PodDisruptionBudget {NAME}"]
     assert cluster.fake.names("PodDisruptionBudget", SPACE) == []
     assert cluster.fake.names("Service", SPACE) == ["shells", "theirs"]
+    # The revision before is still stored, with what is gone.
+    assert cluster.deploy(*documents("good:1")).result == "unchanged"
+    cluster.fake.put(budget, manager="somebody")
+    again = cluster.deploy(*documents("good:1"), dry_run=True)
+    assert (again.revision, again.pruned) == (again.previous, [])
 
 
 def test_an_object_that_somebody_took_over_is_not_deleted(cluster: Rig) -> None:
