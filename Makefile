@@ -158,7 +158,7 @@ smoke: setup  ## install the wheel with only its own dependencies, and start it
 	build/smoke/bin/pip install --quiet --constraint constraints.txt .
 	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check '../$(SPEC)' >/dev/null
 	build/smoke/bin/marina check --fields | diff - build/smoke/share/doc/marina/01-spec.md
-	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q 'hint: ../bin/marina init mine' error
+	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q '../bin/marina init FOLDER' error
 	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import marina.config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
 	rm -rf build/smoke build/lib build/bdist.*
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.arguments import add_verb, print_result, read_spec, refuse_ignored, stage_options
+from marina.config.duration import duration_s
 from marina.config.errors import InputError
 from marina.measuring import add_load_options, server_options
 
@@ -27,11 +28,11 @@ def add_verbs(verbs: Any) -> None:
     add("--url", metavar="U", help="address where the new package is already served (default: start it)")
     add_load_options(added)
     add("--rate", metavar="R", type=float, help="requests/s to send to each (default: the spec's `slo.throughput_rps`)")
-    text = "seconds for which each of the two is measured in a round (default: 1, or what 50 requests take)"
-    add("--turn", dest="turn_s", metavar="S", type=float, help=text)
-    text = "measure for at most S seconds while undecided (default: 720, or what 40 rounds or the error rate need)"
-    add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before each turn (default: 0.5)")
+    text = "how long each of the two is measured in a round (default: 1, or what 50 requests take)"
+    add("--turn", dest="turn_s", metavar="TIME", type=duration_s, help=text)
+    text = "measure for at most this long while undecided (default: 720, or what 40 rounds or the error rate need)"
+    add("--max-duration", dest="max_duration_s", metavar="TIME", type=duration_s, help=text)
+    add("--warmup", dest="warmup_s", metavar="TIME", type=duration_s, help="load before each turn (default: 0.5)")
 
 
 def compare(options: argparse.Namespace) -> int:

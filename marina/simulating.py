@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.arguments import add_out_option, add_verb, print_json, print_result, read_spec
+from marina.config.duration import duration_s
 from marina.config.errors import InputError
 from marina.config.progress import Progress
 
@@ -30,35 +31,37 @@ def add_verbs(verbs: Any) -> None:
     traffic("--recorded", metavar="FILE", type=Path, help=text)
     add = parser.add_argument
     add("--knee", metavar="RPS", type=float, help="requests/s that one pod can hold (default: the measured knee)")
-    text = "seconds until a new pod is ready (default: the measured cold start)"
-    add("--cold-start", metavar="S", type=float, help=text)
-    text = "seconds until a new pod has a node (default: 0)"
-    add("--node-time", metavar="S", type=float, default=0, help=text)
+    text = "time until a new pod is ready (default: the measured cold start)"
+    add("--cold-start", metavar="TIME", type=duration_s, help=text)
+    text = "time until a new pod has a node (default: 0)"
+    add("--node-time", metavar="TIME", type=duration_s, default=0, help=text)
     add("--forecast", action="store_true", help="also simulate the other value of `scaling.forecast`, and compare")
-    text = "also simulate this stabilisation window for adding pods, in seconds, and compare"
-    add("--scale-up-window", metavar="S", type=int, help=text)
+    text = "also simulate this stabilisation window for adding pods, and compare"
+    add("--scale-up-window", metavar="TIME", type=duration_s, help=text)
 
 
 def simulate(options: argparse.Namespace) -> int:
-    from marina import k8s
     from marina.config.record import write_text
+    from marina.k8s import simulating
+    from marina.k8s.manifests import make_plan
 
     _check_ranges(options)
     if options.recorded:
         _refuse_beside_recorded(options)
-        comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
+        comparison = simulating.compare_recorded(simulating.read_recording(options.recorded))
         print_result(options, comparison.to_data(), comparison.to_text())
         return 1 if comparison.differs else 0
     spec = read_spec(options)
     out = options.out / spec.name
-    traffic: Any = k8s.read_traffic(options.trace) if options.trace else options.step or "day"
-    others = (options.scale_up_window, options.forecast)
-    how = k8s.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
+    traffic: Any = simulating.read_traffic(options.trace) if options.trace else options.step or "day"
+    window = options.scale_up_window
+    others = (None if window is None else int(window), options.forecast)
+    how = simulating.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
     progress = Progress(quiet=options.quiet)
     with progress.step("replay the traffic"):
-        simulation = k8s.simulate(k8s.make_plan(spec, out), how)
+        simulation = simulating.simulate(make_plan(spec, out), how)
     page = out / "simulation.html"
-    write_text(page, k8s.simulation_html(simulation))
+    write_text(page, simulating.simulation_html(simulation))
     if options.json:
         print_json(simulation.to_data())
         return 0

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_result
+from marina.arguments import BUILD, add_verb, print_result
 from marina.cleanup import cleanup_on_exit
 from marina.config.errors import MarinaError, Refused, ToolMissing
 from marina.config.progress import replace_line
@@ -20,8 +20,9 @@ from marina.terminal import commands_text
 # A busy machine may need several runs for a verdict, but a demo should not take for ever.
 _WARMUP_S, _LONGEST_S = 3.0, 120.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
-# The example that comes with the installation, for a demo outside of the repository.
-_INSTALLED_SPEC = Path(__file__).parents[1] / DEFAULT_SPEC
+_DIGITS = Path("config/examples/digits/spec.yaml")
+# The same, as it comes with the installation, for a demo outside of the repository.
+_INSTALLED = Path(__file__).parents[1] / _DIGITS
 _OUT = BUILD / "demo"
 
 
@@ -32,7 +33,10 @@ def add_verbs(verbs: Any) -> None:
         "do every step once: check, package, serve, load, manifests, verify",
         "marina demo",
         "marina demo my/spec.yaml",
+        spec=False,
     )
+    text = f"spec of the model (default: {_DIGITS})"
+    added.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=_DIGITS, help=text)
     # Not the usual folder, so that a demo leaves alone what was built and measured there.
     text = f"folder that holds NAME/model.mar and the records (default: {_OUT})"
     added.add_argument("--out", metavar="DIR", type=Path, default=_OUT, help=text)
@@ -40,8 +44,8 @@ def add_verbs(verbs: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     begin = time.monotonic()
-    if options.spec == DEFAULT_SPEC and not DEFAULT_SPEC.exists():
-        options.spec = _INSTALLED_SPEC
+    if options.spec == _DIGITS and not _DIGITS.exists():
+        options.spec = _INSTALLED
     with cleanup_on_exit() as interrupted:
         record = _Demo(options, interrupted).run()
     took_s = round(time.monotonic() - begin, 1)
@@ -136,7 +140,8 @@ class _Demo:
         return verdict
 
     def _manifests(self, spec: Any, out: Path) -> None:
-        from marina.k8s import all_rules, make_plan, verify_spec, write_manifests
+        from marina.k8s.manifests import make_plan, write_manifests
+        from marina.k8s.verify import all_rules, verify_spec
 
         with self._running("manifests"):
             written = write_manifests(make_plan(spec, out), out)
@@ -253,7 +258,7 @@ def _headroom(verdict: Any) -> str:
 
 
 def _next_commands(spec: Path, out: Path) -> list[tuple[str, str]]:
-    words = shlex.join([*([] if spec == DEFAULT_SPEC else [str(spec)]), "--out", str(out)])
+    words = shlex.join([str(spec), "--out", str(out)])
     return [
         (f"marina serve {words}", "a server, with a page to try it"),
         (f"marina calibrate {words}", "the highest rate that it can hold"),

@@ -224,7 +224,7 @@ def test_an_option_that_two_verbs_share_is_explained_as_each_uses_it(
         marina.main([verb, "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert f"--repeat N {meaning}" in text
-    assert text.partition("--warmup S ")[2].partition(")")[0].endswith(f"(default: {default}")
+    assert text.partition("--warmup TIME ")[2].partition(")")[0].endswith(f"(default: {default}")
     kind = RunOptions if verb == "loadtest" else CalibrateOptions
     assert kind().warmup_s == default
 
