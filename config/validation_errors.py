@@ -10,7 +10,7 @@ from pydantic import BaseModel, StringConstraints
 from pydantic_core import ErrorDetails
 
 from marina.config.errors import listed, nearest
-from marina.config.sections import BAD_KEY, PATTERNS
+from marina.config.sections import PATTERNS
 from marina.config.spec import Spec
 from marina.config.yaml_lines import Location
 
@@ -73,17 +73,13 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
     if alternatives:
         return f"got {_shown(got)}, allowed: {alternatives}", None
     if kind == "value_error":
-        text = str(context["error"]).rpartition("|")[2]
-        # A section's check may be about the key of an entry instead of its value.
-        if error["loc"][-1] == "[key]":
-            text = text.replace("allowed: ", BAD_KEY, 1)
-        return f"got {_shown(location[-1])} {text}" if text.startswith(BAD_KEY) else f"got {_shown(got)}, {text}", None
+        return f"got {_shown(got)}, {str(context['error']).rpartition('|')[2]}", None
     if kind == "string_pattern_mismatch":
         allowed = PATTERNS[context["pattern"]]
     else:
         allowed = allowed_values(error)
     if error["loc"][-1] == "[key]":
-        return f"got {_shown(location[-1])} {BAD_KEY}{allowed}", None
+        return f"got {_shown(location[-1])} as a name, allowed: {allowed}", None
     hint = None
     key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
     if kind == "string_type" and isinstance(got, (int, float)):

@@ -85,7 +85,7 @@ def manifests(options: argparse.Namespace) -> int:
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_evidence(spec, plan.evidence, options.accept)
     if options.check:
-        differing = diff_folder(plan, out, options.format, options.check, progress)
+        differing = diff_folder(plan, options.format, options.check, progress)
         if options.json:
             print_json([{"file": file, "diff": diff} for file, diff in differing.items()])
         elif differing:

@@ -204,7 +204,7 @@ class Kubernetes(Section):
     """Labels that a node must have. Lands in the Deployment."""
     cpu_labels: Labels | None = None
     """Labels of the nodes that can run `model.cpu_target`; default: those that Node Feature Discovery sets, none for
-    `native`; `{}` if `node_selector` already selects such nodes. Land in the Deployment's node affinity."""
+    `native`; `{}` if `node_selector` already selects such nodes. Land in the Deployment."""
     tolerations: tuple[Taint, ...] = ()
     """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; pods with a GPU always tolerate
     `nvidia.com/gpu`. Lands in the Deployment."""
@@ -224,6 +224,6 @@ class Kubernetes(Section):
     monitoring: Monitoring = Monitoring()
     """How the cluster's Prometheus reads its metrics."""
     pod: Pod = Pod()
-    """What you add to the pods."""
+    """Variables and volumes that you add to the pods."""
     patches: tuple[Patch, ...] = ()
     """Changes to the rendered objects, applied in this order, before `verify` and `deploy` read them."""

@@ -221,9 +221,9 @@ class Plan:
 
     @property
     def node_selector(self) -> dict[str, str]:
-        """The node labels that a pod requires: the spec's, and the architecture that the package is compiled for."""
+        """The node labels that a pod requires: the spec's, and those of nodes that can run the compiled artifact."""
         arch = {} if self.spec.model.cpu_target == "native" else {"kubernetes.io/arch": "amd64"}
-        return {**arch, **self.spec.kubernetes.node_selector}
+        return {**arch, **self.spec.kubernetes.node_selector, **self.cpu_labels}
 
     @property
     def cpu_labels(self) -> dict[str, str]:

@@ -68,35 +68,27 @@ FULL: dict[str, Any] = {
     "kubernetes.route": {"gateway": "edge/public", "hostnames": ["digits.example.org"]},
     "kubernetes.monitoring": {"monitor": "service", "labels": {"release": "prometheus"}},
     "kubernetes.pod": {
-        "annotations": {"team": "vision"},
-        "labels": {"cost-centre": "7"},
         "env": {"HTTPS_PROXY": "http://proxy.local:3128"},
         "env_from": ["configmap/tuning"],
         "volumes": {"ca": {"configMap": {"name": "company-ca"}}},
         "mounts": {"/etc/ssl/company": "ca:ro"},
-        "affinity": {
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "weight": 1,
-                        "podAffinityTerm": {
-                            "topologyKey": "kubernetes.io/hostname",
-                            "labelSelector": {"matchLabels": {"noisy": "yes"}},
-                        },
-                    }
-                ]
-            }
-        },
-        "service_account_annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"},
-        "host_aliases": {"10.0.0.5": ["store.local"]},
-        "dns": {"options": {"ndots": "1"}},
     },
     "kubernetes.patches": [
-        {"kind": "Deployment", "merge": {"spec": {"template": {"spec": {"hostUsers": False}}}}},
         {
-            "kind": "Service",
-            "name": "digits",
-            "operations": [{"op": "add", "path": "/spec/trafficDistribution", "value": "PreferClose"}],
+            "kind": "Deployment",
+            "merge": {
+                "spec": {
+                    "template": {
+                        "metadata": {"annotations": {"team": "vision"}, "labels": {"cost-centre": "7"}},
+                        "spec": {"hostUsers": False, "hostAliases": [{"ip": "10.0.0.5", "hostnames": ["store.local"]}]},
+                    }
+                }
+            },
+        },
+        {"kind": "Service", "name": "digits", "merge": {"spec": {"trafficDistribution": "PreferClose"}}},
+        {
+            "kind": "ServiceAccount",
+            "merge": {"metadata": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"}}},
         },
     ],
 }

@@ -160,19 +160,20 @@ def test_a_patched_revision_is_deployed_shown_by_status_and_restored_with_its_pa
         service = cluster.fake.get("Service", NAME, SPACE)
         return service and service["metadata"]["labels"].get("team")
 
-    patch = spec.parent / "team.yaml"
-    patch.write_text("metadata: {labels: {team: vision}}", encoding="utf-8")
-    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Service", "file": "./team.yaml"}]})
+    def label_with(team: str) -> None:
+        merge = {"metadata": {"labels": {"team": team}}}
+        write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Service", "merge": merge}]})
+
+    label_with("vision")
     ran("deploy")
     assert label() == "vision"
-    assert "\n  patched    Service by ./team.yaml\n" in ran("status")
+    assert "\n  patched    Service\n" in ran("status")
     assert "nothing to do" in ran("deploy")
-    patch.write_text("metadata: {labels: {team: sound}}", encoding="utf-8")
+    label_with("sound")
     ran("deploy")
     assert label() == "sound"
-    patch.unlink()
     ran("rollback")
-    assert (label(), json.loads(ran("status", "--json"))["facts"]["patched"]) == ("vision", "Service by ./team.yaml")
+    assert (label(), json.loads(ran("status", "--json"))["facts"]["patched"]) == ("vision", "Service")
     write_spec(spec.parent, {})
     ran("deploy")
     assert label() is None
@@ -180,8 +181,8 @@ def test_a_patched_revision_is_deployed_shown_by_status_and_restored_with_its_pa
 
 
 def test_a_service_whose_port_a_patch_changed_gets_the_sample_at_that_port(cluster: Rig, spec: Path) -> None:
-    operation = {"op": "replace", "path": "/spec/ports/0/port", "value": 80}
-    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Service", "operations": [operation]}]})
+    ports = [{"name": "inference", "port": 80, "targetPort": "inference"}, {"$patch": "replace"}]
+    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Service", "merge": {"spec": {"ports": ports}}}]})
     assert run("deploy", spec, cluster) == 0
     assert [path for _, path in cluster.fake.requests if "/services/" in path and "/proxy/" in path] == [
         "/api/v1/namespaces/marina/services/http:digits:80/proxy/predictions/digits"
