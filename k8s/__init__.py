@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         simulate,
         simulation_html,
     )
-    from marina.k8s.verify import all_rules, explain_rule, verify_folder, verify_spec
+    from marina.k8s.verify import all_rules, explain_rule, verify_spec
 
 __all__ = [
     "Cluster",
@@ -104,7 +104,6 @@ __all__ = [
     "simulation_html",
     "summary_text",
     "to_yaml",
-    "verify_folder",
     "verify_spec",
     "write_format",
     "write_manifests",

@@ -1,5 +1,4 @@
-"""Plans for tests: the digits example, as if it was packaged, measured and built, with options; and folders of
-somebody else's objects."""
+"""Plans for tests: the digits example, as if it was packaged, measured and built, with options."""
 
 import json
 import tempfile
@@ -186,13 +185,3 @@ def the_only(plan: Plan, kind: str, name: str | None = None) -> dict[str, Any]:
 def pod(plan: Plan) -> dict[str, Any]:
     spec: dict[str, Any] = the_only(plan, "Deployment")["spec"]["template"]["spec"]
     return spec
-
-
-OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
-
-
-def written(folder: Path, **files: str) -> Path:
-    """The folder, with these files in it: `a_yaml="…"` writes `a.yaml`."""
-    for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
-    return folder

@@ -225,7 +225,7 @@ def test_errors_of_verify_are_reported_before_any_change(cluster: Rig) -> None:
     assert verify_blockers(files, plan) == ()
     files["40-deployment.yaml"][0]["spec"]["progressDeadlineSeconds"] = 1
     findings = verify_blockers(files, plan)
-    assert "(progress-deadline)" in "\n".join(finding.text for finding in findings)
+    assert "(startup-budget)" in "\n".join(finding.text for finding in findings)
     with pytest.raises(ClusterError, match=r"verify: 40-deployment.yaml: Deployment/digits"):
         cluster.deploy(*documents(), blockers=findings)
     assert not [request for request in cluster.fake.requests if request[0] == "PATCH"]
