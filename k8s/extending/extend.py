@@ -102,7 +102,6 @@ def _add_to_pod(inside: Manifest, spec: Spec, containers: Collection[str]) -> No
     }
     for container in [*inside.get("initContainers", []), *inside["containers"]]:
         if container["name"] in containers:
-            _refuse(spec, "env", set(pod.env) & {variable["name"] for variable in container.get("env", [])})
             _refuse(spec, "mounts", set(mounts) & {mount["mountPath"] for mount in container["volumeMounts"]})
             container |= {key: [*container.get(key, []), *items] for key, items in added.items() if items}
 

@@ -125,7 +125,7 @@ def _route(objects: Objects) -> Iterator[Remark]:
 )
 def _blocks(objects: Objects) -> Iterator[Remark]:
     known = dict(_ports(objects))
-    redis = [(url, urlsplit(url).port or _REDIS_PORT) for url, _, _ in objects.plan.spec.redis]
+    redis = [(url, urlsplit(url).port or _REDIS_PORT) for url in objects.plan.spec.redis]
     for policy in objects.of("NetworkPolicy"):
         spec = policy.root.at("spec")
         types = {entry.text for entry in spec.at("policyTypes").items()} or {"Ingress"}

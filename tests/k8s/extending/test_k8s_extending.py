@@ -36,8 +36,7 @@ def test_variables_and_mounts_are_added_to_the_server_and_the_loader() -> None:
         "volumes": {"ca": {"configMap": {"name": "company"}}},
         "mounts": {"/etc/ssl/company": "ca/pem:ro"},
     }
-    shipper = {"kubernetes.log_shipper": {"image": "registry.local/vector:1"}}
-    inside = pod({"kubernetes.pod": settings, **STORE, **shipper})
+    inside = pod({"kubernetes.pod": settings, **STORE})
     assert {"name": "ca", "configMap": {"name": "company"}} in inside["volumes"]
     by_name = {each["name"]: each for each in inside["initContainers"] + inside["containers"]}
     for name in ("server", "model-loader"):
@@ -45,7 +44,6 @@ def test_variables_and_mounts_are_added_to_the_server_and_the_loader() -> None:
         assert by_name[name]["envFrom"] == [{"secretRef": {"name": "store"}}, {"configMapRef": {"name": "tuning"}}]
         mount = {"name": "ca", "mountPath": "/etc/ssl/company", "readOnly": True, "subPath": "pem"}
         assert mount in by_name[name]["volumeMounts"]
-    assert not {"env", "envFrom"} & set(by_name["log-shipper"])
 
 
 def test_a_volume_has_the_name_under_which_it_is_written() -> None:
@@ -63,6 +61,7 @@ REFUSED: list[Any] = [
      "`kubernetes.pod.mounts.etc`: got `etc` as a name, allowed: a path that begins with `/`, without `..`"),
     ({"mounts": {"/x": "ca", "/etc": "ca:rw"}},
      "`kubernetes.pod.mounts./etc`: got `ca:rw`, allowed: `VOLUME` or `VOLUME/FOLDER`, with or without `:ro`"),
+    ({"labels": {"team": "vision"}}, "`kubernetes.pod.labels`: no longer a field, instead: a patch of the Deployment"),
     ({"volumes": {"tmp": {"emptyDir": {}}}}, "`kubernetes.pod.volumes`: `tmp` is already rendered by Marina"),
     ({"mounts": {"/tmp": "config"}}, "`kubernetes.pod.mounts`: `/tmp` is already rendered by Marina"),
 ]  # fmt: skip
@@ -73,13 +72,6 @@ def test_a_wrong_pod_field_is_refused(fields: dict[str, Any], text: str) -> None
     with pytest.raises((SpecError, InputError)) as caught:
         pod({"kubernetes.pod": fields})
     assert text in str(caught.value)
-
-
-def test_a_variable_that_marina_sets_is_refused() -> None:
-    cache = {"serving.cache": {"redis": "redis://cache.tools.svc", "secret": "cache"}}
-    (variable,) = pod(cache)["containers"][0]["env"]
-    with pytest.raises(InputError, match=f"`kubernetes.pod.env`: `{variable['name']}` is already rendered by Marina"):
-        pod(cache | {"kubernetes.pod": {"env": {variable["name"]: "x"}}})
 
 
 def patch(**fields: Any) -> dict[str, Any]:
@@ -112,9 +104,10 @@ def test_an_affinity_of_your_own_leaves_what_the_package_needs_of_a_node() -> No
     zone = {"key": "zone", "operator": "In", "values": ["a"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    inside = pod({"model.cpu_target": "amx", "kubernetes.cpu_labels": {"cpu": "amx"}} | in_pod({"affinity": affinity}))
+    inside = pod({"model.cpu_target": "x86-64-v3"} | in_pod({"affinity": affinity}))
     assert inside["affinity"] == affinity
-    assert inside["nodeSelector"] == {"kubernetes.io/arch": "amd64", "cpu": "amx"}
+    needed = {f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in ("AVX2", "FMA3")}
+    assert inside["nodeSelector"] == {"kubernetes.io/arch": "amd64"} | needed
 
 
 def written(folder: Path, changes: dict[str, Any]) -> Path:
@@ -142,7 +135,7 @@ FORBIDDEN: list[Any] = [
     (patch(kind="PodMonitor", merge={"spec": None}), "`/spec`: got `None`, allowed: a mapping"),
     (patch(kind="Service", merge={"metadata": {"labels": ["a"]}}), "`/metadata/labels`: got `['a']`, allowed: a mapping"),
     (patch(kind="Deployment"), "`kubernetes.patches.0.merge`: missing"),
-    (patch(kind="Deployment", file="patch.yaml"), "`kubernetes.patches.0.file`: unknown field"),
+    (patch(kind="Deployment", file="patch.yaml"), "`kubernetes.patches.0.file`: no longer a field, instead: the same mapping"),
 ]  # fmt: skip
 
 
