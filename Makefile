@@ -57,7 +57,7 @@ manifests: setup  ## write Kubernetes manifests under build/  (SPEC=FILE)
 simulate: setup  ## show how the autoscaler follows traffic, without a cluster  (SPEC=FILE ARGS='--step 2.2')
 	$(BIN)/marina simulate '$(SPEC)' $(ARGS)
 
-verify: setup  ## check manifests, without a cluster  (SPEC=FILE, or ARGS='--dir DIR')
+verify: setup  ## check manifests, without a cluster  (SPEC=FILE)
 	$(BIN)/marina verify '$(SPEC)' $(ARGS)
 
 deploy: setup  ## apply the manifests to a cluster, and wait until the pods serve  (SPEC=FILE CONTEXT=C)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, StringConstraints
 from pydantic_core import ErrorDetails
 
 from marina.config.errors import listed, nearest
-from marina.config.sections import BAD_KEY, PATTERNS
+from marina.config.sections import PATTERNS
 from marina.config.spec import Spec
 from marina.config.yaml_lines import Location
 
@@ -20,6 +20,14 @@ _GONE = {
     "kubernetes.cpu_labels": "`node_selector`: with one, no other labels are needed",
     "kubernetes.log_shipper": "a sidecar by `patches`, which reads the file that `MARINA_LOG_FILE` in `pod.env` names",
     "kubernetes.model.path": "`claim: NAME/PATH`; an image has it as `/model.mar`",
+    "kubernetes.patches.file": "the same mapping under `merge`",
+    "kubernetes.patches.operations": "a strategic merge patch under `merge`",
+    "kubernetes.pod.affinity": "a patch of the Deployment",
+    "kubernetes.pod.annotations": "a patch of the Deployment",
+    "kubernetes.pod.dns": "a patch of the Deployment",
+    "kubernetes.pod.host_aliases": "a patch of the Deployment",
+    "kubernetes.pod.labels": "a patch of the Deployment",
+    "kubernetes.pod.service_account_annotations": "a patch of the ServiceAccount",
     "kubernetes.priority_class": "a patch of the Deployment",
     "kubernetes.rollout.max_unavailable": "`max_surge: 0` for a cluster without room for one more pod",
     "kubernetes.runtime_class": "a patch of the Deployment",
@@ -114,17 +122,13 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
     if alternatives and kind != "value_error":
         return f"got {_shown(got)}, allowed: {alternatives}", None
     if kind == "value_error":
-        text = str(context["error"]).rpartition("|")[2]
-        # A section's check may be about the key of an entry instead of its value.
-        if error["loc"][-1] == "[key]":
-            text = text.replace("allowed: ", BAD_KEY, 1)
-        return f"got {_shown(location[-1])} {text}" if text.startswith(BAD_KEY) else f"got {_shown(got)}, {text}", None
+        return f"got {_shown(got)}, {str(context['error']).rpartition('|')[2]}", None
     if kind == "string_pattern_mismatch":
         allowed = PATTERNS[context["pattern"]]
     else:
         allowed = allowed_values(error)
     if error["loc"][-1] == "[key]":
-        return f"got {_shown(location[-1])} {BAD_KEY}{allowed}", None
+        return f"got {_shown(location[-1])} as a name, allowed: {allowed}", None
     hint = None
     key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
     if kind == "string_type" and isinstance(got, (int, float)):
@@ -143,7 +147,7 @@ def allowed_values(error: ErrorDetails) -> str:
 
 def meant_field(location: Location) -> Location | None:
     """The field that an unknown one is probably a misspelling of; None if no name is close."""
-    if ".".join(map(str, location)) in _GONE:
+    if _instead(location):
         return None
     close = nearest(str(location[-1]), _known_fields(location[:-1]))
     return (*location[:-1], close) if close else None
@@ -159,10 +163,15 @@ def _known_fields(section: Location) -> list[str]:
     return list(annotation.model_fields) if _is_section(annotation) else []
 
 
+def _instead(location: Location) -> str | None:
+    """What to write instead of a field that is gone."""
+    return _GONE.get(".".join(part for part in location if isinstance(part, str)))
+
+
 def _unknown(name: str, section: Location) -> tuple[str, str | None]:
     known = _known_fields(section)
     close = nearest(name, known)
-    if instead := _GONE.get(".".join(map(str, (*section, name)))):
+    if instead := _instead((*section, name)):
         return f"no longer a field, instead: {instead}", None
     if not section and name in _FIELDS_FOR_SEVERAL_MODELS:
         hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/08-several-models.md"

@@ -25,10 +25,10 @@ def add_verbs(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         verify,
-        "check manifests, without a cluster",
+        "check a spec's manifests, without a cluster",
         "marina verify",
         "marina verify my/spec.yaml --kubernetes 1.34",
-        "marina verify --dir manifests --json",
+        "marina verify my/spec.yaml --json",
         "marina verify --explain pdb-blocks-drain",
     )
     _verify_options(parser)
@@ -86,7 +86,7 @@ def manifests(options: argparse.Namespace) -> int:
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_evidence(spec, plan.evidence, options.accept)
     if options.check:
-        differing = diff_folder(plan, out, options.format, options.check, progress)
+        differing = diff_folder(plan, options.format, options.check, progress)
         if options.json:
             print_json([{"file": file, "diff": diff} for file, diff in differing.items()])
         elif differing:
@@ -109,23 +109,16 @@ def manifests(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from marina.k8s.verify import explain_rule, verify_folder, verify_spec
+    from marina.k8s.verify import explain_rule, verify_spec
 
     if options.explain:
         rule = explain_rule(options.explain)
         shown = {name: getattr(rule, name) for name in ("id", "level", "what", "why", "fix")}
         print_result(options, shown, "{id} ({level})\n  {what}\n  {why}\n  hint: {fix}".format_map(shown))
         return 0
-    if options.dir and options.live:
-        text = "`--live`: not together with `--dir`, because there is no spec to compare with"
-        raise InputError(text, hint="marina verify SPEC --live URL")
-    progress = Progress(quiet=options.quiet)
-    if options.dir:
-        verified = verify_folder(options.dir, options.kubernetes, progress)
-    else:
-        spec = read_spec(options)
-        folder, accepted = options.out / spec.name, options.accept
-        verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
+    spec, progress = read_spec(options), Progress(quiet=options.quiet)
+    folder, accepted = options.out / spec.name, options.accept
+    verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
     for note in verified.notes:
         progress.say(f"note: {note}")
     print_result(options, verified.to_data(), verified.to_text())
@@ -238,8 +231,6 @@ def _manifests_options(parser: argparse.ArgumentParser) -> None:
 def _verify_options(parser: argparse.ArgumentParser) -> None:
     add = add_out_option(parser).add_argument
     _accept_option(parser)
-    text = "check the YAML and JSON files of this folder instead of SPEC's manifests"
-    add("--dir", metavar="DIR", type=Path, help=text)
     text = "check for this Kubernetes version, such as 1.34; may be repeated (default: all supported versions)"
     add("--kubernetes", metavar="V", action="append", default=[], help=text)
     text = "also check that a running server exports every metric that is used; URL of its pages, usually port 8090"

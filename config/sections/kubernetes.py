@@ -181,8 +181,8 @@ class Kubernetes(Section):
     """User and group of the pods' processes; the default is the image's own. null: the namespace chooses, as on
     OpenShift. Lands in the Deployment."""
     node_selector: Labels = Field(default={})
-    """Labels that a node must have. Without any, nodes must have the labels that Node Feature Discovery sets for
-    `model.cpu_target`. Lands in the Deployment."""
+    """Labels that a node must have; default: those that Node Feature Discovery sets for `model.cpu_target`. Lands in
+    the Deployment."""
     tolerations: tuple[Taint, ...] = ()
     """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; pods with a GPU always tolerate
     `nvidia.com/gpu`. Lands in the Deployment."""
@@ -195,6 +195,6 @@ class Kubernetes(Section):
     monitoring: Monitoring = Monitoring()
     """How the cluster's Prometheus reads its metrics."""
     pod: Pod = Pod()
-    """What you add to the pods."""
+    """Variables and volumes that you add to the pods."""
     patches: tuple[Patch, ...] = ()
     """Changes to the rendered objects, applied in this order, before `verify` and `deploy` read them."""

@@ -119,8 +119,8 @@ class Model(Section):
     `text` model, torch's own kernels."""
     cpu_target: CpuTarget = "native"
     """The CPUs that it is compiled for. native: CPUs like the packaging machine's; x86-64-v3: all with AVX2;
-    x86-64-v4: all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and in the
-    Deployment's node affinity."""
+    x86-64-v4: all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and, as a
+    node selector, in the Deployment."""
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
     """The batch sizes that are compiled, and run once before a worker is ready, in rows; a batch is cut and padded to
     them. Lands in the MAR."""

@@ -5,8 +5,6 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-# How the text about the key of an entry begins, if the key is wrong and not its value.
-BAD_KEY = "as a name, allowed: "
 PATTERNS: dict[str, str] = {}
 """The patterns of texts, each with the words that errors use for it."""
 
@@ -108,7 +106,6 @@ _LabelKey = Annotated[
     str, matching(f"^({_OBJECT}/)?{_LABEL}$", f"{_CHARACTERS}, with or without `example.org/` before them")
 ]
 Labels = dict[_LabelKey, Annotated[str, matching(f"^({_LABEL})?$", _CHARACTERS)]]
-Annotations = dict[_LabelKey, str]
 # The largest number that Java and Kubernetes take.
 _LARGEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=_LARGEST)]

@@ -237,7 +237,6 @@ def test_every_verb_takes_the_options_that_commands_name(option: str, verb: str)
         ("serve my_models/spec.yaml --mar my_models/other.mar", "marina inspect my_models/other.mar"),
         ("check my_models", "marina check my_models/spec.yaml"),
         ("check --properties my_models/spec.yaml", "marina check my_models/spec.yaml"),
-        ("verify --dir my_models/gone", "marina verify --dir my_models"),
         ("init mine --source my_models", "--source hf:my_models"),
         ("init mine --source my_models/net.pt", "--source ./model.py:Net --weights my_models/net.pt"),
         ("init mine --source my_models/nets.py", "--source my_models/nets.py:Two"),

@@ -80,8 +80,8 @@ def test_a_value_that_yaml_cannot_hold_is_one_error_with_its_line(line: str, err
 def test_dates_and_times_stay_as_they_are_written() -> None:
     written = {"a": "2026-01-01T10:00:00Z", "b": "2026-13-45", "c": "12:30", "d": "😀"}
     text = "".join(f"      {key}: {value}\n" for key, value in (written | {"d": '"\\ud83d\\ude00"'}).items())
-    spec = parse_spec(f"{TOP}kubernetes:\n  pod:\n    annotations:\n{text}", Path("spec.yaml"), files=False)
-    assert spec.kubernetes.pod.annotations == written
+    spec = parse_spec(f"{TOP}kubernetes:\n  pod:\n    env:\n{text}", Path("spec.yaml"), files=False)
+    assert spec.kubernetes.pod.env == written
 
 
 def test_octal_numbers_mean_what_they_mean_to_kubectl_in_parts_of_its_objects() -> None:

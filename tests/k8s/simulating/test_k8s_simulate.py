@@ -101,8 +101,8 @@ def test_keda_and_an_hpa_follow_the_use_of_gpus_alike() -> None:
     assert keda.most_pods == hpa.most_pods < 10
 
 
-def metric_patch(kind: str, path: str, value: dict[str, Any]) -> dict[str, Any]:
-    return {"kubernetes.patches": [{"kind": kind, "operations": [{"op": "add", "path": path, "value": value}]}]}
+def metric_patch(kind: str, field: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {"kubernetes.patches": [{"kind": kind, "merge": {"spec": {field: [value]}}}]}
 
 
 MEMORY = {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 80}}
@@ -113,19 +113,19 @@ QUEUE = {"metric": {"name": "sqs"}, "target": {"type": "AverageValue", "averageV
     ("changes", "text"),
     [
         (
-            metric_patch("HorizontalPodAutoscaler", "/spec/metrics/-", {"type": "Resource", "resource": MEMORY}),
+            metric_patch("HorizontalPodAutoscaler", "metrics", {"type": "Resource", "resource": MEMORY}),
             "HorizontalPodAutoscaler digits: nothing tells how `memory` would change",
         ),
         (
-            metric_patch("HorizontalPodAutoscaler", "/spec/metrics/-", {"type": "External", "external": QUEUE}),
+            metric_patch("HorizontalPodAutoscaler", "metrics", {"type": "External", "external": QUEUE}),
             "HorizontalPodAutoscaler digits: nothing tells how `sqs` would change",
         ),
         (
-            metric_patch("HorizontalPodAutoscaler", "/spec/metrics/-", {"type": "Object", "object": {}}),
+            metric_patch("HorizontalPodAutoscaler", "metrics", {"type": "Object", "object": {}}),
             "HorizontalPodAutoscaler digits: cannot be replayed, allowed: pod metrics, ",
         ),
         (
-            {"scaling.autoscaler": "keda"} | metric_patch("ScaledObject", "/spec/triggers/-", {"type": "cron"}),
+            {"scaling.autoscaler": "keda"} | metric_patch("ScaledObject", "triggers", {"type": "cron"}),
             "ScaledObject digits: cannot be replayed, allowed: pod metrics, ",
         ),
     ],
