@@ -9,9 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from marina.loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
-from marina.loadtest.comparing.ratios import Ratio, ratio
-from marina.loadtest.comparing.swaps import by_chance, late_line, more_late
+from marina.loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, SideName, Turn, Unit
+from marina.loadtest.comparing.ratios import Ratio, by_chance, late_line, more_late, ratio
 from marina.loadtest.judging import (
     CONFIDENCE,
     P99_SHARE,
@@ -27,6 +26,7 @@ from marina.loadtest.judging import (
 from marina.loadtest.measuring import figure, merge_histograms, percent
 
 FEWEST_ROUNDS = 12
+_GROWTH = 1.5
 # How often a verdict may be wrong over all looks, and how many figures may cause a FAIL: the ratios of p50, p99, rate
 # and CPU time, late answers, and errors.
 _WRONG, _JUDGED = 0.02, 6
@@ -66,6 +66,32 @@ class Judgement:
     figures: tuple[Figure, ...]
     needs_more_rounds: bool
     """Whether more rounds may turn INVALID into an answer: no server has died, and most rounds can be trusted."""
+
+
+def look_schedule(most: int) -> tuple[int, ...]:
+    """After how many rounds the figures are looked at, as long as they are undecided.
+
+    The numbers are even, so that each server is first equally often. They grow, since each look is one more chance to
+    be wrong."""
+    last = max(2, most - most % 2)
+    looks = [min(FEWEST_ROUNDS, last)]
+    while looks[-1] < last:
+        wanted = max(looks[-1] + 2, int(looks[-1] * _GROWTH))
+        looks.append(min(wanted + wanted % 2, last))
+    return tuple(looks)
+
+
+def look_share(look: int, looks: Sequence[int]) -> float:
+    """The share of the allowed error that one look may use.
+
+    Half of the error is shared equally, half in proportion to the rounds: the last looks decide what is close, and no
+    look comes after them."""
+    return (1 / len(looks) + look / sum(looks)) / 2
+
+
+def first_side(number: int) -> SideName:
+    """Which server is first in round `number`. As they alternate, a steady drift of the machine affects both alike."""
+    return "new" if number % 2 else "old"
 
 
 def judge_rounds(

@@ -50,7 +50,6 @@ class Target:
     """Returns the exit code of the process that was started; None while it runs."""
     confined: ServerLimits | None = None
     """The limits of the server; None if it was not limited to the resources of its pod."""
-
     remote_memory: Callable[[], PeakMemory | None] = lambda: None
     """Returns the peak memory of a server in a cluster; None if it is unknown."""
 
@@ -97,25 +96,22 @@ def check_listening(url: str, hint: str, tls: ssl.SSLContext | None = None, opti
     try:
         connection = _connect(url)
     except OSError as err:
-        raise InputError(
-            f"`{option}`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint
-        ) from err
+        text = f"`{option}`: got `{url}`, but nothing answers there: {err.strerror or err}"
+        raise InputError(text, hint=hint) from err
     with connection:
         if not url.startswith("https:"):
             return
         text = f"`{option}`: got `{url}`, but no TLS connection can be made"
+        context = tls or ssl.create_default_context()
         try:
-            (tls or ssl.create_default_context()).wrap_socket(
-                connection, server_hostname=urlsplit(url).hostname
-            ).close()
+            context.wrap_socket(connection, server_hostname=urlsplit(url).hostname).close()
         except ssl.SSLCertVerificationError as err:
             hint = "--cacert FILE names the certificates to trust"
             raise InputError(f"{text}: {err.verify_message}", hint=hint) from err
         except OSError as err:
             reason = getattr(err, "reason", None) or err.strerror or err
-            raise InputError(
-                f"{text}: {reason}", hint=f"{option} {url.replace('https:', 'http:', 1)}, without TLS"
-            ) from err
+            hint = f"{option} {url.replace('https:', 'http:', 1)}, without TLS"
+            raise InputError(f"{text}: {reason}", hint=hint) from err
 
 
 def describe_end(server: Target) -> str | None:

@@ -15,9 +15,14 @@ from test_loadtest_slo import OBJECTIVE, measured
 
 import marina
 from marina.loadtest.judging import Reason, Verdict, judge
-from marina.loadtest.measuring import Measurement, OtherProcessesWatch, PackageIdentity, ServerReadings
-from marina.loadtest.measuring.other_processes import OtherProcesses
-from marina.loadtest.measuring.streams import Streams
+from marina.loadtest.measuring import (
+    Measurement,
+    OtherProcesses,
+    OtherProcessesWatch,
+    PackageIdentity,
+    ServerReadings,
+    Streams,
+)
 from marina.loadtest.reporting.junit import verdict_xml
 from marina.loadtest.running import measuring_into, next_step
 
@@ -32,8 +37,8 @@ def test_other_processes_are_named_but_not_those_of_the_server(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine, the process might otherwise not be among the few that are named.
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._MOST_NAMED", 10_000)
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.001)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._MOST_NAMED", 10_000)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._LEAST_NAMED_CORES", 0.001)
     program = tmp_path / "spinner"
     program.symlink_to(sys.executable)
     spinning = subprocess.Popen([program, "-c", SPIN])
@@ -49,8 +54,8 @@ def test_other_processes_are_named_but_not_those_of_the_server(
 
 
 def test_the_name_of_a_process_may_be_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.0)
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._MOST_NAMED", 10_000)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._LEAST_NAMED_CORES", 0.0)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._MOST_NAMED", 10_000)
     program = f"import ctypes\nctypes.CDLL(None).prctl(15, b'odd\\xff', 0, 0, 0)\nprint(flush=True)\n{SPIN}"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as spinning:
         assert spinning.stdout is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from marina.config.errors import InputError
-from marina.loadtest.running import existing_server
+from marina.loadtest.running.target import existing_server
 
 
 def test_a_url_has_its_supervisor_ten_ports_above() -> None:
