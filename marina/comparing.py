@@ -18,7 +18,7 @@ def add_verbs(verbs: Any) -> None:
         "marina compare --against http://10.0.0.7:8080 --rate 50",
     )
     add = added.add_argument
-    text = "the old package: a MAR, a spec, a verdict.json whose package is still here, or the address of a server"
+    text = "the old package: a MAR, a spec, or the address of a server"
     add("--against", metavar="OLD", help=text)
     add("--url", metavar="U", help="address where the new package is already served (default: start it)")
     add_load_options(added)
@@ -37,7 +37,7 @@ def compare(options: argparse.Namespace) -> int:
 
     spec, how = read_spec(options), stage_options(CompareOptions, options)
     if options.against is None:
-        text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
+        text = "`--against`: missing: a MAR, a spec, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
     folder, where = options.out / spec.name, server_options(options, spec.name)
     with measuring_into(folder):

@@ -26,7 +26,7 @@ from marina.loadtest.comparing.judgement import (
     judge_rounds,
     look_schedule,
     look_share,
-    ratios_text,
+    ratio_text,
 )
 from marina.loadtest.comparing.report import comparison_html, comparison_xml
 from marina.loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side, paused
@@ -132,9 +132,10 @@ class _RoundRunner:
 
     def _turn(self, which: SideName, other: SideName, schedule: Schedule, against: list[Reason]) -> Turn:
         """Measures one server; reasons not to trust the turn are added to `against`."""
-        session, pid = self._sides[which].session, self._sides[which].pid
+        session = self._sides[which].session
+        pid = session.target.pid
         label = f"round {len(self.rounds) + 1}, {which}"
-        with paused(self._sides[other].pid):
+        with paused(self._sides[other].session.target.pid):
             is_ready = pid is None or await_ready(session.target, _READY_AGAIN_S)
             before = cpu_seconds(pid) if pid else 0.0
             measurement = session.measure(schedule, label)
@@ -232,7 +233,8 @@ def comparison_text(comparison: Comparison) -> str:
     """The comparison as a few lines for the terminal."""
     counted, load = len(comparison.counted), comparison.load
     sent = f"{counted} rounds, {figure(load.rate)} requests/s for {load.turn_s:g} s each"
-    ratios = f"new / old: {ratios_text(comparison.figures)}; {sent}" if comparison.figures else "nothing was compared"
-    lines = [f"compare: {comparison.status} {ratios}"]
+    ratios = ", ".join(map(ratio_text, comparison.figures))
+    compared = f"new / old: {ratios}; {sent}" if ratios else "nothing was compared"
+    lines = [f"compare: {comparison.status} {compared}"]
     lines += [costs_text(comparison.costs)] if comparison.costs else []
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in comparison.every_reason())])

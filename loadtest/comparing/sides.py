@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 import yaml
 
@@ -19,8 +20,8 @@ from marina.config.progress import Progress
 from marina.config.record import Package, file_sha256, read_package, read_record, write_text
 from marina.config.spec import Spec
 from marina.loadtest.comparing.comparison import Side
-from marina.loadtest.judging import LoadTestOutcome, Objective
-from marina.loadtest.measuring import PackageIdentity, process_tree
+from marina.loadtest.judging import Objective
+from marina.loadtest.measuring import process_tree
 from marina.loadtest.running import (
     Session,
     TargetOptions,
@@ -29,7 +30,7 @@ from marina.loadtest.running import (
 )
 from marina.loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
 
-_ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
+_ALLOWED = "a MAR, a spec, or the address of a server"
 # A shell command that waits until its input ends, then resumes the processes.
 _WAKER = ["/bin/sh", "-c", 'read -r _; kill -CONT "$@"', "sh"]
 # The fields of `serving` that a package fixes, and their names in its `model-config.yaml`.
@@ -53,12 +54,8 @@ class Contender:
     folder: Path = Path()
     """The folder of the package's MAR."""
     url: str | None = None
+    """The address of a server that is already running; None starts one."""
     supervisor: str | None = None
-
-    @property
-    def mar(self) -> Path | None:
-        """The MAR to serve; None for a server that is running already."""
-        return self.folder / self.package.mar if self.package else None
 
 
 def find_contender(text: str, new: Contender, out: Path) -> Contender:
@@ -72,8 +69,6 @@ def find_contender(text: str, new: Contender, out: Path) -> Contender:
         return _of_mar(file, new.spec, out)
     if file.suffix in (".yaml", ".yml"):
         return _of_spec(file, new)
-    if file.suffix == ".json":
-        return _of_verdict(file, new, out)
     raise InputError(f"`--against`: got `{text}`, allowed: {_ALLOWED}")
 
 
@@ -108,33 +103,11 @@ def _of_spec(file: Path, new: Contender) -> Contender:
     return Contender("old", spec, read_package(folder), folder)
 
 
-def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
-    try:
-        wanted = LoadTestOutcome.model_validate_json(file.read_bytes()).tested.package
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        text = f"`--against`: {file} is not a verdict of this version"
-        raise InputError(text, hint="marina loadtest SPEC") from err
-    if wanted is None:
-        raise InputError(f"`--against`: {file} does not say which package was tested")
-    for folder in (file.parent, new.folder):
-        if (folder / "package.json").is_file() and read_package(folder).sha256 == wanted:
-            package = read_package(folder)
-            return replace(_of_mar(folder / package.mar, new.spec, out), package=package)
-    text = f"`--against`: package {wanted[:12]}, which {file} is about, is no longer on this machine"
-    raise InputError(text, hint="--against old.mar")
-
-
-@dataclass(frozen=True)
-class OpenedSide:
+class OpenedSide(NamedTuple):
     """A server that is up, with its session and its entry in the record."""
 
     session: Session
     side: Side
-
-    @property
-    def pid(self) -> int | None:
-        """The process that was started here; None for a server that was already running."""
-        return self.session.target.pid
 
 
 @contextmanager
@@ -150,7 +123,8 @@ def open_side(
 ) -> Iterator[OpenedSide]:
     """Starts or connects to the server of one side. Both sides get the same requests, from the same generator."""
     progress = Progress(quiet=quiet)
-    command = [*(where.command or serve_command(side.spec.file)), "--mar", str(side.mar)]
+    mar = side.folder / side.package.mar if side.package else None
+    command = [*(where.command or serve_command(side.spec.file)), "--mar", str(mar)]
     folder = where.out / side.label
     of_side = replace(where, url=side.url, supervisor=side.supervisor, out=folder, command=command)
     with ExitStack() as stack:
@@ -163,7 +137,17 @@ def open_side(
         any_package = where.any_package or side.package is None
         where = replace(where, any_package=any_package)
         session = Session(target, request, side.package, objective, 1, timeout_s, where, progress, generator)
-        yield OpenedSide(session, _side(side, session))
+        identity = session.identify()
+        record = side.package.record if side.package else None
+        described = Side(
+            name=record.name if record else side.spec.name,
+            version=record.version if record else "unknown",
+            spec=None if side.url else str(side.spec.file),
+            url=session.target.url,
+            package=side.package.sha256 if side.package else identity.found if identity else None,
+            started=side.url is None,
+        )
+        yield OpenedSide(session, described)
 
 
 def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
@@ -175,19 +159,6 @@ def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
         return request
     path = f"{url.rstrip('/')}/predictions/{side.package.record.name}"
     return request.model_copy(update={"url": path, "expected": expected_of(side.package.record)})
-
-
-def _side(side: Contender, session: Session) -> Side:
-    identity: PackageIdentity | None = session.identify()
-    record = side.package.record if side.package else None
-    return Side(
-        name=record.name if record else side.spec.name,
-        version=record.version if record else "unknown",
-        spec=None if side.url else str(side.spec.file),
-        url=session.target.url,
-        package=side.package.sha256 if side.package else identity.found if identity else None,
-        started=side.url is None,
-    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -157,12 +157,23 @@ def started_server(
             start_new_session=True,
             preexec_fn=partial(_prepare_process, confinement),
         )
-    supervisor = f"http://127.0.0.1:{Ports(base).supervisor}"
+    confined = confinement.record if confinement else None
+    server = Target(
+        f"http://127.0.0.1:{base}",
+        f"http://127.0.0.1:{Ports(base).supervisor}",
+        pid=process.pid,
+        exit_code=process.poll,
+        confined=confined,
+    )
     try:
-        _wait_until_ready(process, supervisor, spec.serving.startup_timeout_s + _BEYOND_STARTUP_S, log)
-        cold_start_s = time.monotonic() - begun
-        confined = confinement.record if confinement else None
-        yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid, process.poll, confined)
+        within_s = spec.serving.startup_timeout_s + _BEYOND_STARTUP_S
+        if not await_ready(server, within_s):
+            text, hint = _last_words(log)
+            if (code := process.poll()) is not None:
+                raise MarinaError(f"the server ended with code {code} before it was ready: {text}", hint=hint)
+            text = f"the server was not ready after {within_s:g} s: {text}"
+            raise MarinaError(text, hint=f"less {quote(str(log))}")
+        yield replace(server, cold_start_s=time.monotonic() - begun)
     finally:
         _stop(process, spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
 
@@ -196,7 +207,7 @@ def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float
 
 
 def await_ready(server: Target, timeout_s: float) -> bool:
-    """Waits until a server is ready; returns whether it was within `timeout_s`."""
+    """Waits until a server is ready, for at most `timeout_s` and while it runs; returns whether it is."""
     until = time.monotonic() + timeout_s
     while not (ready := _is_ready(server.supervisor)) and time.monotonic() < until and server.exit_code() is None:
         time.sleep(0.05)
@@ -215,18 +226,6 @@ def _read(page: str, timeout_s: float, tls: ssl.SSLContext | None) -> bytes:
             if len(text) > _LONGEST_PAGE or time.monotonic() > until:
                 raise OSError("it does not end")
     return text
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:
-    until = time.monotonic() + timeout_s
-    while not _is_ready(supervisor):
-        if process.poll() is not None:
-            text, hint = _last_words(log)
-            raise MarinaError(f"the server ended with code {process.returncode} before it was ready: {text}", hint=hint)
-        if time.monotonic() > until:
-            text = f"the server was not ready after {timeout_s:g} s: {_last_words(log)[0]}"
-            raise MarinaError(text, hint=f"less {quote(str(log))}")
-        time.sleep(0.05)
 
 
 def _is_ready(supervisor: str) -> bool:

@@ -35,7 +35,7 @@ from marina.loadtest.judging.slo import objective_of
 from marina.loadtest.measuring import peak_memory, this_machine
 from marina.loadtest.running import RunOptions, TargetOptions, run_load_test, target
 from marina.loadtest.sending.plan import Expected
-from marina.loadtest.sending.sample_request import expected_of, packaged_request, spec_request
+from marina.loadtest.sending.samples import expected_of, packaged_request, spec_request
 
 RECORD: dict[str, Any] = {
     "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
