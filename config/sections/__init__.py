@@ -10,7 +10,7 @@ from marina.config.sections.kubernetes import Kubernetes
 from marina.config.sections.load import Load
 from marina.config.sections.model import Dtype, Image, Model, Precision, Tensor
 from marina.config.sections.scaling import Scaling
-from marina.config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
+from marina.config.sections.section import BAD_KEY, LARGEST, PATTERNS, Name, Positive, Section, Version
 from marina.config.sections.serving import Serving
 from marina.config.sections.slo import Slo
 from marina.config.sections.store import ModelCache
@@ -20,6 +20,7 @@ from marina.config.sections.vllm import Vllm
 
 __all__ = [
     "BAD_KEY",
+    "LARGEST",
     "PATTERNS",
     "Cost",
     "Dtype",
@@ -32,6 +33,7 @@ __all__ = [
     "Name",
     "Patch",
     "Pod",
+    "Positive",
     "Precision",
     "Scaling",
     "Section",

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from marina.config.record import Options, write_json, write_text
+from marina.config.sections import Positive
 from marina.config.spec import Spec
 from marina.loadtest.comparing.answer_comparison import compare_answers
 from marina.loadtest.comparing.comparison import (
@@ -60,17 +61,17 @@ _LONG_S = 300.0
 class CompareOptions(Options):
     """The options of `marina compare`; None stands for a default that depends on the objective."""
 
-    rate: Annotated[float, Field(gt=0)] | None = None
+    rate: Positive | None = None
     """Requests/s to both servers; default: the spec's `slo.throughput_rps`."""
-    turn_s: Annotated[float, Field(gt=0)] | None = None
+    turn_s: Annotated[float, Field(ge=0.001, le=3600)] | None = None
     """Measured seconds of each server in a round; default: one second, or as long as fifty requests take."""
-    max_duration_s: Annotated[float, Field(gt=0)] | None = None
+    max_duration_s: Positive | None = None
     """The longest measured time of all turns together; default: 720 s, or longer if forty rounds or the error rate need
     it."""
     warmup_s: Annotated[float, Field(ge=0)] = 0.5
     arrivals: Arrivals = "poisson"
     seed: int = 0
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    timeout_s: Positive | None = None
 
     def load(self, spec: Spec, objective: Objective) -> ComparisonLoad:
         """The load that each server gets; InputError if neither the options nor the objective state a rate."""

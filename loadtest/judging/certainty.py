@@ -185,8 +185,8 @@ def _beyond(slices: Sequence[Histogram], whole: Histogram, share: float) -> Coun
 
     Without them, a tail of equal latencies, such as those of timeouts, would have nothing above its p99."""
     line, above = whole.percentile(share) or 0.0, (1 - share) * whole.count
-    count = Histogram.from_bucket_of if whole.over(line) * whole.from_bucket_of(line) < above**2 else Histogram.over
-    return Counts([count(piece, line) for piece in slices], [piece.count for piece in slices])
+    own = whole.over(line) * whole.over(line, own_bucket=True) < above**2
+    return Counts([piece.over(line, own_bucket=own) for piece in slices], [piece.count for piece in slices])
 
 
 def _decided(misses: bool, meets: bool) -> VerdictStatus:

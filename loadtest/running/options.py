@@ -10,19 +10,20 @@ from pydantic import Field
 from marina.config.errors import InputError
 from marina.config.record import Options
 from marina.config.request_headers import CONTENT_TYPES
+from marina.config.sections import Positive
 from marina.config.spec import Spec
 from marina.loadtest.judging import SPARE_SAMPLES, Objective, arrivals_needed, is_undecided, judge, samples_needed
 from marina.loadtest.measuring import Measurement
 from marina.loadtest.scheduling import Arrivals, Schedule, Trace, read_trace_file
 
 _SHORTEST_S = 30
+_LOWEST_RPS = 0.0001
 # While the verdict is undecided, more runs follow, until all together are this many times as long as the first.
 _LONGER = 10
 # A run shorter than this share of the first one would not tell anything more.
 _SHORTEST_SHARE = 0.2
 # The growth of the latency needs 48 seconds with answers after the first third.
 _SHORTEST_SOAK_S = 75
-Positive = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
@@ -32,6 +33,8 @@ def stated_rate(given: float | None, spec: Spec, objective: Objective, command: 
     if rate is None:
         text = f"{spec.file}: `slo.throughput_rps`: missing, and no `--rate` was given"
         raise InputError(text, hint=f"{command} --rate 50")
+    if rate < _LOWEST_RPS:
+        raise InputError(f"got {rate:g} requests/s, allowed: {_LOWEST_RPS:g} or more", hint=f"{command} --rate 50")
     return rate
 
 
@@ -53,7 +56,7 @@ class RunOptions(SendingOptions):
     """Requests/s; default: the spec's `load.replay`, or its `slo.throughput_rps`."""
     replay: Path | None = None
     """A trace to replay instead of a rate; default: the spec's `load.replay`, unless a rate is given."""
-    speed: Positive | None = None
+    speed: Annotated[float, Field(ge=0.001, le=1000)] | None = None
     """How many times as fast as recorded to replay the trace; default: 1."""
     duration_s: Positive | None = None
     """Length of the first run's measured window; default: 30 s, or as long as the p99 and the error rate need."""

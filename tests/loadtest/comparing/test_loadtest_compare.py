@@ -342,8 +342,6 @@ def test_the_allowed_regression_is_a_field_of_the_spec(tmp_path) -> None:  # typ
 
 def test_a_comparison_needs_another_one(capsys) -> None:  # type: ignore[no-untyped-def]
     assert marina.main(["compare", str(DIGITS)]) == 2
-    assert (
-        "`--against`: missing: a MAR, a spec, or the address of a server" in capsys.readouterr().err
-    )
+    assert "`--against`: missing: a MAR, a spec, or the address of a server" in capsys.readouterr().err
     assert marina.main(["compare", str(DIGITS), "--against", "old.zip", "--url", "http://127.0.0.1:1"]) == 2
     assert "`--against`: got `old.zip`: no such file, allowed: a MAR, a spec" in capsys.readouterr().err

@@ -290,6 +290,8 @@ def test_options_that_contradict_a_soak_are_refused(option: str) -> None:
     [
         (["--soak", "2x"], "`--soak`: got `2x`, allowed: a time such as `90s`, `30m` or `2h`"),
         (["--max-duration", "-1"], "`--max-duration`: got `-1`, allowed: more than 0"),
+        (["--timeout", "1e300"], "`--timeout`: got `1e+300`, allowed: 2147483647 or less"),
+        (["--rate", "1e-320"], "got 9.99989e-321 requests/s, allowed: 0.0001 or more"),
     ],
 )
 def test_an_option_that_cannot_be_read_is_named_as_it_is_typed(
