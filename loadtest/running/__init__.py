@@ -1,6 +1,5 @@
 """Starts or finds a server to measure, and runs a whole load test: from a spec to a verdict and its files."""
 
-from marina.loadtest.running.confinement import ServerLimits
 from marina.loadtest.running.load_test import known_knee, run_load_test, verdict_text
 from marina.loadtest.running.next_step import next_step
 from marina.loadtest.running.options import RunOptions, SendingOptions, stated_rate
@@ -13,7 +12,7 @@ from marina.loadtest.running.session import (
     open_session,
     open_target,
 )
-from marina.loadtest.running.target import Target, await_ready, serve_command, started_server
+from marina.loadtest.running.target import ServerLimits, Target, await_ready, serve_command, started_server
 
 __all__ = [
     "RemoteServer",

@@ -28,9 +28,8 @@ from marina.loadtest.measuring import (
 )
 from marina.loadtest.reporting import LiveLine
 from marina.loadtest.running import target
-from marina.loadtest.running.confinement import ServerLimits, confine
 from marina.loadtest.running.options import SendingOptions
-from marina.loadtest.running.target import Target
+from marina.loadtest.running.target import ServerLimits, Target
 from marina.loadtest.scheduling import Schedule, Trace
 from marina.loadtest.sending import (
     Generator,
@@ -256,7 +255,7 @@ def open_target(spec: Spec, where: TargetOptions, option: str = "--url") -> Abst
     usual = where.out == Path("build") / spec.name
     command = where.command or target.serve_command(spec.file, None if usual else where.out.parent)
     stated = spec.kubernetes.resources.memory
-    confined = confine(spec.cores, None if stated == "auto" else int(quantity(stated))) if where.as_pod else None
+    confined = target.confine(spec.cores, None if stated == "auto" else int(quantity(stated))) if where.as_pod else None
     return target.started_server(spec, where.out / "server.log", command=command, confinement=confined)
 
 

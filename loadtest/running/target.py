@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -18,15 +19,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from marina.config.errors import InputError, MarinaError
 from marina.config.machine import end_with_parent
 from marina.config.ports import free_port_base
+from marina.config.record import Part
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.loadtest.measuring import PeakMemory, peak_memory
-from marina.loadtest.running.confinement import Confinement, ServerLimits
+from marina.loadtest.measuring import Machine, PeakMemory, peak_memory, this_machine
 from marina.loadtest.sending import child_environment
 
 _BEYOND_STARTUP_S = 60
@@ -35,6 +37,29 @@ _CONNECT_S = 5.0
 _LONGEST_PAGE = 10_000_000
 # The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerLimits(Part):
+    """The resources that a server could use, and what limited it to them."""
+
+    by: Literal["affinity", "nothing", "pod"]
+    """`nothing` if the machine has no more cores than the pod may use; `pod` if the server was a pod of the cluster."""
+    cores: float
+    memory_bytes: int | None
+    """None without a limit. Only a pod's is enforced; that of others is compared."""
+    machine: Machine
+    """The server's machine."""
+
+    def __str__(self) -> str:
+        by = {"pod": "a pod's own limits", "affinity": "by CPU affinity", "nothing": "all that this machine has"}
+        return f"{self.cores:g} core{'' if self.cores == 1 else 's'}, {by[self.by]}"
+
+
+class Confinement(NamedTuple):
+    """The function with which the server's process limits itself before it starts, and the record of the limits."""
+
+    enter: Callable[[], None]
+    record: ServerLimits
 
 
 @dataclass(frozen=True)
@@ -133,6 +158,18 @@ def _connect(url: str) -> socket.socket:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S)
+
+
+def confine(cores: float, memory_bytes: int | None) -> Confinement:
+    """Prepares to limit a server to as many cores as its pod gets, by CPU affinity.
+
+    Its memory is not limited, only compared with the pod's limit afterwards."""
+    available = sorted(os.sched_getaffinity(0))
+    # The last cores, because the kernel's own work and the generator prefer the first.
+    chosen = available[-min(len(available), max(1, math.ceil(cores))) :]
+    by: Literal["affinity", "nothing"] = "affinity" if len(chosen) < len(available) else "nothing"
+    record = ServerLimits(by=by, cores=len(chosen), memory_bytes=memory_bytes, machine=this_machine())
+    return Confinement(lambda: os.sched_setaffinity(0, chosen), record)
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
 them."""
 
-from marina.loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
-from marina.loadtest.sending.client import Client, send_and_check
+from marina.loadtest.sending.client import BROKEN, TIMEOUT, Checker, Client, RequestResult, send_and_check
 from marina.loadtest.sending.generator import Generator, OnSecond, generate, running_generator
 from marina.loadtest.sending.log_lines import read_record_lines, read_second_line
 from marina.loadtest.sending.plan import Body, Header, LoadPlan, LoadRequest, Server, parse_header
@@ -15,7 +14,6 @@ from marina.loadtest.sending.wire import BrokenAnswer, HttpAnswer
 
 __all__ = [
     "BROKEN",
-    "REFUSED",
     "TIMEOUT",
     "Body",
     "BrokenAnswer",
@@ -27,6 +25,7 @@ __all__ = [
     "LoadPlan",
     "LoadRequest",
     "OnSecond",
+    "RequestResult",
     "Server",
     "StreamCounts",
     "child_environment",

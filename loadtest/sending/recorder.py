@@ -14,7 +14,7 @@ from marina.loadtest.measuring import (
     Streams,
     merge_streams,
 )
-from marina.loadtest.sending.answer_checks import TIMEOUT
+from marina.loadtest.sending.client import TIMEOUT
 from marina.loadtest.sending.plan import LoadPlan
 from marina.loadtest.sending.wire import EventReader
 

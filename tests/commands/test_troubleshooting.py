@@ -14,7 +14,6 @@ import yaml
 from fake_apiserver import FakeCluster
 from fakes import IMAGE, ONE_INPUT, TinyClassifier, TinyDouble, ask, start, write_package
 from k8s_rig import SPACE, autoscaler, document, documents
-from marina.loadtest.measuring import OtherProcesses
 from specs import DIGITS, ROOT, digits_spec
 from test_loadtest_slo import histogram, measured
 from test_server_checks import make_tiny
@@ -33,7 +32,7 @@ from marina.k8s.cluster import connect
 from marina.k8s.rollout.preflight import run_preflight
 from marina.loadtest.judging.slo import judge
 from marina.loadtest.judging.verdict import Objective
-from marina.loadtest.measuring import GeneratorHealth, Measurement, PackageIdentity
+from marina.loadtest.measuring import GeneratorHealth, Measurement, OtherProcesses, PackageIdentity
 from marina.loadtest.scheduling import Schedule
 from marina.server.java import checks
 

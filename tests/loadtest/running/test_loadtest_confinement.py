@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from marina.loadtest.measuring import this_machine
-from marina.loadtest.running.confinement import Confinement, confine
+from marina.loadtest.running.target import Confinement, confine
 
 
 def cores_of_a_child(confinement: Confinement) -> int:
