@@ -35,8 +35,6 @@ _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
 _CONNECT_S = 5.0
 _LONGEST_PAGE = 10_000_000
-# The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerLimits(Part):
@@ -252,22 +250,19 @@ def await_ready(server: Target, timeout_s: float) -> bool:
 
 
 def _read(page: str, timeout_s: float, tls: ssl.SSLContext | None) -> bytes:
-    opener = _OPENER
-    if tls is not None:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
-    until, text = time.monotonic() + timeout_s, b""
-    with opener.open(page, timeout=timeout_s) as answer:
-        while part := answer.read1(_LONGEST_PAGE):
-            text += part
-            # The time limit of the opener is one for each part.
-            if len(text) > _LONGEST_PAGE or time.monotonic() > until:
-                raise OSError("it does not end")
-    return text
+    with _opener(tls).open(page, timeout=timeout_s) as answer:
+        data: bytes = answer.read(_LONGEST_PAGE)
+    return data
+
+
+def _opener(tls: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
+    # The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
 
 
 def _is_ready(supervisor: str) -> bool:
     try:
-        with _OPENER.open(f"{supervisor}/ready", timeout=5) as answer:
+        with _opener().open(f"{supervisor}/ready", timeout=5) as answer:
             return bool(answer.status == 200)
     except (OSError, http.client.HTTPException):
         return False

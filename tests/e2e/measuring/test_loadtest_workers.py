@@ -54,17 +54,9 @@ def start_pods(folder: Path, plan: LoadPlan) -> "dict[int, subprocess.Popen[str]
     file.write_text(plan.model_dump_json(), encoding="utf-8")
     with socket.create_server(("", 0)) as listener:
         port = str(listener.getsockname()[1])
-    words = [
-        sys.executable,
-        "-m",
-        "marina.loadtest.sending.pod",
-        str(file),
-        "--leader",
-        "127.0.0.1",
-        "--port",
-        port,
-        "--part",
-    ]
+    # Not the leader's own address, as from another machine.
+    leader = ["--leader", "127.0.0.2", "--port", port, "--part"]
+    words = [sys.executable, "-m", "marina.loadtest.sending.pod", str(file), *leader]
     return {
         part: subprocess.Popen(
             [*words, str(part)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
