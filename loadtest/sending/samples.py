@@ -1,11 +1,11 @@
 """What a load sends: the sample of a package or spec, or the bodies that a trace or `load.samples` names, each as often
 as that says; and the structure of good answers.
 
-For a language model, each body is sent in every length that `load.max_tokens` names, and its answer is streamed."""
+The answers of a language model are streamed."""
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from marina.config.errors import InputError, as_input_error, listed
@@ -82,12 +82,10 @@ def with_samples(request: LoadRequest, spec: Spec, record: Record | None, trace:
     """The request with the bodies of a trace or of `load.samples`; unchanged if there are none.
 
     The bodies of a language model ask for streamed answers."""
-    traced = bool(trace and trace.samples)
-    weights = {Path(name): 1.0 for name in trace.samples} if trace and traced else _weights(spec)
+    weights = {Path(name): 1.0 for name in trace.samples} if trace and trace.samples else _weights(spec)
     bodies = tuple(body for file, weight in weights.items() for body in _bodies(spec, file, weight, record))
     if spec.model.writes:
-        # A trace says which sample each request is, so their lengths stay as they are.
-        bodies = tuple(_streamed(bodies or request.all_bodies, spec, {} if traced else spec.load.max_tokens or {}))
+        bodies = tuple(_streamed(bodies or request.all_bodies, spec))
     return request.model_copy(update={"bodies": bodies}) if bodies else request
 
 
@@ -123,8 +121,8 @@ def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> lis
     return [Body(body=base64.b64encode(text), content_type=kind, expected=expected, weight=each) for text in texts]
 
 
-def _streamed(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -> Iterator[Body]:
-    """Each body in each length, as a stream unless it has `"stream": false`."""
+def _streamed(bodies: Iterable[Body], spec: Spec) -> Iterator[Body]:
+    """Each body as a stream, unless it has `"stream": false`."""
     for body in bodies:
         try:
             fields = json.loads(body.body)
@@ -134,9 +132,5 @@ def _streamed(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -
         if not is_whole:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
         expected = body.expected if is_whole else Expected(form="events")
-        name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
-        lengths = [({name: length}, share) for length, share in shares.items()]
-        for length, share in lengths or [({}, 1.0)]:
-            text = base64.b64encode(json.dumps(fields | length).encode())
-            weight = body.weight * share
-            yield Body(body=text, content_type=body.content_type, expected=expected, weight=weight)
+        text = base64.b64encode(json.dumps(fields).encode())
+        yield Body(body=text, content_type=body.content_type, expected=expected, weight=body.weight)
