@@ -129,9 +129,6 @@ def _compared(comparison: Comparison) -> dict[str, str]:
     load, answers = comparison.load, comparison.answers
     left_out = len(comparison.rounds) - len(comparison.counted)
     never_paused = [side for side in (comparison.old, comparison.new) if not side.started]
-    same_answers = (
-        "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered the same"
-    )
     return {
         "Old": _subject(comparison.old),
         "New": _subject(comparison.new),
@@ -141,7 +138,7 @@ def _compared(comparison: Comparison) -> dict[str, str]:
         "Other server": "each was paused while the other was measured"
         if not never_paused
         else "a server that was not started here keeps running, and its CPU time is unknown",
-        "Answers": same_answers,
+        "Answers": f"{answers.same:,} of {answers.inputs:,} inputs answered the same",
         "Machine": f"{comparison.machine}, {comparison.machine.system}",
         "Started": comparison.at,
     }
