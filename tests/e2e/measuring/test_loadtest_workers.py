@@ -240,9 +240,8 @@ def test_workers_end_with_the_leader(url: str) -> None:
 
 ABSENT = """
 import sys
-import marina.loadtest.sending.leader as leader
-from marina.loadtest.sending import LoadPlan
-leader.GATHER_TIMEOUT_S = 0.2
+from marina.loadtest.sending import LoadPlan, leader, processes
+processes.GATHER_TIMEOUT_S = 0.2
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
 try:
     leader.Leader(plan, "127.0.0.1", 0, lambda *_: None).run({})
