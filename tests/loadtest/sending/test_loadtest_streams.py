@@ -285,7 +285,8 @@ def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_reads_streams_and_counts_those_that_break_off(tmp_path: Path) -> None:
-    (tmp_path / "wishes.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
+    lines = [json.dumps({"prompt": "one", "max_tokens": length}) for length in (4, 4, 4, 16)]
+    (tmp_path / "wishes.jsonl").write_text("\n".join(lines))
     options = RunOptions(rate=100, duration_s=2, warmup_s=0.2, max_duration_s=2)
     with running_server(tmp_path / "build") as url:
         behave(url, first_ms=50, gap_ms=20)
