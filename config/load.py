@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from marina.config.combinations import find_conflicts
 from marina.config.errors import InputError, Problem, SpecError, reason_of
-from marina.config.sections import Text
+from marina.config.sections import LARGEST, Text
 from marina.config.spec import Spec
 from marina.config.validation_errors import error_text, field_location, is_section, meant_field
 from marina.config.yaml_lines import Location, line_of, read_yaml
@@ -136,10 +136,12 @@ def _with_default_p99(data: dict[str, Any]) -> dict[str, Any]:
         return data
     longest = text.get("max_tokens") if isinstance(text, dict) else None
     parts = (slo.get("ttft_p99_ms"), slo.get("itl_p99_ms"), longest or Text.model_fields["max_tokens"].default)
-    if not all(isinstance(part, int | float) for part in parts):
+    # What is out of bounds gets an error of its own, and only that.
+    numbers = [min(max(part, 0), LARGEST) for part in parts if isinstance(part, int | float)]
+    if len(numbers) < len(parts):
         return data
-    first, gap, tokens = parts
-    return data | {"slo": slo | {"p99_ms": max(0.001, first + gap * (tokens - 1))}}
+    first, gap, tokens = numbers
+    return data | {"slo": slo | {"p99_ms": min(max(0.001, first + gap * (tokens - 1)), LARGEST)}}
 
 
 def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:

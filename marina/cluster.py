@@ -7,7 +7,6 @@ from typing import Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
 from marina.config.duration import duration_s
-from marina.config.errors import InputError
 from marina.config.progress import Progress
 from marina.terminal import commands_text, is_name, localised, place_options
 

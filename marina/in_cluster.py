@@ -7,7 +7,6 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from marina import loadtest
 from marina.config.distribution import distribution_version
 from marina.config.errors import ClusterError, InputError
 from marina.config.progress import Progress
@@ -15,6 +14,7 @@ from marina.config.spec import Spec
 from marina.k8s.cluster import Cluster, PodFacts, connect, read_endpoints, read_pod_facts
 from marina.k8s.manifests import LoadJob, Plan, load_objects, read_load_image, to_yaml
 from marina.k8s.rollout import pod_metrics, run_load, served_packages
+from marina.loadtest import judging, measuring, running, sending
 
 
 class InCluster:
@@ -39,24 +39,24 @@ class InCluster:
         if one_pod:
             self.url = self._loaded[0].url
         # With --service, the cluster spreads the load, also to pods that start meanwhile.
-        self.servers = () if service else tuple(loadtest.Server(name=pod.name, url=pod.url) for pod in self._loaded)
+        self.servers = () if service else tuple(sending.Server(name=pod.name, url=pod.url) for pod in self._loaded)
         self._plan = plan
         self._image = image
         self._cluster = cluster
         self._progress = progress
-        self._machine: loadtest.Machine | None = None
+        self._machine: measuring.Machine | None = None
         facts = read_pod_facts(cluster, self._loaded[0]) if one_pod else None
         self.cold_start_s = facts.cold_start_s if facts else None
         self.confined = _limits_of(facts) if facts else None
         self._peaks: dict[str, float] = {}
 
-    def generate(self, plan: loadtest.LoadPlan, on_second: loadtest.OnSecond) -> loadtest.Measurement:
+    def generate(self, plan: sending.LoadPlan, on_second: sending.OnSecond) -> measuring.Measurement:
         """Runs the plan as one Job, with a pod for each part, and returns what they measured."""
         newest = 0
 
         def on_line(line: str) -> None:
             nonlocal newest
-            second = loadtest.read_second_line(line)
+            second = sending.read_second_line(line)
             if second and second[0] > newest:
                 newest = second[0]
                 on_second(*second)
@@ -64,16 +64,16 @@ class InCluster:
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
-        measured, self._machine = loadtest.read_record_lines(lines)
+        measured, self._machine = sending.read_record_lines(lines)
         self.read_memory()
         return measured
 
-    def memory(self) -> loadtest.PeakMemory | None:
+    def memory(self) -> measuring.PeakMemory | None:
         """The peak memory of each process of the loaded pod; None if several are loaded."""
         parts, workers = dict(self._peaks), sorted(name for name in self._peaks if name.startswith("worker "))
         if "torchserve" not in parts or not workers:
             return None
-        return loadtest.PeakMemory(
+        return measuring.PeakMemory(
             java_bytes=int(parts["torchserve"]),
             workers_bytes=tuple(int(parts[name]) for name in workers),
             supervisor_bytes=int(parts.get("supervisor", 0)),
@@ -84,7 +84,7 @@ class InCluster:
         if self.confined is None:
             return
         page = pod_metrics(self._cluster, self._plan, self._loaded[0].name)
-        for name, size in loadtest.parse_reading(page, 0.0).memory.items():
+        for name, size in measuring.parse_reading(page, 0.0).memory.items():
             self._peaks[name] = max(size, self._peaks.get(name, 0.0))
 
     def served_sha256(self) -> str:
@@ -102,15 +102,15 @@ class InCluster:
             raise InputError(f"the pods serve different packages: {', '.join(sha[:12] for sha in served)}")
         return served[0]
 
-    def machine(self) -> loadtest.Machine:
+    def machine(self) -> measuring.Machine:
         """The machine of the pod that led the load."""
-        return self._machine or loadtest.this_machine()
+        return self._machine or measuring.this_machine()
 
 
-def _limits_of(facts: PodFacts) -> loadtest.ServerLimits | None:
+def _limits_of(facts: PodFacts) -> running.ServerLimits | None:
     if facts.cores is None:
         return None
-    machine = loadtest.Machine(
+    machine = measuring.Machine(
         processor=facts.architecture,
         cores=facts.node_cores,
         cpu_limit=facts.cores,
@@ -119,7 +119,7 @@ def _limits_of(facts: PodFacts) -> loadtest.ServerLimits | None:
         system=facts.system,
         python="",
     )
-    return loadtest.ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
+    return running.ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
 
 
 def image_of(spec: Spec, folder: Path) -> str:
@@ -128,25 +128,25 @@ def image_of(spec: Spec, folder: Path) -> str:
     return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{distribution_version()}"
 
 
-def job_of(image: str, load: loadtest.LoadPlan, name: str) -> LoadJob:
+def job_of(image: str, load: sending.LoadPlan, name: str) -> LoadJob:
     """The Job of one load."""
     seconds = load.schedule.total_s + load.timeout_s
     return LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
 
 
-def dry_run_text(spec: Spec, plan: Plan, image: str, how: loadtest.RunOptions, options: argparse.Namespace) -> str:
+def dry_run_text(spec: Spec, plan: Plan, image: str, how: running.RunOptions, options: argparse.Namespace) -> str:
     """The objects of a run as YAML, or as JSON with `--json`, as `kubectl create -f -` takes them."""
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
-    objective = loadtest.objective_of(spec)
+    objective = judging.objective_of(spec)
     schedule = how.schedule(spec, objective)
     url = f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
-    request = loadtest.packaged_request(plan.package, options.out / spec.name, url)
-    load = loadtest.LoadPlan(
-        request=loadtest.with_samples(request, spec, plan.package.record, schedule.trace),
+    request = sending.packaged_request(plan.package, options.out / spec.name, url)
+    load = sending.LoadPlan(
+        request=sending.with_samples(request, spec, plan.package.record, schedule.trace),
         schedule=schedule,
         parts=how.processes,
-        timeout_s=loadtest.client_timeout_s(objective, how.timeout_s),
+        timeout_s=judging.client_timeout_s(objective, how.timeout_s),
         **objective.limits,
     )
     objects = load_objects(plan, job_of(image, load, f"{plan.name}-load"))

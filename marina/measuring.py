@@ -48,7 +48,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def loadtest(options: argparse.Namespace) -> int:
-    from marina.loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
+    from marina.loadtest.running import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
     spec, how = read_spec(options), stage_options(RunOptions, options)
     options.in_cluster |= options.dry_run
@@ -111,8 +111,9 @@ def _target_arguments(options: argparse.Namespace) -> list[str]:
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    from marina.loadtest import CalibrateOptions, evidence_text, measuring_into
-    from marina.loadtest import calibrate as run
+    from marina.loadtest.calibrating import CalibrateOptions, evidence_text
+    from marina.loadtest.calibrating import calibrate as run
+    from marina.loadtest.running import measuring_into
 
     spec = read_spec(options)
     _check_target(options)
@@ -141,7 +142,9 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches for better settings and prints them; returns whether the spec's own are the best."""
-    from marina.loadtest import find_package, objective_of, settings_space, tune_settings, tuning_record, tuning_text
+    from marina.loadtest.calibrating import settings_space, tune_settings, tuning_record, tuning_text
+    from marina.loadtest.judging import objective_of
+    from marina.loadtest.running import find_package
 
     # A search takes minutes: if the calibration after it has no package, fail now.
     find_package(where)
@@ -196,8 +199,6 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     add("--speed", metavar="TIMES", type=float, help="replay it this many times as fast (default: 1)")
     text = "one long run, such as 2h; FAIL if memory, open files or latency grow"
     add("--soak", dest="soak_s", metavar="TIME", type=duration_s, help=text)
-    text = "raise the rate steadily, and say at which rate the objective is missed"
-    add("--ramp", metavar="FROM:TO", type=_ramp, help=text)
     text = "send from pods in the cluster to every ready pod of the deployed service, `slo.throughput_rps` to each"
     add("--in-cluster", action="store_true", help=text)
     add("--one-pod", action="store_true", help="with --in-cluster: load only one pod")
@@ -215,15 +216,6 @@ def _cluster_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--image", metavar="REF", help="image of the sending pods (default: what `marina image --target loadtest` made)"
     )
-
-
-def _ramp(text: str) -> tuple[float, float]:
-    """Parses a range of rates such as `10:200`."""
-    begin, _, end = text.partition(":")
-    try:
-        return float(begin), float(end)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"got `{text}`, allowed: two rates such as `10:200`") from None
 
 
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
@@ -250,7 +242,8 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 def server_options(options: argparse.Namespace, name: str) -> Any:
     """The server that these options name, as `TargetOptions`."""
-    from marina.loadtest import TargetOptions, parse_header
+    from marina.loadtest.running import TargetOptions
+    from marina.loadtest.sending import parse_header
 
     _check_certificates(options)
     return TargetOptions(

@@ -10,7 +10,7 @@ from marina.config.sections.kubernetes import Kubernetes
 from marina.config.sections.load import Load
 from marina.config.sections.model import Dtype, Image, Model, Precision, Tensor
 from marina.config.sections.scaling import Scaling
-from marina.config.sections.section import PATTERNS, Name, Section, Version
+from marina.config.sections.section import BAD_KEY, LARGEST, PATTERNS, Name, Positive, Section, Version
 from marina.config.sections.serving import Serving
 from marina.config.sections.slo import Slo
 from marina.config.sections.text import Text
@@ -18,6 +18,8 @@ from marina.config.sections.varying import Varying
 from marina.config.sections.vllm import Vllm
 
 __all__ = [
+    "BAD_KEY",
+    "LARGEST",
     "PATTERNS",
     "Cost",
     "Dtype",
@@ -29,6 +31,7 @@ __all__ = [
     "Name",
     "Patch",
     "Pod",
+    "Positive",
     "Precision",
     "Scaling",
     "Section",

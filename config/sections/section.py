@@ -107,12 +107,14 @@ _LabelKey = Annotated[
 ]
 Labels = dict[_LabelKey, Annotated[str, matching(f"^({_LABEL})?$", _CHARACTERS)]]
 # The largest number that Java and Kubernetes take.
-_LARGEST = 2**31 - 1
-Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+LARGEST = 2**31 - 1
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
 # YAML reads the bare word `off` as false.
 OrOff = BeforeValidator(lambda value: "off" if value is False else value)
-Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
-Seconds = Annotated[float, Field(gt=0, le=_LARGEST)]
+Natural = Annotated[int, Field(ge=0, le=LARGEST)]
+Seconds = Annotated[float, Field(gt=0, le=LARGEST)]
+# A time in ms, a rate, a price or a weight: with larger ones, sums would no longer be numbers.
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

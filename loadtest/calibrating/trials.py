@@ -20,9 +20,8 @@ from marina.loadtest.judging import (
     is_undecided,
     judge,
     latency_summary,
-    pool,
 )
-from marina.loadtest.measuring import Measurement, figure
+from marina.loadtest.measuring import Measurement, figure, pool
 from marina.loadtest.reporting import figures_text
 from marina.loadtest.running import Session
 from marina.loadtest.scheduling import Schedule

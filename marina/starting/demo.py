@@ -66,7 +66,7 @@ class _Demo:
 
     def run(self) -> dict[str, Any]:
         from marina.config.load import load_spec
-        from marina.loadtest import objective_of
+        from marina.loadtest.judging import objective_of
 
         try:
             with self._running("check"):
@@ -104,7 +104,7 @@ class _Demo:
 
     def _serve_and_load(self, spec: Any, out: Path) -> Any:
         """The verdict."""
-        from marina.loadtest import started_server
+        from marina.loadtest.running import started_server
 
         file = Path(tempfile.gettempdir(), "spec.json")
         file.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
@@ -118,7 +118,8 @@ class _Demo:
             return self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> Any:
-        from marina.loadtest import RunOptions, TargetOptions, ms, run_load_test
+        from marina.loadtest.reporting import ms
+        from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 
         rate = spec.slo.throughput_rps or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
@@ -214,7 +215,7 @@ def _ask(url: str, name: str, out: Path) -> str:
     import urllib.request
 
     from marina.config.record import read_package
-    from marina.loadtest import packaged_request
+    from marina.loadtest.sending import packaged_request
 
     sample = packaged_request(read_package(out), out, url)
     request = urllib.request.Request(sample.url, sample.body, {"Content-Type": sample.content_type})
@@ -234,7 +235,7 @@ def _ask(url: str, name: str, out: Path) -> str:
 
 def _load_text(outcome: Any, rate: float) -> str:
     """What was sent and how it was answered, in all runs together: a verdict may have needed more than one."""
-    from marina.loadtest import ms
+    from marina.loadtest.reporting import ms
 
     measured, count = outcome.together, len(outcome.runs)
     failed = sum(measured.measurement.errors.values())
@@ -246,7 +247,7 @@ def _load_text(outcome: Any, rate: float) -> str:
 
 
 def _headroom(verdict: Any) -> str:
-    from marina.loadtest import check_text
+    from marina.loadtest.reporting import check_text
 
     parts = []
     for check in verdict.checks:

@@ -168,7 +168,7 @@ def _compiler() -> list[ProbeResult]:
 
 
 def _machine() -> list[ProbeResult]:
-    from marina.loadtest import this_machine
+    from marina.loadtest.measuring import this_machine
 
     known = {"AVX2": "avx2", "AVX-512": "avx512f", "VNNI": "avx512_vnni", "bf16": "avx512_bf16", "AMX": "amx_tile"}
     machine = this_machine()

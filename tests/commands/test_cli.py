@@ -12,7 +12,8 @@ from test_docs import every_verb
 
 import marina
 from marina.config.errors import reason_of
-from marina.loadtest import CalibrateOptions, RunOptions
+from marina.loadtest.calibrating import CalibrateOptions
+from marina.loadtest.running import RunOptions
 from marina.server import Exit
 
 VERBS = tuple(every_verb())

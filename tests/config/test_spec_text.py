@@ -192,6 +192,21 @@ def test_the_limits_of_a_model_are_those_that_its_kind_has(
     assert (read.longest, read.window) == (longest, window)
 
 
+@pytest.mark.parametrize(
+    ("limit", "allowed"),
+    [
+        pytest.param(10**400, "a finite number", id="more than a float holds"),
+        pytest.param(-(10**400), "a finite number", id="less than a float holds"),
+        pytest.param(1e300, "2147483647 or less", id="more than sums hold"),
+    ],
+)
+def test_a_limit_too_large_to_calculate_with_is_refused_by_its_own_name(limit: float, allowed: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        spec_of({"slo": {"ttft_p99_ms": limit, "itl_p99_ms": 0.5}})
+    (problem,) = raised.value.problems
+    assert (problem.field, problem.text.rpartition(", allowed: ")[2]) == ("slo.ttft_p99_ms", allowed)
+
+
 @pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])
 def test_answers_that_may_outlast_a_drain_are_a_warning(drain_s: int, count: int) -> None:
     spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})

@@ -12,8 +12,7 @@ from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
 from marina.loadtest.calibrating.options import CalibrateOptions
 from marina.loadtest.calibrating.trials import OutOfTime, RateTrials
 from marina.loadtest.judging import Objective, samples_needed
-from marina.loadtest.measuring import Histogram, Measurement, PackageIdentity
-from marina.loadtest.measuring.other_processes import OtherProcesses
+from marina.loadtest.measuring import Histogram, Measurement, OtherProcesses, PackageIdentity
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 

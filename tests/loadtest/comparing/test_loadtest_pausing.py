@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from marina.loadtest.comparing.pausing import paused
+from marina.loadtest.comparing.sides import paused
 from marina.loadtest.measuring import cpu_seconds
 
 TREE = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: sum(range(1000))'])"
@@ -71,7 +71,7 @@ def test_cpu_time_of_a_child_that_has_ended_counts() -> None:
 
 @pytest.mark.slow
 def test_it_is_resumed_if_the_process_that_paused_it_is_killed(tree: subprocess.Popen[bytes]) -> None:
-    code = "import sys, time\nfrom marina.loadtest.comparing.pausing import paused\n"
+    code = "import sys, time\nfrom marina.loadtest.comparing.sides import paused\n"
     code += "with paused(int(sys.argv[1])): time.sleep(60)"
     holder = subprocess.Popen([sys.executable, "-c", code, str(tree.pid)])
     awaited(tree.pid, still=True)

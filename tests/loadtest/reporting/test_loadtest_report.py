@@ -27,8 +27,8 @@ from marina.loadtest.measuring import (
     Slice,
 )
 from marina.loadtest.reporting.junit import verdict_xml
-from marina.loadtest.reporting.live import LiveLine, live_text
 from marina.loadtest.reporting.report import verdict_html
+from marina.loadtest.reporting.text import LiveLine, live_text
 from marina.loadtest.running import verdict_text
 from marina.loadtest.scheduling import Arrivals, Schedule
 

@@ -1,4 +1,5 @@
 import json
+import os
 import shlex
 import shutil
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from loadtest_rig import SPEC, write_package
 from specs import digits_spec
@@ -33,7 +35,7 @@ from marina.loadtest.judging.slo import objective_of
 from marina.loadtest.measuring import peak_memory, this_machine
 from marina.loadtest.running import RunOptions, TargetOptions, run_load_test, target
 from marina.loadtest.sending.plan import Expected
-from marina.loadtest.sending.sample_request import expected_of, packaged_request, spec_request
+from marina.loadtest.sending.samples import expected_of, packaged_request, spec_request
 
 RECORD: dict[str, Any] = {
     "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
@@ -155,46 +157,30 @@ def test_a_server_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) -> None
         pass
 
 
-def test_the_machine_is_read_from_linux(tmp_path: Path) -> None:
-    files = {
-        "proc/cpuinfo": "processor: 0\nmodel name\t: Some  CPU @ 2GHz\n",
-        "proc/meminfo": "MemTotal:  1000 kB\n",
-        "sys/fs/cgroup/cpu.max": "150000 100000\n",
-        "sys/fs/cgroup/memory.max": "max\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    machine = this_machine(tmp_path)
-    assert (machine.processor, machine.cpu_limit, machine.memory_bytes, machine.memory_limit_bytes) == (
-        "Some CPU @ 2GHz",
-        1.5,
-        1_024_000,
-        None,
-    )
-
-
-def test_a_machine_without_limits_has_none(tmp_path: Path) -> None:
-    machine = this_machine(tmp_path)
-    assert (machine.cpu_limit, machine.memory_limit_bytes, machine.memory_bytes) == (None, None, None)
+def test_the_machine_names_its_processor_and_its_instructions(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor: 0\nmodel name\t: Some  CPU @ 2GHz\nflags\t\t: fpu avx2 avx512f sse\n")
+    machine = this_machine(file)
+    assert (machine.processor, machine.isa) == ("Some CPU @ 2GHz", ("avx2", "avx512f"))
+    assert (machine.memory_bytes, machine.cores) == (psutil.virtual_memory().total, len(os.sched_getaffinity(0)))
 
 
 def test_peak_memory_is_told_apart_by_process(tmp_path: Path) -> None:
-    processes = {
-        10: (1, "python", 40),
-        11: (10, "/opt/java/bin/java\0-jar", 200),
-        12: (11, "python\0model_service_worker.py", 300),
-        13: (11, "python\0/x/ts/model_service_worker.py", 290),
-        14: (1, "python\0model_service_worker.py", 999),
-    }
-    for pid, (parent, command, size) in processes.items():
-        folder = tmp_path / str(pid)
-        folder.mkdir()
-        (folder / "stat").write_text(f"{pid} (a) b) S {parent} 0 0")
-        (folder / "cmdline").write_text(command)
-        (folder / "status").write_text(f"VmHWM:\t {size} kB\n")
-    memory = peak_memory(10, tmp_path)
-    assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (204800, (296960, 307200), 40960)
+    # A supervisor with a Java and a worker, each of which once had so many megabytes.
+    (tmp_path / "java").symlink_to(sys.executable)
+    begin = "subprocess.Popen([{}, '-c', 'b\\'x\\' * {} * 2**20; print(flush=True); input()', {}])"
+    children = (f"{str(tmp_path / 'java')!r}", 200, "'-jar'"), ("sys.executable", 100, "'model_' + 'service_worker.py'")
+    code = "\n".join(["import subprocess, sys", *(begin.format(*child) for child in children), "input()"])
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.readline()
+        memory = peak_memory(process.pid)
+    assert 200 * 2**20 < memory.java_bytes < 260 * 2**20
+    assert [100 * 2**20 < size < 160 * 2**20 for size in memory.workers_bytes] == [True]
+    assert 0 < memory.supervisor_bytes < 60 * 2**20
+    assert peak_memory(process.pid).total_bytes == 0
 
 
 SETTINGS = ServingSettings(workers=1, threads=2, max_batch=8, max_batch_delay_ms=5)

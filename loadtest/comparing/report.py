@@ -1,4 +1,4 @@
-"""`compare.html`: the latencies of two servers as curves, and their differences. One file, no network, no script."""
+"""`compare.html`, the latencies of two servers as curves and their differences, and `compare.xml` for CI."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,19 @@ from pathlib import Path
 
 from marina.config.pages import Axis, Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
 from marina.loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn, responses
-from marina.loadtest.comparing.comparison_junit import figure_title
 from marina.loadtest.comparing.judgement import between_text
 from marina.loadtest.judging import P99_SHARE
-from marina.loadtest.measuring import Histogram, figure
-from marina.loadtest.reporting import arrivals_text, cost_facts, measured_text, percentile_axis, texts_by_id
+from marina.loadtest.measuring import Histogram, figure, percent
+from marina.loadtest.reporting import (
+    JUnitCase,
+    arrivals_text,
+    cost_cases,
+    cost_facts,
+    measured_text,
+    percentile_axis,
+    suite_xml,
+    texts_by_id,
+)
 
 _MEANING = {
     "PASS": "The new server is not worse than the old one by more than allowed.",
@@ -26,7 +34,7 @@ def comparison_html(comparison: Comparison) -> str:
     name = f"{new.name}: {_version(new)} against {_version(old)}"
     reasons = {reason.id for reason in comparison.every_reason()}
     return render_template(
-        Path(__file__).with_name("comparison_page.html"),
+        Path(__file__).with_name("compare.html"),
         title=f"{status}: {name}",
         heading=name,
         status=status,
@@ -121,9 +129,6 @@ def _compared(comparison: Comparison) -> dict[str, str]:
     load, answers = comparison.load, comparison.answers
     left_out = len(comparison.rounds) - len(comparison.counted)
     never_paused = [side for side in (comparison.old, comparison.new) if not side.started]
-    same_answers = (
-        "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered the same"
-    )
     return {
         "Old": _subject(comparison.old),
         "New": _subject(comparison.new),
@@ -133,7 +138,7 @@ def _compared(comparison: Comparison) -> dict[str, str]:
         "Other server": "each was paused while the other was measured"
         if not never_paused
         else "a server that was not started here keeps running, and its CPU time is unknown",
-        "Answers": same_answers,
+        "Answers": f"{answers.same:,} of {answers.inputs:,} inputs answered the same",
         "Machine": f"{comparison.machine}, {comparison.machine.system}",
         "Started": comparison.at,
     }
@@ -141,3 +146,35 @@ def _compared(comparison: Comparison) -> dict[str, str]:
 
 def _subject(side: Side) -> str:
     return f"{side.name} {side.version}, package {side.package or 'unknown'}, {side.url}"
+
+
+def comparison_xml(comparison: Comparison) -> str:
+    """JUnit with one test case per figure."""
+    against = [reason for reason in comparison.reasons if reason.id != "over-budget"]
+    cases = [
+        JUnitCase(figure_title(value), value.status, [*(against if value.status == "INVALID" else ()), *value.reasons])
+        for value in comparison.figures
+    ]
+    if against:
+        cases.insert(0, JUnitCase("can be compared", comparison.status, against))
+    cases += cost_cases(comparison.costs)
+    load = comparison.load
+    seconds = sum(turns.old.asked_s + turns.new.asked_s for turns in comparison.rounds)
+    properties = {
+        "old": comparison.old.package or comparison.old.url,
+        "new": comparison.new.package or comparison.new.url,
+        "machine": str(comparison.machine),
+        "load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {len(comparison.rounds)} rounds "
+        f"of {load.turn_s:g} s each",
+    }
+    return suite_xml("compare", comparison.new.name, cases, properties, at=comparison.at, seconds=seconds)
+
+
+def figure_title(value: Figure) -> str:
+    """What must hold: `p99 of new / old at most 1.2`."""
+    if value.figure == "errors":
+        return f"errors at most {percent(value.limit)} more"
+    if value.figure == "answers":
+        return f"answers at least {percent(value.limit)} the same"
+    name = "CPU time a request" if value.figure == "cpu" else value.figure
+    return f"{name} of new / old at {'least' if value.figure == 'rate' else 'most'} {value.limit:.3g}"
