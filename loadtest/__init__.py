@@ -17,10 +17,7 @@ if TYPE_CHECKING:
         CalibrateOptions,
         calibrate,
         evidence_text,
-        settings_space,
         tune_settings,
-        tuning_record,
-        tuning_text,
     )
     from marina.loadtest.comparing import CompareOptions, Comparison, compare, compare_with_baseline, comparison_text
     from marina.loadtest.judging import client_timeout_s, objective_of
@@ -81,12 +78,9 @@ __all__ = [
     "read_record_lines",
     "read_second_line",
     "run_load_test",
-    "settings_space",
     "started_server",
     "this_machine",
     "tune_settings",
-    "tuning_record",
-    "tuning_text",
     "verdict_text",
     "with_samples",
 ]

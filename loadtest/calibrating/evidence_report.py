@@ -30,19 +30,14 @@ def evidence_html(evidence: Evidence) -> str:
 
 
 def _knee(evidence: Evidence) -> dict[str, str]:
-    rows = {}
-    if evidence.knee:
-        if evidence.knee.interval:
-            rows["Between"] = f"{knee_interval_text(evidence.knee)}, in 19 of 20 calibrations"
-        ends = ", ".join(f"{figure(rate)}" for rate in evidence.knee.found)
-        apart = f", {percent(evidence.knee.spread)} apart" if len(evidence.knee.found) > 1 else ""
-        rows["Searches ended at"] = f"{ends} requests/s{apart}"
-        if evidence.knee.limit == "generator":
-            rows["Limit"] = MAY_HOLD_MORE
-    for label, at in (("Latency at the knee", evidence.at_knee), ("At 70 % of it, long run", evidence.at_70_percent)):
-        if at:
-            latency = f"p50 {ms(at.response.p50)}, p99 {ms(at.response.p99)}"
-            rows[label] = f"{latency} at {figure(at.rate)} requests/s, {at.status}"
+    rows, knee, at = {}, evidence.knee, evidence.at_70_percent
+    if knee and knee.interval:
+        rows["Between"] = f"{knee_interval_text(knee)}, in 9 of 10 calibrations"
+    if knee and knee.limit == "generator":
+        rows["Limit"] = MAY_HOLD_MORE
+    if at:
+        latency = f"p50 {ms(at.response.p50)}, p99 {ms(at.response.p99)}"
+        rows["At 70 % of it"] = f"{latency} at {figure(at.rate)} requests/s, {at.status}"
     return rows
 
 
