@@ -35,7 +35,7 @@ _LOWEST_RPS, _HIGHEST_RPS = 0.5, 100_000.0
 _NEAR = 1.2
 # Twice the log-likelihood falls by this much within an interval that holds the truth in 9 of 10 simulated calibrations
 # or more, although these stop as soon as it is narrow (`make bench-knee`).
-_FALL = 5.0
+_FALL = 3.2
 _CANDIDATES = 241
 _STEEPNESS = [5 * 1.6**step for step in range(9)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from marina.config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, visible_cores
+from marina.config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, processor_name, visible_cores
 from marina.config.record import Part
 
 MB = 1_000_000
@@ -58,12 +58,10 @@ class PeakMemory(Part):
 
 def this_machine(root: Path = Path("/")) -> Machine:
     """The machine that this process runs on."""
-    cpuinfo, meminfo = kernel_text(root / "proc/cpuinfo"), kernel_text(root / "proc/meminfo")
-    name = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    total = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
+    total = re.search(r"^MemTotal:\s*(\d+) kB", kernel_text(root / "proc/meminfo"), re.MULTILINE)
     groups = root / "sys/fs/cgroup"
     return Machine(
-        processor=" ".join(name[1].split()) if name else platform.machine(),
+        processor=processor_name(root),
         cores=visible_cores(),
         cpu_limit=cpu_limit(groups),
         memory_bytes=int(total[1]) * 1024 if total else None,
