@@ -1,6 +1,6 @@
 """`make bench-knee`: how often the interval of a calibration holds the true knee, and how long it measures, on
-simulated queues. Each calibration is that of `marina calibrate`: the same bursts, bisection, runs and confirming run, in
-virtual time.
+simulated queues. Each calibration is that of `marina calibrate`: the same bursts, bisection, runs and confirming run,
+in virtual time.
 
     python tests/bench/bench_knee.py [--runs 20] [--seed 0] [--others]
 """

@@ -1,6 +1,7 @@
 """Servers of the same network for the same photo, and how each is started: Marina's, and TorchServe's own ways."""
 
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -57,6 +58,18 @@ class Contestant:
 def photo_request(url: str) -> LoadRequest:
     """The photo as the whole body."""
     return LoadRequest(url=url, body=base64.b64encode(PHOTO.read_bytes()), content_type="image/jpeg")
+
+
+def numbers_request(url: str) -> LoadRequest:
+    """The photo as its client would send it to a handler that takes normalised numbers."""
+    from marina.handlers.pictures import decode_image
+    from marina.handlers.record import ImageSpec
+
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    spec = ImageSpec(224, 224, 232, 3, mean, std, "bilinear", 5, 40_000_000)
+    normalised = (decode_image(PHOTO.read_bytes(), spec) / 255 - mean) / std
+    body = json.dumps({"image": normalised.transpose(2, 0, 1).ravel().tolist()}).encode()
+    return LoadRequest(url=url, body=base64.b64encode(body), content_type="application/json")
 
 
 def kit_spec(
