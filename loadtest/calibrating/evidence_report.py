@@ -52,7 +52,6 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         title="Rate against latency",
         x=linear_axis(0, max(trial.rate for trial in trials)),
         y=log_axis(max(0.01, min(shown)), max(shown), milliseconds),
-        lines=[Line("p99", "two", _medians(trials, "p99_ms")), Line("p50", "one", _medians(trials, "p50_ms"))],
         dots=[
             Line(f"{name} {status}", f"{css} ink-{css} {kind}", _points(trials, field, status == "PASS"))
             for name, css, field in (("p50", "one", "p50_ms"), ("p99", "two", "p99_ms"))
@@ -68,14 +67,6 @@ def _drawing(evidence: Evidence) -> Drawing | None:
 
 def _points(trials: list[TrialRecord], field: str, passed: bool) -> list[tuple[float, float | None]]:
     return [(trial.rate, getattr(trial, field)) for trial in trials if (trial.status == "PASS") == passed]
-
-
-def _medians(trials: list[TrialRecord], field: str) -> list[tuple[float, float | None]]:
-    """The median of the runs at each rate, so that several runs at one rate do not make the line jagged."""
-    by_rate: dict[float, list[float]] = {}
-    for trial in trials:
-        by_rate.setdefault(trial.rate, []).append(getattr(trial, field))
-    return [(rate, sorted(values)[len(values) // 2]) for rate, values in by_rate.items()]
 
 
 def _measured(evidence: Evidence) -> dict[str, str]:
