@@ -30,7 +30,8 @@ def evidence_html(evidence: Evidence) -> str:
 
 
 def _knee(evidence: Evidence) -> dict[str, str]:
-    rows, knee, at = {}, evidence.knee, evidence.at_70_percent
+    rows: dict[str, str] = {}
+    knee, at = evidence.knee, evidence.at_70_percent
     if knee and knee.interval:
         rows["Between"] = f"{knee_interval_text(knee)}, in 9 of 10 calibrations"
     if knee and knee.limit == "generator":

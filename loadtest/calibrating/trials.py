@@ -1,5 +1,7 @@
 """Runs at different rates against one server: judges whether it holds each rate, and finds the knee between them."""
 
+from functools import partial
+
 from marina.config.errors import MarinaError
 from marina.loadtest.calibrating import knee
 from marina.loadtest.calibrating.evidence import LatencyAtRate
@@ -158,7 +160,7 @@ class RateTrials:
                     break
                 rate = narrow.rps * _BESIDE[number % len(_BESIDE)]
                 length_s = _NARROWING_LENGTHS * self._options.length_s(rate, self._objective)
-                knee.holds(lambda rate, length_s=length_s: self._judge_once(rate, length_s), rate)
+                knee.holds(partial(self._judge_once, length_s=length_s), rate)
                 narrow = narrowed(found, narrow.rps, self.runs, self._objective, self._options.tolerance)
         except OutOfTime:
             narrow = narrowed(found, narrow.rps, self.runs, self._objective, self._options.tolerance)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,16 +138,22 @@ def search_settings(measure: Measure, start: ServingSettings, space: SettingsSpa
 def _moves(space: SettingsSpace) -> Iterator[Callable[[ServingSettings], list[ServingSettings]]]:
     """From settings to others: each split of the cores, then steps up and down, which end when one is no better."""
     for workers, threads in space.splits:
-        split = {"workers": workers, "threads": threads}
-        yield lambda settings, split=split: [settings.model_copy(update=split)]  # type: ignore[misc]
+        yield partial(_split, workers, threads)
     for field, values in (("max_batch", space.batches), ("max_batch_delay_ms", space.delays_ms)):
-        for sign in (1, -1):
-            yield lambda settings, field=field, values=values, sign=sign: [  # type: ignore[misc]
-                settings.model_copy(update={field: value})
-                for value in sorted(values, key=lambda value: sign * value)
-                # A batch of one does not wait, so its delay has no effect.
-                if sign * (value - getattr(settings, field)) > 0 and (field == "max_batch" or settings.max_batch > 1)
-            ]
+        yield partial(_steps, field, sorted(values), 1)
+        yield partial(_steps, field, sorted(values, reverse=True), -1)
+
+
+def _split(workers: int, threads: int, settings: ServingSettings) -> list[ServingSettings]:
+    return [settings.model_copy(update={"workers": workers, "threads": threads})]
+
+
+def _steps(field: str, values: Sequence[int], sign: int, settings: ServingSettings) -> list[ServingSettings]:
+    # A batch of one does not wait, so its delay has no effect.
+    if field == "max_batch_delay_ms" and settings.max_batch == 1:
+        return []
+    further = [value for value in values if sign * (value - getattr(settings, field)) > 0]
+    return [settings.model_copy(update={field: value}) for value in further]
 
 
 def tune_settings(

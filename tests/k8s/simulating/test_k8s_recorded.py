@@ -127,7 +127,9 @@ def decided(controller: Controller, hpa: Hpa, at: Seen) -> int:
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
 def test_each_decision_of_a_real_controller_is_made_again(file: Path) -> None:
     hpa, lines = recording(file)
-    controller, differences, made = Controller(hpa), [], []
+    controller = Controller(hpa)
+    differences: list[Any] = []
+    made: list[bool] = []
     for at in syncs(lines):
         simulated = decided(controller, hpa, at)
         # Without metrics it decides nothing, except outside its bounds.
