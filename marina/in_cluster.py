@@ -3,6 +3,7 @@ for any other load test."""
 
 import argparse
 import json
+import re
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,20 @@ from marina.config.spec import Spec
 from marina.k8s.cluster import Cluster, PodFacts, connect, read_endpoints, read_pod_facts
 from marina.k8s.manifests import LoadJob, Plan, load_objects, read_load_image, to_yaml
 from marina.k8s.rollout import pod_metrics, run_load, served_packages
-from marina.loadtest import judging, measuring, running, sending
+from marina.loadtest.judging import client_timeout_s, objective_of
+from marina.loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
+from marina.loadtest.running import RunOptions, ServerLimits
+from marina.loadtest.sending import (
+    LoadPlan,
+    OnSecond,
+    Server,
+    packaged_request,
+    read_record_lines,
+    read_second_line,
+    with_samples,
+)
+
+_PROCESSOR = re.compile(r'^marina_machine_info\{processor="([^"]*)"\}', re.MULTILINE)
 
 
 class InCluster:
@@ -39,24 +53,25 @@ class InCluster:
         if one_pod:
             self.url = self._loaded[0].url
         # With --service, the cluster spreads the load, also to pods that start meanwhile.
-        self.servers = () if service else tuple(sending.Server(name=pod.name, url=pod.url) for pod in self._loaded)
+        self.servers = () if service else tuple(Server(name=pod.name, url=pod.url) for pod in self._loaded)
         self._plan = plan
         self._image = image
         self._cluster = cluster
         self._progress = progress
-        self._machine: measuring.Machine | None = None
+        self._machine: Machine | None = None
         facts = read_pod_facts(cluster, self._loaded[0]) if one_pod else None
         self.cold_start_s = facts.cold_start_s if facts else None
-        self.confined = _limits_of(facts) if facts else None
+        page = pod_metrics(cluster, plan, self._loaded[0].name) if one_pod else ""
+        self.confined = _limits_of(facts, page) if facts else None
         self._peaks: dict[str, float] = {}
 
-    def generate(self, plan: sending.LoadPlan, on_second: sending.OnSecond) -> measuring.Measurement:
+    def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """Runs the plan as one Job, with a pod for each part, and returns what they measured."""
         newest = 0
 
         def on_line(line: str) -> None:
             nonlocal newest
-            second = sending.read_second_line(line)
+            second = read_second_line(line)
             if second and second[0] > newest:
                 newest = second[0]
                 on_second(*second)
@@ -64,16 +79,16 @@ class InCluster:
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
-        measured, self._machine = sending.read_record_lines(lines)
+        measured, self._machine = read_record_lines(lines)
         self.read_memory()
         return measured
 
-    def memory(self) -> measuring.PeakMemory | None:
+    def memory(self) -> PeakMemory | None:
         """The peak memory of each process of the loaded pod; None if several are loaded."""
         parts, workers = dict(self._peaks), sorted(name for name in self._peaks if name.startswith("worker "))
         if "torchserve" not in parts or not workers:
             return None
-        return measuring.PeakMemory(
+        return PeakMemory(
             java_bytes=int(parts["torchserve"]),
             workers_bytes=tuple(int(parts[name]) for name in workers),
             supervisor_bytes=int(parts.get("supervisor", 0)),
@@ -84,7 +99,7 @@ class InCluster:
         if self.confined is None:
             return
         page = pod_metrics(self._cluster, self._plan, self._loaded[0].name)
-        for name, size in measuring.parse_reading(page, 0.0).memory.items():
+        for name, size in parse_reading(page, 0.0).memory.items():
             self._peaks[name] = max(size, self._peaks.get(name, 0.0))
 
     def served_sha256(self) -> str:
@@ -102,16 +117,18 @@ class InCluster:
             raise InputError(f"the pods serve different packages: {', '.join(sha[:12] for sha in served)}")
         return served[0]
 
-    def machine(self) -> measuring.Machine:
+    def machine(self) -> Machine:
         """The machine of the pod that led the load."""
-        return self._machine or measuring.this_machine()
+        return self._machine or this_machine()
 
 
-def _limits_of(facts: PodFacts) -> running.ServerLimits | None:
+def _limits_of(facts: PodFacts, page: str) -> ServerLimits | None:
+    """The pod's limits, and its machine: the cluster does not know the processor's model, but its page names it."""
     if facts.cores is None:
         return None
-    machine = measuring.Machine(
-        processor=facts.architecture,
+    processor = _PROCESSOR.search(page)
+    machine = Machine(
+        processor=processor[1] if processor else facts.architecture,
         cores=facts.node_cores,
         cpu_limit=facts.cores,
         memory_bytes=facts.node_memory_bytes,
@@ -119,7 +136,7 @@ def _limits_of(facts: PodFacts) -> running.ServerLimits | None:
         system=facts.system,
         python="",
     )
-    return running.ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
+    return ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
 
 
 def image_of(spec: Spec, folder: Path) -> str:
@@ -128,25 +145,25 @@ def image_of(spec: Spec, folder: Path) -> str:
     return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{distribution_version()}"
 
 
-def job_of(image: str, load: sending.LoadPlan, name: str) -> LoadJob:
+def job_of(image: str, load: LoadPlan, name: str) -> LoadJob:
     """The Job of one load."""
     seconds = load.schedule.total_s + load.timeout_s
     return LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
 
 
-def dry_run_text(spec: Spec, plan: Plan, image: str, how: running.RunOptions, options: argparse.Namespace) -> str:
+def dry_run_text(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
     """The objects of a run as YAML, or as JSON with `--json`, as `kubectl create -f -` takes them."""
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
-    objective = judging.objective_of(spec)
+    objective = objective_of(spec)
     schedule = how.schedule(spec, objective)
     url = f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
-    request = sending.packaged_request(plan.package, options.out / spec.name, url)
-    load = sending.LoadPlan(
-        request=sending.with_samples(request, spec, plan.package.record, schedule.trace),
+    request = packaged_request(plan.package, options.out / spec.name, url)
+    load = LoadPlan(
+        request=with_samples(request, spec, plan.package.record, schedule.trace),
         schedule=schedule,
         parts=how.processes,
-        timeout_s=judging.client_timeout_s(objective, how.timeout_s),
+        timeout_s=client_timeout_s(objective, how.timeout_s),
         **objective.limits,
     )
     objects = load_objects(plan, job_of(image, load, f"{plan.name}-load"))

@@ -132,7 +132,7 @@ def calibrate(options: argparse.Namespace) -> int:
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
         where = replace(where, remote=target)
     with measuring_into(out):
-        # If there are better settings, the patch should be applied first: evidence of the present ones would mislead.
+        # Better settings should be applied first: evidence of the present ones would mislead.
         if options.tune and not _tune(options, spec, how, where):
             return 0
         evidence = run(spec, how, where, quiet=options.quiet)
@@ -142,19 +142,17 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches for better settings and prints them; returns whether the spec's own are the best."""
-    from marina.loadtest.calibrating import settings_space, tune_settings, tuning_record, tuning_text
-    from marina.loadtest.judging import objective_of
+    from marina.loadtest.calibrating import tune_settings
     from marina.loadtest.running import find_package
 
     # A search takes minutes: if the calibration after it has no package, fail now.
     find_package(where)
-    tuning, space = tune_settings(spec, how, where.out, quiet=options.quiet), settings_space(spec, objective_of(spec))
-    best_already = bool(tuning.best == tuning.tried[0])
+    tuning = tune_settings(spec, how, where.out, quiet=options.quiet)
     if not options.json:
-        print(tuning_text(tuning, space, spec.file, where.out))
-    elif not best_already:
-        print_json(tuning_record(tuning, space))
-    return best_already
+        print(tuning.to_text(spec.file))
+    elif not tuning.unchanged:
+        print_json(tuning.to_data())
+    return bool(tuning.unchanged)
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
@@ -221,8 +219,6 @@ def _cluster_options(parser: argparse.ArgumentParser) -> None:
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     _target_options(parser)
     add = parser.add_argument
-    text = "number of searches, which must find about the same rate (default: 1)"
-    add("--repeat", metavar="N", type=int, help=text)
     text = "load before each run (default: 2)"
     add("--warmup", dest="warmup_s", metavar="TIME", type=duration_s, help=text)
     text = "rate of the first run, requests/s (default: a little below what short bursts show)"
@@ -231,12 +227,12 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--trial", dest="trial_s", metavar="TIME", type=duration_s, help=text)
     text = "how long all runs together may take (default: no limit; an estimate is printed at the start)"
     add("--max-duration", dest="max_duration_s", metavar="TIME", type=duration_s, help=text)
-    text = "how precisely to find the rate, as a share of it (default: 0.03)"
+    text = "how precisely to find the rate, as a share of it (default: 0.05)"
     add("--tolerance", metavar="SHARE", type=float, help=text)
     text = "measure one pod of the deployed service, under its own limits, from pods in the cluster"
     add("--in-cluster", action="store_true", help=text)
     _cluster_options(parser)
-    text = "first search for better workers, threads and batching; writes a patch for the spec"
+    text = "first search for better workers, threads and batching, and say what to write into the spec"
     add("--tune", action="store_true", help=text)
 
 

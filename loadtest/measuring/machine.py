@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import computed_field
 
-from marina.config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, visible_cores
+from marina.config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, processor_name, visible_cores
 from marina.config.record import Part
 
 MB = 1_000_000
@@ -81,9 +81,8 @@ class OtherProcesses(Part):
 
 def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
     """The machine that this process runs on."""
-    name = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", kernel_text(cpuinfo), re.MULTILINE)
     return Machine(
-        processor=" ".join(name[1].split()) if name else platform.machine(),
+        processor=processor_name(cpuinfo),
         cores=visible_cores(),
         cpu_limit=cpu_limit(),
         memory_bytes=psutil.virtual_memory().total,

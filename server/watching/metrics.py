@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from marina.config.latency import EDGES_S
+from marina.config.machine import processor_name
 from marina.config.spec import Spec
 from marina.server.java import Door, Frontend, Traffic
 from marina.server.system import open_file_count, resident_bytes
@@ -120,6 +121,7 @@ class MetricsPage:
             single("marina_log_lines_dropped_total", facts.dropped_lines(), "Log lines that nobody read in time."),
             single("marina_disk_free_bytes", facts.disk_free_bytes(), "Free disk space for the server's files."),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
+            ("marina_machine_info", "gauge", "The processor it runs on.", [({"processor": processor_name()}, 1)]),
         ]
         if facts.ready_after_s is not None:
             text = "Time from the supervisor's start to the first readiness."

@@ -28,7 +28,7 @@ PACKAGE: dict[str, Any] = {"mar": "model.mar", "sha256": SHA256, "bytes": 975_77
 EVIDENCE: dict[str, Any] = {
     "schema": "marina.evidence/1", "status": "PASS", "reasons": [], "name": "digits", "version": "1.0",
     "package": SHA256, "objective": {"p99_ms": 50.0, "error_rate": 0.001, "throughput_rps": 100.0},
-    "knee": {"rps": 1234.5, "found": [1234.5], "spread": 0.0}, "cold_start_s": 2.99,
+    "knee": {"rps": 1234.5}, "cold_start_s": 2.99,
     "memory": {"java_bytes": 263_561_216, "supervisor_bytes": 44_658_688, "total_bytes": 815_525_888,
                "workers_bytes": [253_526_016, 253_779_968]},
     "machine": {"cores": 2, "cpu_limit": None}, "at": "2026-11-21T11:17:41Z",

@@ -110,6 +110,7 @@ def test_page_has_everything_of_the_contract(digits_server: Running) -> None:
         "inference_request_duration_seconds",
         "inference_stage_duration_seconds",
         "marina_in_flight",
+        "marina_machine_info",
         "marina_package_info",
         "marina_ready",
         "marina_worker_resident_memory_bytes",

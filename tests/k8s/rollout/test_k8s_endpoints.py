@@ -110,6 +110,21 @@ def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_w
     assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (500, (90,), 2)
 
 
+def test_the_processor_of_a_pod_is_the_one_that_its_page_names(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_service(cluster, {"port": 80})
+    put_pod(cluster, "a")
+    pod = cluster.fake.get("Pod", "a", SPACE)
+    assert pod
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2"}}
+    cluster.fake.put(pod)
+    plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
+    page = 'marina_ready{model="m"} 1\nmarina_machine_info{processor="AMD EPYC 9R14"} 1\n'
+    monkeypatch.setattr("marina.in_cluster.pod_metrics", lambda *_: page)
+    load = InCluster(plan, "i", cluster.placement.cluster, cluster.progress, service=None, one_pod=True)
+    assert load.confined
+    assert load.confined.machine.processor == "AMD EPYC 9R14"
+
+
 def test_a_service_without_ready_pods_is_an_error_that_says_why(cluster: Rig) -> None:
     def refusal() -> str:
         with pytest.raises(ClusterError) as error:

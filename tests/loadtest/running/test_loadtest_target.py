@@ -1,7 +1,5 @@
 import json
 import os
-import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,7 +16,6 @@ import pytest
 from loadtest_rig import SPEC, write_package
 from specs import digits_spec
 from test_loadtest_slo import measured
-from tools import needs
 
 from marina.config.errors import InputError, MarinaError
 from marina.config.load import parse_spec
@@ -29,7 +26,6 @@ from marina.loadtest.calibrating import tuning
 from marina.loadtest.calibrating.evidence import ServingSettings
 from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
 from marina.loadtest.calibrating.options import CalibrateOptions
-from marina.loadtest.calibrating.patch import settings_patch, with_settings
 from marina.loadtest.calibrating.trials import RateTrials, ServerEnded
 from marina.loadtest.judging.slo import objective_of
 from marina.loadtest.measuring import peak_memory, this_machine
@@ -186,44 +182,6 @@ def test_peak_memory_is_told_apart_by_process(tmp_path: Path) -> None:
 SETTINGS = ServingSettings(workers=1, threads=2, max_batch=8, max_batch_delay_ms=5)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param(
-            "name: m  # mine\nserving:\n  workers: 2  # two\n  max_batch: 8\nslo: {p99_ms: 5}\n",
-            "name: m  # mine\nserving:\n  threads: 2\n  max_batch_delay_ms: 5\n  workers: 1  # two\n  max_batch: 8\n"
-            "slo: {p99_ms: 5}\n",
-            id="block",
-        ),
-        pytest.param(
-            "serving: {workers: 2, queue: 9}\n",
-            "serving: {threads: 2, max_batch: 8, max_batch_delay_ms: 5, workers: 1, queue: 9}\n",
-            id="flow",
-        ),
-        pytest.param(
-            "serving: {queue: 9, }\n",
-            "serving: {workers: 1, threads: 2, max_batch: 8, max_batch_delay_ms: 5, queue: 9, }\n",
-            id="flow with a comma at its end",
-        ),
-        pytest.param(
-            "name: m\n",
-            "name: m\nserving:\n  workers: 1\n  threads: 2\n  max_batch: 8\n  max_batch_delay_ms: 5\n",
-            id="no serving yet",
-        ),
-    ],
-)
-def test_settings_are_written_into_the_specs_own_text(before: str, after: str) -> None:
-    assert with_settings(before, SETTINGS) == after
-    assert with_settings(after, SETTINGS) == after
-
-
-def test_the_patch_of_a_file_without_a_last_line_feed_says_so() -> None:
-    # Otherwise `patch` refuses it as malformed.
-    end = "\n\\ No newline at end of file\n"
-    assert settings_patch("a\nb", "c\nb", "x").endswith(f"\n b{end}")
-    assert settings_patch("a", "b", "x").endswith(f"\n-a{end}+b{end}")
-
-
 def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
     spec = digits_spec({})
     tuned = tuning.tuned_spec(spec, SETTINGS, tmp_path / "tuned")
@@ -262,21 +220,18 @@ def fake_session(settings: ServingSettings) -> Any:
     yield None
 
 
-def test_tuning_writes_a_patch_to_the_spec_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_records_what_it_tried_and_names_the_settings_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tuning, "RateTrials", FakeTrials)
     spec = digits_spec({"serving.max_batch": 1})
     tuned = tuning.tune_settings(spec, CalibrateOptions(), tmp_path, serve=fake_session)
     assert tuned.best.settings.max_batch == 8
-    assert (tmp_path / "tune.patch").read_text().startswith(f"--- {spec.file}\n+++ {spec.file}\n")
     data = json.loads((tmp_path / "tune.json").read_text())
     assert (data["schema"], data["rps"], data["best"]["max_batch"]) == ("marina.tune/1", 800, 8)
-    spec_file = tmp_path / "my models/spec.yaml"
-    spec_file.parent.mkdir()
-    shutil.copy(spec.file, spec_file)
-    text = tuning.tuning_text(tuned, tuning.settings_space(spec, objective_of(spec)), spec_file, tmp_path)
-    needs("patch", package="patch")
-    subprocess.run(shlex.split(text.splitlines()[-1])[1:], capture_output=True, check=True)
-    assert "  max_batch: 8" in spec_file.read_text(encoding="utf-8").splitlines()
+    hint = tuned.to_text(spec.file).splitlines()[-1]
+    assert hint.startswith(f"hint: set under `serving` in {spec.file}: workers: ")
+    assert "max_batch: 8" in hint
 
 
 def test_a_setting_that_cannot_be_measured_ends_the_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +249,7 @@ def trials_of(**changes: Any) -> RateTrials:
     session: Any = SimpleNamespace(
         measure=lambda *_: measured(*[20.0] * 1000, **changes), progress=Progress(quiet=True), target=None
     )
-    return RateTrials(session, objective_of(digits_spec({})), CalibrateOptions(repeat=1))
+    return RateTrials(session, objective_of(digits_spec({})), CalibrateOptions())
 
 
 @pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])
