@@ -103,7 +103,7 @@ ROOMS: Rooms = {
 ANNEXES: Rooms = {
     "archiver": ("compiling", "containers", "inferring", "inspecting", "rows", "weights", "own_handler"),
     "config": ("combinations", "lint", "pages", "sections"),
-    "handlers": ("caching", "generation", "pictures", "protocols"),
+    "handlers": ("caching", "pictures", "protocols"),
     "marina": ("starting",),
 }
 

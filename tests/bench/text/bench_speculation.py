@@ -21,7 +21,9 @@ from bench_text import SHAPE, SMALL, write_model  # noqa: E402
 from board import against, median, ratio_text  # noqa: E402
 
 from marina.archiver.native import compile_decoder  # noqa: E402
-from marina.handlers.generation import LIBRARY, Engine, Sampling, Token, make_engine  # noqa: E402
+from marina.handlers.generation.engine import Engine, Sampling, Token  # noqa: E402
+from marina.handlers.generation.engines import make_engine  # noqa: E402
+from marina.handlers.generation.engines.compiled import LIBRARY  # noqa: E402
 from marina.handlers.record import TextSpec  # noqa: E402
 
 TALES = ROOT / "config" / "examples" / "tales" / "model"

@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 from marina.archiver.native import compile_decoder  # noqa: E402
 from marina.archiver.torchvision_import import import_torchvision  # noqa: E402
 from marina.config.record import write_json  # noqa: E402
-from marina.handlers.generation import LIBRARY  # noqa: E402
+from marina.handlers.generation.engines.compiled import LIBRARY  # noqa: E402
 
 SHAPE = {
     "vocab_size": 49152,

@@ -18,7 +18,8 @@ def ours(folder: Path, threads: int, kind: str, precision: str) -> Generate:
     sys.path.insert(0, str(ROOT))
     import torch
 
-    from marina.handlers.generation import Sampling, make_engine
+    from marina.handlers.generation.engine import Sampling
+    from marina.handlers.generation.engines import make_engine
     from marina.handlers.record import TextSpec
 
     torch.set_num_threads(threads)

@@ -17,7 +17,7 @@ from generating import TEXT, Rounds, events, serving, write_text_package
 from packages import standin_python
 from waiting import eventually
 
-from marina.handlers.generation import NoToken, Sampling, Token
+from marina.handlers.generation.engine import NoToken, Sampling, Token
 from marina.handlers.generation.engines import vllm_runner
 from marina.handlers.generation.engines.vllm_engine import VllmEngine, make_vllm, sampling_arguments
 from marina.handlers.generation.engines.vllm_process import EngineGone
