@@ -35,10 +35,11 @@ from streams import Stream, stream  # noqa: E402
 
 from marina.archiver.package import package  # noqa: E402
 from marina.config.progress import Progress  # noqa: E402
-from marina.handlers.generation import Engine, Sampling, make_engine  # noqa: E402
+from marina.handlers.generation.engine import Engine, Sampling  # noqa: E402
+from marina.handlers.generation.engines import make_engine  # noqa: E402
 from marina.handlers.record import TextSpec  # noqa: E402
 
-PATH = "/predictions/tales/1.0/v1/completions"
+PATH = "/v1/completions"
 SHARED, OWN = 512, 16
 # Of the priorities: slots, tokens of an answer, its step, and seconds of a load.
 SLOTS, TOKENS, STEP_MS, LOAD_S = 8, 40, 20, 20

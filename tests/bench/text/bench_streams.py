@@ -33,7 +33,7 @@ from marina.config.spec import Spec  # noqa: E402
 # What a stop waits for open answers; the longest takes longer.
 DRAIN_S = 2
 COUNT, LEAVING = 1000, 0.2
-PATH = "/predictions/tales/1.0/v1/completions"
+PATH = "/v1/completions"
 
 
 def main() -> None:
