@@ -1,6 +1,13 @@
 """TorchServe's Java: the checks before its start, the start, and everything that is read from it or sent to it."""
 
-from marina.server.java.checks import check_disk_space, check_package, check_ports, connection_limit, find_java
+from marina.server.java.checks import (
+    MAX_CONNECTIONS,
+    check_disk_space,
+    check_package,
+    check_ports,
+    connection_limit,
+    find_java,
+)
 from marina.server.java.child import Child
 from marina.server.java.door import Door, NoDoorError, OpenCounts
 from marina.server.java.follow import RequestLog
@@ -9,6 +16,7 @@ from marina.server.java.launch import Launch, plan_launch
 from marina.server.java.traffic import DurationHistogram, Traffic
 
 __all__ = [
+    "MAX_CONNECTIONS",
     "Child",
     "Counters",
     "Door",
