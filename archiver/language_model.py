@@ -25,7 +25,7 @@ from marina.handlers.generation.engines import make_engine
 from marina.handlers.generation.engines.compiled import LIBRARY
 from marina.handlers.generation.engines.llama import Llama
 from marina.handlers.generation.engines.shape import OtherFamily, UnknownModel
-from marina.handlers.generation.engines.vllm_weights import fingerprint_files
+from marina.handlers.generation.engines.vllm_engine import fingerprint_files
 from marina.handlers.generation.engines.weights import check_weights, weight_files
 from marina.handlers.generation.prompts import Prompts, TemplateRefused
 from marina.handlers.generation.tokenizer import ModelTokenizer, template_source

@@ -22,7 +22,6 @@ from marina.handlers.caching import open_cache
 from marina.handlers.generation.answers import AnswerWriter, VerbatimWriter
 from marina.handlers.generation.engines import make_engine
 from marina.handlers.generation.engines.weights import vocabulary_size
-from marina.handlers.generation.forwarding import ForwardedAnswer
 from marina.handlers.generation.grammars import Grammars
 from marina.handlers.generation.loop import EngineFailed, EngineLoop, Waitable, end_worker
 from marina.handlers.generation.metrics import TextMetrics
@@ -47,7 +46,7 @@ from marina.handlers.generation.open_requests import (
 from marina.handlers.generation.parameters import Limits
 from marina.handlers.generation.prompts import PendingPrompt, Prompts
 from marina.handlers.generation.refusals import RequestRefused
-from marina.handlers.generation.routing import SmallModelRoute, open_route
+from marina.handlers.generation.routing import ForwardedAnswer, SmallModelRoute, open_route
 from marina.handlers.generation.scheduler import Scheduler
 from marina.handlers.generation.sequence import AnswerSource, GenerationTask, TextSequence
 from marina.handlers.generation.sessions import ConversationAnswer, open_conversations

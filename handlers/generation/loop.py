@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from marina.handlers.generation.engine import Engine, NoToken, Token, Usage
+from marina.handlers.generation.engine import Engine, NoToken, Token
+from marina.handlers.generation.metrics import TextMetrics
 from marina.handlers.generation.scheduler import Scheduler
 from marina.handlers.generation.sequence import AnswerSource, GenerationTask, Piece, TextSequence
 
@@ -35,18 +36,6 @@ class Waitable(Protocol):
     def is_ready(self) -> bool: ...
 
 
-class LoopObserver(Protocol):
-    """Is called for every event of the loop, in the loop's thread, `on_cancel` also in the thread that cancels."""
-
-    def on_token(self, sequence: TextSequence, gap_s: float | None) -> None: ...
-
-    def on_end(self, sequence: TextSequence) -> None: ...
-
-    def on_cancel(self) -> None: ...
-
-    def on_usage(self, usage: Usage, waiting: int) -> None: ...
-
-
 class EngineLoop:
     """Runs tasks from their submission to their end. Every method may be called from any thread."""
 
@@ -55,7 +44,7 @@ class EngineLoop:
         engine: Engine,
         scheduler: Scheduler,
         make: Callable[[GenerationTask], TextSequence],
-        observer: LoopObserver,
+        observer: TextMetrics,
         *,
         failed: Callable[[], object],
     ) -> None:

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import orjson
 
 from marina.handlers.generation.answers import JSON, VerbatimWriter
-from marina.handlers.generation.forwarding import ForwardedAnswer
 from marina.handlers.generation.grammars import GrammarRefused, Grammars, PendingGrammar
 from marina.handlers.generation.loop import EngineFailed
 from marina.handlers.generation.parameters import check_model
 from marina.handlers.generation.prompts import PendingPrompt, TemplateRefused
 from marina.handlers.generation.refusals import RequestRefused, error_body
 from marina.handlers.generation.response_format import with_options
+from marina.handlers.generation.routing import ForwardedAnswer
 from marina.handlers.generation.scheduler import Busy
 from marina.handlers.generation.sequence import AnswerSource
 from marina.handlers.generation.sessions import ConversationAnswer, ConversationStore, HistoryRead
