@@ -35,8 +35,8 @@ def add_verbs(verbs: Any) -> None:
     traffic("--step", metavar="X", type=float, help=text)
     add = parser.add_argument
     add("--knee", metavar="RPS", type=float, help="requests/s that one pod can hold (default: the measured knee)")
-    text = "seconds until a new pod is ready (default: the measured cold start)"
-    add("--cold-start", metavar="S", type=float, help=text)
+    text = "time until a new pod is ready (default: the measured cold start)"
+    add("--cold-start", metavar="TIME", type=duration_s, help=text)
     add("--forecast", action="store_true", help="also simulate the other value of `scaling.forecast`, and compare")
     text = "also simulate this stabilisation window for adding pods, and compare"
     add("--scale-up-window", metavar="TIME", type=duration_s, help=text)
@@ -54,7 +54,8 @@ def simulate(options: argparse.Namespace) -> int:
     spec = read_spec(options)
     out = options.out / spec.name
     traffic: Any = simulating.read_traffic(options.trace) if options.trace else options.step or "day"
-    others = (options.scale_up_window, options.forecast)
+    window = options.scale_up_window
+    others = (None if window is None else int(window), options.forecast)
     how = simulating.SimulationOptions(traffic, options.knee, options.cold_start, *others)
     progress = Progress(quiet=options.quiet)
     with progress.step("replay the traffic"):

@@ -19,7 +19,7 @@ from marina.config.pages import base_style, render_template
 from marina.config.record import Record
 from marina.config.render import FRONTEND_LIMIT_FACTOR, Ports
 from marina.server.pages.openapi import openapi
-from marina.server.pages.openapi_text import routes
+from marina.server.pages.openapi_text import ROUTES
 from marina.server.pages.pages import PageResponse, PostPage, html_response, json_response
 from marina.server.pages.snippets import programs
 
@@ -115,7 +115,7 @@ def _takes(record: Record) -> str:
     if record.handler == "image":
         return "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
     if record.text is not None:
-        paths = ", ".join(f"`{path}`" for path in routes(record).values())
+        paths = ", ".join(f"`{path}`" for path in ROUTES.values())
         return f"OpenAI's JSON for a chat or a completion; clients send it to {paths}"
     if record.handler == "tensor":
         return "JSON with the inputs by name" + (", the bare array, or .npy" if len(record.inputs) == 1 else "")

@@ -19,7 +19,7 @@ from marina.server.pages.openapi_parts import (
     schema_reference,
 )
 from marina.server.pages.openapi_protocols import protocol_paths
-from marina.server.pages.openapi_text import routes, text_error_schema, text_request_schema
+from marina.server.pages.openapi_text import ROUTES, text_error_schema, text_request_schema
 from marina.server.pages.schemas import answer_types, body_types, is_own
 
 _EVENTS = "text/event-stream"
@@ -97,12 +97,12 @@ def _openai_paths(record: Record) -> dict[str, Any]:
     if record.text is None:
         return {}
     operations: dict[str, Any] = {}
-    for form, path in routes(record).items():
+    for form, path in ROUTES.items():
         if form == "models":
             listed = answer("the model, in a list", JSON, object_of({"data": {"type": "array"}}))
             operations[path] = {"get": operation("models", "The models of this server", listed)}
             continue
-        described = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
+        described = _inference(record, form, f"OpenAI's {path.removeprefix('/v1/')}")
         body = {"required": True, "content": content({JSON: text_request_schema(record.text, form)})}
         operations[path] = {"post": described | {"requestBody": body}}
     return operations

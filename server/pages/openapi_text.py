@@ -1,9 +1,11 @@
 """The schemas of a language model's requests and answers, for the OpenAPI description: OpenAI's completions and
 chat."""
 
-from marina.config.record import Record, Writing
+from marina.config.record import Writing
 from marina.server.pages.openapi_parts import Schema, object_of
 
+# OpenAI's paths, by short names.
+ROUTES = {"complete": "/v1/completions", "chat": "/v1/chat/completions", "models": "/v1/models"}
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _FORM: Schema = {
@@ -14,12 +16,6 @@ _FORM: Schema = {
     "description": "Or `json_schema`, with `json_schema: {name, schema}` beside it: the answer matches that schema",
 }
 _END: Schema = {"enum": ["length", "stop", None]}
-
-
-def routes(record: Record) -> dict[str, str]:
-    """OpenAI's paths below the model's own path, by short names."""
-    base = f"/predictions/{record.name}/{record.version}/v1"
-    return {"complete": f"{base}/completions", "chat": f"{base}/chat/completions", "models": f"{base}/models"}
 
 
 def text_request_schema(text: Writing, form: str) -> Schema:

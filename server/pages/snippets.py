@@ -6,7 +6,6 @@ from pathlib import Path
 from marina.config.record import Record
 from marina.server.pages.door_pages import DATATYPES
 from marina.server.pages.openapi_parts import JSON
-from marina.server.pages.openapi_text import routes
 
 
 def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:
@@ -122,22 +121,11 @@ def _triton(record: Record, server: str) -> str | None:
     )
 
 
-def _openais_base(record: Record, server: str) -> str:
-    """The base URL for OpenAI's clients."""
-    if record.text is None:
-        return f"{server}/v1"
-    return f"{server}{routes(record)['models'].removesuffix('/models')}"
-
-
 def _openai(record: Record, server: str) -> str:
     call = f'client.embeddings.create(model="{record.name}", input="Hello.").data[0].embedding'
     if record.text is not None:
         call = f'client.completions.create(model="{record.name}", prompt="Hello", max_tokens=8).choices[0].text'
-    return (
-        "from openai import OpenAI\n\n"
-        f'client = OpenAI(base_url="{_openais_base(record, server)}", api_key="none")\n'
-        f"print({call})\n"
-    )
+    return f'from openai import OpenAI\n\nclient = OpenAI(base_url="{server}/v1", api_key="none")\nprint({call})\n'
 
 
 def _openai_javascript(record: Record, server: str) -> str:
@@ -148,7 +136,7 @@ def _openai_javascript(record: Record, server: str) -> str:
         shown = "answer.choices[0].text"
     return (
         'import OpenAI from "openai";\n\n'
-        f'const client = new OpenAI({{ baseURL: "{_openais_base(record, server)}", apiKey: "none" }});\n'
+        f'const client = new OpenAI({{ baseURL: "{server}/v1", apiKey: "none" }});\n'
         f"const answer = {call}\n"
         f"console.log({shown});\n"
     )

@@ -18,7 +18,7 @@ from marina.server.system.processes import children
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-PATH = "/predictions/tales/1.0/v1/completions"
+PATH = "/v1/completions"
 
 
 REAL = pytest.mark.skipif(VLLM_PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")

@@ -2,12 +2,18 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
-from marina.handlers.generation.grammars.trial import OPTIONS
 from marina.handlers.generation.refusals import RequestRefused, quote_choice, wrong_value
 
+OPTIONS: Any = {
+    # The white space between the parts of an answer; without a limit a model may write spaces up to `max_tokens`.
+    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,12}",
+    # Without `\\u`, by which a property could have the name of another one, and a text could be no Unicode.
+    "json_allowed_escapes": 'nrbtf\\"',
+}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # The largest schema, in bytes of JSON.
 _MAX_BYTES = 64 * 1024
