@@ -1,6 +1,13 @@
 """TorchServe's Java: the checks before its start, the start, and everything that is read from it or sent to it."""
 
-from marina.server.java.checks import check_disk_space, check_package, check_ports, connection_limit, find_java
+from marina.server.java.checks import (
+    check_disk_space,
+    check_package,
+    check_ports,
+    check_temporary_folder,
+    connection_limit,
+    find_java,
+)
 from marina.server.java.child import Child
 from marina.server.java.door import Door, NoDoorError, OpenCounts
 from marina.server.java.follow import RequestLog
@@ -25,6 +32,7 @@ __all__ = [
     "check_disk_space",
     "check_package",
     "check_ports",
+    "check_temporary_folder",
     "connection_limit",
     "find_java",
     "plan_launch",

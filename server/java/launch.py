@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from marina.config.errors import ToolMissing
 from marina.config.machine import end_with_parent
 from marina.config.mar import open_mar
-from marina.config.record import file_sha256
 from marina.config.render import Ports, render_log4j2, render_properties
 from marina.config.spec import Spec
 from marina.server.java.checks import Java, connection_limit
@@ -54,7 +54,8 @@ class Launch:
     in its name."""
     directory: Path
     address: str
-    port: int
+    ports: Ports
+    sha256: str
 
     def start(self, door: Door) -> subprocess.Popen[bytes]:
         """Writes the files, unpacks the MAR and starts Java. Java dies with the thread that calls this."""
@@ -86,29 +87,36 @@ def plan_launch(
     host: str,
     directory: Path,
     java: Java,
+    sha256: str = "",
     types: Sequence[str] = (_JSON,),
-    pages: Mapping[str, Mapping[str, str]] | None = None,
+    pages: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Launch:
-    """Plans the launch of one server, with all its files in `directory`. `types` are the content types that the model
-    accepts, with the sample's first; `pages` are those that the door answers itself."""
+    """Plans the launch of one server, with all its files in `directory`. `sha256` is the MAR's, of which the
+    keys of cached answers are made; `types` are the content types that the model accepts, with the sample's first;
+    `pages` are those that the door answers itself (`marina.server.pages.door_pages`)."""
     temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
-    site = _site_packages()
+    site, model = _site_packages(), store / f"{spec.name}.mar"
+    named = {
+        path: {name: str(model / value) if name == "file" else value for name, value in page.items()}
+        for path, page in (pages or {}).items()
+    }
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
-        environment=_environment(spec, directory) | _worker_settings(spec, mar),
+        environment=_environment(spec, directory) | _worker_settings(spec, sha256),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
             properties: render_properties(spec, ports=ports, metrics_config=site / "ts" / "configs" / "metrics.yaml"),
             logging: render_log4j2(spec),
-            directory / "pages.json": json.dumps(dict(pages or {})),
+            directory / "pages.json": json.dumps(named),
             directory / "first" / "sitecustomize.py": _SITECUSTOMIZE.read_text(encoding="utf-8"),
         },
         mar=mar,
-        model=store / f"{spec.name}.mar",
+        model=model,
         directory=directory,
         address=host,
-        port=ports.inference,
+        ports=ports,
+        sha256=sha256,
     )
 
 
@@ -202,13 +210,12 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
     }
 
 
-def _worker_settings(spec: Spec, mar: Path) -> dict[str, str]:
+def _worker_settings(spec: Spec, package: str) -> dict[str, str]:
     """Settings that the handlers read from the environment: those of `handlers/caching`, and of `routing.py` and
     `sessions.py` in `handlers/generation`."""
     settings: dict[str, dict[str, object]] = {}
     if cache := spec.serving.cache:
         # Keys of cached answers contain the package's hash. A worker cannot know it: it is inside the package.
-        package = file_sha256(mar)
         settings["MARINA_ANSWERS"] = {"mb": cache.mb, "ttl_s": cache.ttl_s, "redis": cache.redis, "package": package}
     if spec.text and (route := spec.text.route):
         route_settings = {"url": route.address, "short_tokens": route.short_tokens, "patience_ms": route.patience_ms}

@@ -8,13 +8,18 @@ from marina.server.system.processes import (
     ProcessHandles,
     ProcessIdentity,
     adopt_orphans,
-    children,
     identify,
     is_stopped,
     open_file_count,
     resident_bytes,
 )
-from marina.server.system.rundir import CLOSING_FILE, OWNER_VARIABLE, create_run_directory, temporary_parent
+from marina.server.system.rundir import (
+    CLOSING_FILE,
+    OWNER_VARIABLE,
+    create_run_directory,
+    end_processes,
+    temporary_parent,
+)
 from marina.server.system.signals import Signals
 from marina.server.system.sockets import Sockets, reachable_host, read_sockets
 
@@ -31,8 +36,8 @@ __all__ = [
     "Sink",
     "Sockets",
     "adopt_orphans",
-    "children",
     "create_run_directory",
+    "end_processes",
     "identify",
     "is_stopped",
     "log_line",

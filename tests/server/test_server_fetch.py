@@ -72,6 +72,18 @@ def test_another_file_than_the_package_is_refused_and_does_not_stay(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["in the volume", "downloaded"])
+def test_the_file_is_read_once_to_verify_it(
+    is_there: bool, tmp_path: Path, store: tuple[str, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, hashed = tmp_path / "model.mar", list[Path]()
+    if is_there:
+        file.write_bytes(MAR)
+    monkeypatch.setattr("marina.server.fetch.file_sha256", lambda path: hashed.append(path) or SHA256)
+    fetch(file, sha256=SHA256, url=store[0])
+    assert hashed == [file]
+
+
 @pytest.mark.parametrize("trouble", [(503, b"", 0), (200, MAR[:100], len(MAR))], ids=["refused", "cut off"])
 def test_trouble_that_may_pass_is_waited_for(
     trouble: tuple[int, bytes, int], tmp_path: Path, store: tuple[str, Store]
