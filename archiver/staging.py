@@ -18,8 +18,8 @@ from marina.archiver.encoders import sample_body, stage_encoding
 from marina.archiver.graph import examples
 from marina.archiver.lengths import cut_to_length, request_arguments, typical_length
 from marina.archiver.own_handler import declared_forms, example_body
-from marina.archiver.source_code import check_syntax
 from marina.archiver.sources import Source
+from marina.archiver.user_code import stage_modules
 from marina.config.errors import SourceError
 from marina.config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
 from marina.config.render import render_model_config
@@ -133,10 +133,8 @@ def _stage_code(spec: Spec, folder: Path) -> str:
     recorded = spec.model.handler
     if not module:
         file, _, name = spec.model.handler.partition(":")
-        module = Path(file).stem
+        module = stage_modules(spec, spec.path(file), "model.handler", folder).removesuffix(".py").replace("/", ".")
         recorded = f"{module}:{name}"
-        check_syntax(spec, spec.path(file), "model.handler")
-        shutil.copy(spec.path(file), folder / f"{module}.py")
         for extra in spec.model.files:
             (folder / FILES).mkdir(exist_ok=True)
             shutil.copyfile(spec.path(extra), folder / FILES / Path(extra).name)
