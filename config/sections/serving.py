@@ -51,7 +51,7 @@ class Serving(Section):
     max_request_mb: Annotated[float, Field(ge=0.001, le=1024)] = 10
     """Largest body of a request, MB of 1,000,000 bytes, at most a sixth of `java_heap_mb`; larger ones get 413. Lands
     in the record of the MAR, and 2.5 times as large, at most 2,147,483,647, in `config.properties` as
-    `max_request_size`: above that TorchServe itself answers 413, without a body."""
+    `max_request_size`: above that it is not read, and the 413 does not come from the handler."""
     max_connections: Count = 2048
     """Most connections to the inference port at the same time. When there are more, the one that has been idle longest
     is closed; if none is idle, the new one is answered 503, and beyond half as many more it is closed unanswered. It is

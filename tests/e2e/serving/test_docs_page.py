@@ -84,9 +84,8 @@ def test_the_sample_is_there_and_its_answer_is_shown_with_its_time(docs: Browser
 def test_the_start_page_leads_there(page: Browser, digits_server: Running) -> None:
     page.open(f"{digits_server.url}/")
     page.until("document.querySelector('a')?.textContent")
-    assert f"On port {digits_server.ports.supervisor}: /ready /metrics /package" in page.run(
-        "document.body.textContent"
-    )
+    text = page.run("document.body.textContent")
+    assert f"On port {digits_server.ports.supervisor}: /ready /metrics /package" in text
     page.click("a")
     page.until("document.getElementById('file')?.textContent")
 
