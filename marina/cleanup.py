@@ -18,7 +18,8 @@ def cleanup_on_exit() -> Iterator[Callable[[], bool]]:
     temporary folder that all of them use. If this process is killed, the next one that comes here does that."""
     import psutil
 
-    from marina.server.system import OWNER_VARIABLE, adopt_orphans, create_run_directory, end_processes
+    from marina.server.system.processes import adopt_orphans
+    from marina.server.system.rundir import OWNER_VARIABLE, create_run_directory, end_processes
 
     with stops_as_interrupt(signal.SIGINT) as interrupted:
         directory, earlier = create_run_directory(), psutil.Process().children(recursive=True)

@@ -11,46 +11,34 @@ from marina.config.errors import InputError, as_input_error
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.server.java import (
-    Child,
-    Door,
-    Frontend,
-    Launch,
-    RequestLog,
-    Traffic,
+from marina.server.java.checks import (
     check_disk_space,
     check_package,
     check_ports,
     check_temporary_folder,
     connection_limit,
     find_java,
-    plan_launch,
 )
+from marina.server.java.child import Child
+from marina.server.java.door import Door
+from marina.server.java.follow import RequestLog
+from marina.server.java.frontend import Frontend
+from marina.server.java.launch import Launch, plan_launch
+from marina.server.java.traffic import Traffic
 from marina.server.pages import body_types, door_pages
 from marina.server.supervisor import Supervisor
-from marina.server.system import (
-    LogFile,
-    Output,
-    Signals,
-    Sink,
-    adopt_orphans,
-    create_run_directory,
-    log_line,
-    reachable_host,
-    temporary_parent,
-)
-from marina.server.watching import (
-    Disk,
-    Health,
-    MetricsPage,
-    PageResponse,
-    Prober,
-    Renewals,
-    ServerFacts,
-    WorkerMetrics,
-    json_response,
-    serve_pages,
-)
+from marina.server.system.output import LogFile, Output, Sink, log_line
+from marina.server.system.processes import adopt_orphans
+from marina.server.system.rundir import create_run_directory, temporary_parent
+from marina.server.system.signals import Signals
+from marina.server.system.sockets import reachable_host
+from marina.server.watching.disk import Disk
+from marina.server.watching.health import Health
+from marina.server.watching.metrics import MetricsPage, ServerFacts
+from marina.server.watching.pages import PageResponse, json_response, serve_pages
+from marina.server.watching.probe import Prober
+from marina.server.watching.renewals import Renewals
+from marina.server.watching.worker_metrics import WorkerMetrics
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}

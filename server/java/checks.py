@@ -17,7 +17,7 @@ from marina.config.ports import listen_once
 from marina.config.record import Record, read_record
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.server.system import NO_GPU, package_mismatches
+from marina.server.system.machine import NO_GPU, package_mismatches
 
 OLDEST_JAVA = 11
 # Disk space beside the unpacked MAR: Java itself, log buffers and metric files.

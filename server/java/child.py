@@ -9,7 +9,8 @@ from marina.server.java.door import Door
 from marina.server.java.follow import RequestLog, follow_access_log, follow_errors
 from marina.server.java.launch import Launch
 from marina.server.java.traffic import Traffic
-from marina.server.system import CLOSING_FILE, Output, end_processes
+from marina.server.system.output import Output
+from marina.server.system.rundir import CLOSING_FILE, end_processes
 
 # Java's exit code under -XX:+ExitOnOutOfMemoryError.
 _OUT_OF_MEMORY = 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from marina.config.render import MANAGEMENT, METRICS, Ports
 from marina.config.request_headers import UNCACHED
-from marina.server.system import reachable_host
+from marina.server.system.sockets import reachable_host
 
 
 class NoAnswerError(Exception):

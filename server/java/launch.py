@@ -2,6 +2,7 @@
 
 The `torchserve` script is not used: it exits with 0 if Java died, ignores SIGTERM as PID 1, and forwards no signals."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -20,9 +21,8 @@ from marina.config.mar import open_mar
 from marina.config.render import Ports, render_log4j2, render_properties
 from marina.config.spec import Spec
 from marina.server.java.checks import Java, connection_limit
-from marina.server.java.class_archive import class_archive
 from marina.server.java.door import Door
-from marina.server.system import OWNER_VARIABLE
+from marina.server.system.rundir import OWNER_VARIABLE
 
 # The output of a layer takes megabytes, which glibc's malloc by default maps anew for every batch: 5,000 page faults
 # and a twelfth of ResNet-50's time. With these thresholds it keeps the memory, in huge pages if the system allows them.
@@ -123,6 +123,17 @@ def plan_launch(
 def jars() -> tuple[Path, ...]:
     """The jars that Java is started with: Marina's, then TorchServe's."""
     return (_JAR, *sorted((_site_packages() / "ts" / "frontend").glob("*.jar")))
+
+
+def class_archive(java: Java, jars: Sequence[Path]) -> Path:
+    """The archive from which Java loads its classes in this environment, where `make_class_archive.py` puts it. Without
+    one it looks for 5,000 of them in its jars at every start, reads them and checks them; that is two fifths of what a
+    start costs it. Java refuses an archive of another Java or of other jars, so each has a name of its own."""
+    digest = hashlib.sha256()
+    for file in (java.executable, *jars):
+        state = file.stat() if file.exists() else None
+        digest.update(f"{file} {state and (state.st_size, state.st_mtime_ns)}\n".encode())
+    return Path(sys.prefix) / "share" / "marina" / f"java-{digest.hexdigest()[:12]}.jsa"
 
 
 def _unpack(mar: Path, folder: Path) -> None:

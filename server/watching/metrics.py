@@ -20,17 +20,10 @@ from typing import TYPE_CHECKING
 
 from marina.config.latency import EDGES_S
 from marina.config.spec import Spec
-from marina.server.java import (
-    Counters,
-    Door,
-    DurationHistogram,
-    Frontend,
-    NoAnswerError,
-    NoDoorError,
-    OpenCounts,
-    Traffic,
-)
-from marina.server.system import open_file_count, resident_bytes
+from marina.server.java.door import Door, NoDoorError, OpenCounts
+from marina.server.java.frontend import Counters, Frontend, NoAnswerError
+from marina.server.java.traffic import DurationHistogram, Traffic
+from marina.server.system.processes import open_file_count, resident_bytes
 from marina.server.watching.health import Health
 from marina.server.watching.worker_metrics import WorkerMetrics
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from marina.server.system import identify
+from marina.server.system.processes import identify
 
 _RETIRED = "0"
 # What prometheus-client raises for a file with anything else in it than its own counts.

@@ -47,7 +47,7 @@ from marina.server.java.checks import find_java  # noqa: E402
 from marina.server.java.door import Door  # noqa: E402
 from marina.server.java.frontend import Frontend, NoAnswerError  # noqa: E402
 from marina.server.java.launch import plan_launch  # noqa: E402
-from marina.server.system import Exit  # noqa: E402
+from marina.server.system.exits import Exit  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
 # Of a kind before a stop, in turns, and what is open at the stop.

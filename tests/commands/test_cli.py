@@ -13,7 +13,7 @@ from test_docs import every_verb
 import marina
 from marina.config.errors import reason_of
 from marina.loadtest import CalibrateOptions, RunOptions
-from marina.server.system import Exit
+from marina.server.system.exits import Exit
 
 VERBS = tuple(every_verb())
 

@@ -29,7 +29,8 @@ from marina.server.java.checks import (
 )
 from marina.server.java.launch import plan_launch
 from marina.server.serving import serve
-from marina.server.system import NO_GPU, machine
+from marina.server.system import machine
+from marina.server.system.machine import NO_GPU
 
 
 def text_of(function: Callable[..., object], *args: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from marina.config.errors import ArchiveError, InputError
 from marina.server.fetch import fetch
-from marina.server.system.logfile import LogFile
+from marina.server.system.output import LogFile
 
 MAR = b"model " * 1000
 SHA256 = hashlib.sha256(MAR).hexdigest()

@@ -25,7 +25,7 @@ from waiting import DIGIT, ask, children, eventually, java_pid, metric, worker_p
 
 from marina.config.ports import free_port_base
 from marina.config.render import Ports
-from marina.server.system import Exit
+from marina.server.system.exits import Exit
 from marina.server.system.processes import identify
 
 pytestmark = pytest.mark.e2e

@@ -17,7 +17,7 @@ from test_serve_faults import java_pid, worker_pids
 from troubles import shows
 from waiting import ask, eventually, metric
 
-from marina.server.system import Exit
+from marina.server.system.exits import Exit
 
 pytestmark = pytest.mark.e2e
 
