@@ -3,11 +3,11 @@
 import shlex
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 from marina.config.errors import InputError, as_input_error
+from marina.config.mar import open_mar
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
 from marina.config.spec import Spec
@@ -66,7 +66,7 @@ def serve(
     check_temporary_folder(temporary_parent())
     check_disk_space(mar, temporary_parent())
     sink, sha256 = _log_sink(log_file), file_sha256(mar)
-    with zipfile.ZipFile(mar) as archive:
+    with open_mar(mar) as archive:
         sample = archive.read(record.sample.file)
     directory = create_run_directory()
     try:

@@ -276,6 +276,19 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     assert said.endswith("hint: marina package SPEC")
 
 
+def test_a_package_without_its_sample_is_refused_before_java_starts(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path)
+    with zipfile.ZipFile(mar) as whole, zipfile.ZipFile(tmp_path / "less.mar", "w") as less:
+        for entry in whole.infolist():
+            if entry.filename != "sample.json":
+                less.writestr(entry, whole.read(entry))
+    # Not tmp_path: its path may be too long for a socket.
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("TMPDIR", "/tmp")
+        with pytest.raises(ArchiveError, match="There is no item named 'sample.json' in the archive"):
+            serve(spec, mar=tmp_path / "less.mar", port_base=free_port_base())
+
+
 @pytest.mark.slow
 def test_a_start_that_fails_says_at_what_and_blames_no_port(tmp_path: Path) -> None:
     spec, mar = make_tiny(tmp_path)
