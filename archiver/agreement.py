@@ -8,7 +8,7 @@ import torch
 from marina.archiver.calibration import Rows, batches
 from marina.archiver.rows import LARGEST_ROUNDING, ROUNDING, RunBatch
 from marina.config.errors import AgreementError
-from marina.config.record import Agreement
+from marina.config.record import TOLERANCE, Agreement
 from marina.config.spec import Spec
 
 # The perplexity of a packaged language model may be this many times that of the model in fp32.
@@ -60,7 +60,7 @@ def compare_tensors(expected: Rows, got: Rows, tolerance: float) -> Similarity:
 
 def eager_tolerance(spec: Spec) -> float:
     """The tolerance between two runs of the eager network in fp32. GPUs compute convolutions with fewer digits."""
-    return ROUNDING if spec.serving.device == "cpu" else spec.model.tolerance
+    return ROUNDING if spec.serving.device == "cpu" else TOLERANCE
 
 
 def worst_agreement(
@@ -114,12 +114,10 @@ def _check_perplexity(spec: Spec, agreed: Agreement) -> None:
     the same model in fp32 cannot show that: a wrong configuration is wrong there too."""
     if spec.model.calibration is None or agreed.perplexity is None or agreed.guessing is None:
         return
-    allowed = spec.writing.max_perplexity
-    if agreed.perplexity > (agreed.guessing if allowed is None else allowed):
-        most = f"{agreed.guessing}, the perplexity of guessing" if allowed is None else f"{allowed:g}"
+    if agreed.perplexity > agreed.guessing:
         raise AgreementError(
-            f"{spec.file}: `text.max_perplexity`: the texts of `model.calibration` have a perplexity of "
-            f"{agreed.perplexity:.4g} for the model in fp32, allowed: {most}; no MAR was written",
+            f"{spec.file}: `model.calibration`: its texts have a perplexity of {agreed.perplexity:.4g} for the model "
+            f"in fp32, allowed: {agreed.guessing}, the perplexity of guessing; no MAR was written",
             hint="compare `config.json` and `tokenizer.json` with those that the weights were trained with",
         )
 

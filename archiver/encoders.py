@@ -53,7 +53,9 @@ class EncoderGraph(nn.Module):
         # Such labels do not exclude each other.
         self.has_many = self.task == "classify" and problem_type(network) == "multi_label_classification"
         self.has_decoder = self.task in ("classify", "rerank") and _has_decoder(network)
-        self.pooling, self.normalise = spec.encoding.pooling, spec.encoding.normalise
+        self.pooling, self.normalise = spec.encoding.pooling, False
+        if self.task == "embed":
+            self.normalise = read_model_folder(spec.path(spec.model.folder or "")).read_embedding().is_normalised
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.task == "embed":

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -37,6 +38,10 @@ from marina.handlers.generation import (
 from marina.handlers.record import TextSpec, parse_record
 
 FOLDER, _GENERATION = "model", "generation_config.json"
+# What no spec changes, but measurements do.
+TUNED: dict[str, Any] = {"flush_ms": 20, "step_ms": 20, "speculation": "auto"}
+# How many tokens of prompts are read in one step, a piece of a long one or several short ones.
+_PREFILL, _VLLM_PREFILL = 256, 2048
 # For the comparison the model writes this many texts of this many tokens, each with its own seed.
 _TEXTS, _LENGTH = 8, 96
 # The text to measure the perplexity on if the spec has no calibration: something that any language model should know.
@@ -55,7 +60,9 @@ _TOKENS_AT_ONCE = 256
 def stage_language_model(spec: Spec, staged: Path) -> Draft:
     """Stages a language model's files, and returns its record as far as it is known before the comparison."""
     folder, ends = _stage_folder(spec, staged / FOLDER)
-    settings = spec.writing.model_dump(exclude={"max_perplexity", "route", "sessions"}) | {"waiting": spec.waiting}
+    chosen = {"engine", "context", "slots", "max_tokens", "vllm"}
+    settings = spec.writing.model_dump(include=chosen) | {"waiting": spec.waiting}
+    settings |= TUNED | {"prefill_chunk": _VLLM_PREFILL if spec.vllm else _PREFILL}
     if spec.vllm is not None:
         settings["vllm"]["files"] = fingerprint_files(folder.files) if spec.vllm.weights is not None else {}
     writing = Writing(folder=FOLDER, ends=ends, **settings)

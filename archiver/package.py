@@ -38,7 +38,7 @@ from marina.archiver.staging import extend_draft, start_draft
 from marina.archiver.toolchain import find_compiler
 from marina.config.errors import SourceError, ToolMissing
 from marina.config.progress import Progress
-from marina.config.record import RECORD, Agreement, Draft, Package, Record, file_sha256, write_json
+from marina.config.record import RECORD, TOLERANCE, Agreement, Draft, Package, Record, file_sha256, write_json
 from marina.config.spec import Spec
 from marina.handlers.artifact import load_artifact, pick_device
 from marina.handlers.networks import ImageGraph
@@ -145,7 +145,7 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
 
 
 def _check_tools(spec: Spec) -> None:
-    if spec.model.compile in ("aot", "jit") or spec.model.on_mismatch == "jit":
+    if spec.model.compile in ("aot", "jit"):
         find_compiler()
     if spec.serving.device == "cuda" and spec.vllm is None and not torch.cuda.is_available():
         raise ToolMissing(
@@ -231,7 +231,7 @@ def _compile(
             tasks.append(compiling.task_for(spec, one_shape, batch, length))
         compiling.compile_all(tasks, folder, progress, f"compile {model.precision}")
         draft = extend_draft(draft, artifacts=tuple(task.artifact for task in tasks))
-    if model.compile != "aot" or model.on_mismatch == "jit":
+    if model.compile != "aot":
         compiling.save_program(compiling.reexport(spec, module, example, source), folder / PROGRAM)
         draft = extend_draft(draft, program=PROGRAM)
     if model.compile == "jit":
@@ -266,7 +266,7 @@ def _compare_with_eager(
     run_reference = eager_runner(f"{spec.file}: `model.source`", reference)
     classes = isinstance(reference, ImageGraph) and reference.top_k > 0
     classes |= isinstance(reference, EncoderGraph) and reference.task == "classify"
-    within = partial(agreement.compare_tensors, tolerance=spec.model.tolerance)
+    within = partial(agreement.compare_tensors, tolerance=TOLERANCE)
     compare = agreement.compare_classes if classes else within
     measured: list[agreement.Similarity] = []
     varies = [port.varies for port in record.outputs]

@@ -23,7 +23,6 @@ def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
         file=stage_modules(spec, spec.path(text), "model.source", folder / SOURCE_FOLDER),
         factory=factory,
         weights=WEIGHTS,
-        seed=spec.model.seed,
         shared=_save_weights(spec, source.network, folder / WEIGHTS),
     )
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image as Picture
 
 from marina import handlers
-from marina.archiver.archive import ENTRY
+from marina.archiver.archive import ENTRY, PACKAGE_TEXT
 from marina.archiver.cpu_target import artifact_key
 from marina.archiver.encoders import sample_body, stage_encoding
 from marina.archiver.graph import examples
@@ -39,8 +39,6 @@ ENCODER = ("marina.handlers.encoder", "EncoderHandler")
 # The folder in a MAR with the files that a user's own handler reads.
 FILES = "files"
 PROMPT = "Once upon a time"
-# The `marina` of an archive has nothing of the one that packaged it but the handlers.
-_PACKAGE_TEXT = '"""What a worker runs of Marina."""\n'
 _ENTRY_TEXT = '''"""TorchServe imports this module, and takes the one class that is defined in it."""
 
 from marina.handlers.memory import made_to_stay
@@ -67,7 +65,6 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         handler=_stage_code(spec, folder),
         precision=model.precision,
         compile=model.compile,
-        on_mismatch=model.on_mismatch,
         device=serving.device,
         workers=spec.workers,
         threads=spec.threads,
@@ -78,7 +75,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         lengths=source.lengths if source else None,
         encoding=stage_encoding(spec, folder),
         max_request_bytes=round(serving.max_request_mb * 1_000_000),
-        max_response_bytes=round(serving.max_response_mb * 1_000_000),
+        max_response_bytes=spec.max_response_bytes,
         sample=_stage_sample(spec, source, takes, folder),
         key=_key(spec),
         takes=takes,
@@ -127,7 +124,7 @@ def _stage_code(spec: Spec, folder: Path) -> str:
     `handler`."""
     package = Path(handlers.__file__).parent
     (folder / "marina").mkdir()
-    (folder / "marina" / "__init__.py").write_text(_PACKAGE_TEXT, encoding="utf-8")
+    (folder / "marina" / "__init__.py").write_text(PACKAGE_TEXT, encoding="utf-8")
     shutil.copytree(package, folder / "marina" / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
     module, name = ENCODER if spec.model.task is not None else BUILT_IN.get(spec.model.handler, ("", ""))
     recorded = spec.model.handler

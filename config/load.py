@@ -19,6 +19,7 @@ from marina.config.spec import Spec
 from marina.config.validation_errors import error_text, field_location, is_section, meant_field
 from marina.config.yaml_lines import Location, line_of, read_yaml
 
+_TYPES = ("int_type", "literal_error")
 _MAX_CHARACTERS = 1_000_000
 # Values for required fields that are missing or wrong, so that the rules about combinations can still run.
 _PLACEHOLDERS: dict[Location, object] = {
@@ -31,7 +32,6 @@ _PLACEHOLDERS: dict[Location, object] = {
     ("text", "route", "to"): "placeholder",
     ("text", "sessions", "redis"): "redis://placeholder",
     ("cost", "pod_hour"): 1.0,
-    ("kubernetes", "log_shipper", "image"): "placeholder",
     ("kubernetes", "route", "gateway"): "placeholder/placeholder",
 }
 
@@ -143,9 +143,9 @@ def _with_default_p99(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:
-    """Drops "not a whole number" for a location, if there are errors inside of it: the other type was meant."""
+    """Drops "not of this type" for a location, if there are errors inside of it: the other type was meant."""
     sections = {place for _, location in errors for place in _around(location[:-1])}
-    return [(error, location) for error, location in errors if error["type"] != "int_type" or location not in sections]
+    return [(error, location) for error, location in errors if error["type"] not in _TYPES or location not in sections]
 
 
 def _around(location: Location) -> Iterator[Location]:

@@ -20,6 +20,8 @@ from marina.config.sections import Image, Precision
 
 RECORD = "marina.json"
 SCHEMA = "marina.package/1"
+# Two outputs agree if they differ by no more than this share of the largest value.
+TOLERANCE = 0.05
 
 
 class Part(BaseModel):
@@ -135,12 +137,10 @@ class Agreement(Part):
 
 
 class WeightsFile(Part):
-    """A file of weights that is not packed but mounted in the pod: its size, the sha256 of its first MiB, and its
-    sha256."""
+    """A file of weights that is not packed but mounted in the pod: its size, and the sha256 of its first MiB."""
 
     bytes: int
     head: str
-    sha256: str
 
 
 class VllmSetup(Part):
@@ -148,9 +148,7 @@ class VllmSetup(Part):
 
     python: str
     weights: str | None
-    check: Literal["head", "whole"]
     args: dict[str, bool | int | float | str]
-    step_timeout_s: float
     files: dict[str, WeightsFile] = {}
 
 
@@ -165,11 +163,14 @@ class Writing(Part):
     waiting: int
     prefill_chunk: int
     max_tokens: int
-    flush_ms: float
-    step_ms: float
-    speculation: Literal["auto", "off"]
     ends: tuple[int, ...]
-    priority_header: str = "X-Priority"
+    flush_ms: float
+    """The text of an answer is sent at most once in this time, except for its beginning and its end, ms."""
+    step_ms: float
+    """How long a step of the `fake` engine takes, ms."""
+    speculation: Literal["auto", "off"]
+    """auto: where a text repeats itself, the compiled engine guesses the next tokens and checks several of them in one
+    step, as long as that is faster."""
     vllm: VllmSetup | None = None
 
 
@@ -179,7 +180,7 @@ class Code(Part):
     file: str
     factory: str
     weights: str
-    seed: int
+    seed: int = 0
     shared: tuple[str, ...] = ()
 
 
@@ -212,7 +213,6 @@ class Draft(Document):
     handler: str
     precision: Precision
     compile: Literal["aot", "eager", "export", "jit"]
-    on_mismatch: Literal["fail", "jit"]
     device: Literal["cpu", "cuda"]
     workers: int
     threads: int

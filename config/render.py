@@ -65,8 +65,8 @@ def render_model_config(spec: Spec) -> str:
         # Here, because any model-config.yaml overrides the timeouts in config.properties, even with its defaults.
         "responseTimeout": serving.response_timeout_s,
         "startupTimeout": serving.startup_timeout_s,
-        "maxRetryTimeoutInSec": serving.retry_window_s,
-        "jobQueueSize": serving.queue,
+        "maxRetryTimeoutInSec": spec.retry_window_s,
+        "jobQueueSize": spec.queue,
         "deviceType": "gpu" if serving.device == "cuda" else "cpu",
     }
     if spec.model.writes:
@@ -104,8 +104,8 @@ def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
         # The handler refuses bodies over the limit with a reason; far above it, TorchServe does so without one.
         "max_request_size": min(2**31 - 1, round(serving.max_request_mb * 1_000_000 * FRONTEND_LIMIT_FACTOR)),
         # TorchServe kills the worker for a larger answer, so the handler's own limit is lower.
-        "max_response_size": round(serving.max_response_mb * 1_000_000) + 65_536,
-        "job_queue_size": serving.queue,
+        "max_response_size": spec.max_response_bytes + 65_536,
+        "job_queue_size": spec.queue,
         "default_workers_per_model": spec.workers,
         "number_of_netty_threads": netty_threads,
         "netty_client_threads": netty_threads,

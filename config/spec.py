@@ -31,8 +31,11 @@ from marina.config.yaml_lines import Location, line_of
 
 # Memory for the largest JSON body that the handlers decode: their limit on the number of values, in MB.
 _JSON_MB = 116
+# Memory for decoding a picture, for each pixel that it may have; `handlers/pictures/cost.py` refuses what needs more.
+DECODED_BYTES = 4
 # How many requests more than may wait still reach the handler of a language model, which then refuses them.
 REFUSED_AT_ONCE = 8
+_QUEUE = 200
 
 
 class Spec(Section):
@@ -117,7 +120,25 @@ class Spec(Section):
     @property
     def waiting(self) -> int:
         """How many requests may wait for a slot of a language model, with the default filled in."""
-        return self.writing.waiting or self.writing.slots
+        return self.serving.queue or self.writing.slots
+
+    @property
+    def queue(self) -> int:
+        """How many requests TorchServe may keep waiting."""
+        return max(_QUEUE, self.max_batch) if self.model.writes else self.serving.queue or _QUEUE
+
+    @property
+    def retry_window_s(self) -> int:
+        """How long a worker that keeps failing is restarted before the server gives up, s: two starts, or one with its
+        pauses."""
+        startup_s = self.serving.startup_timeout_s
+        return min(2**31 - 1, max(2 * startup_s, startup_s + 60))
+
+    @property
+    def max_response_bytes(self) -> int:
+        """The largest answer: Java holds copies of several at once, and larger ones may end it, and with it the
+        server."""
+        return self.serving.java_heap_mb * 2**20 // 6
 
     @property
     def writing(self) -> Text:
@@ -129,8 +150,6 @@ class Spec(Section):
         changed: dict[str, Any] = {"engine": engine}
         if engine == "vllm":
             changed["vllm"] = text.vllm or Vllm()
-        if text.prefill_chunk is None:
-            changed["prefill_chunk"] = 2048 if engine == "vllm" else 256
         return text.model_copy(update=changed)
 
     @property
@@ -149,21 +168,21 @@ class Spec(Section):
         return self.serving.device if self.vllm is None else "vllm"
 
     @property
-    def redis(self) -> list[tuple[str, str | None, str]]:
-        """Each Redis that the pods use: its address, the Secret and the environment variable with its password."""
+    def redis(self) -> list[str]:
+        """The address of each Redis that the pods use."""
         sessions, cache = self.text.sessions if self.text else None, self.serving.cache
-        used = [(cache.redis, cache.secret, "MARINA_REDIS_AUTH")] if cache and cache.redis else []
-        return used + ([(sessions.redis, sessions.secret, "MARINA_SESSIONS_AUTH")] if sessions else [])
+        return ([cache.redis] if cache and cache.redis else []) + ([sessions.redis] if sessions else [])
 
     @property
     def largest_batch_bytes(self) -> int:
         """The most memory that requests may take in a worker on top of the model: all bodies of a batch, plus decoding,
         which takes one body at a time."""
         body_bytes = self.serving.max_request_mb * 1_000_000
-        decoding_mb = _JSON_MB
+        decoding_mb: float = _JSON_MB
         if self.model.handler not in ("tensor", "text"):
             image = self.model.image
-            decoding_mb = image.max_decode_mb if image else Image.model_fields["max_decode_mb"].default
+            pixels = image.max_pixels if image else Image.model_fields["max_pixels"].default
+            decoding_mb = DECODED_BYTES * pixels / 1_000_000
         # Plus two: a picture in base64 is in memory three times, as the body, as text and as bytes.
         return math.ceil((self.max_batch + 2) * body_bytes + decoding_mb * 1_000_000)
 
@@ -183,7 +202,7 @@ class Spec(Section):
             return self
         # A language model runs without being exported; encoders and all other models are exported.
         way = "eager" if self.model.writes else "export"
-        changed = {"compile": way, "on_mismatch": "fail", "precision": precision}
+        changed = {"compile": way, "precision": precision}
         text = self.text and self.text.model_copy(update={"engine": "auto"} if self.text.engine == "aot" else {})
         return self.model_copy(update={"model": self.model.model_copy(update=changed), "text": text})
 
@@ -191,8 +210,9 @@ class Spec(Section):
         """The spec as plain data, with every default filled in, and every `auto` that needs no measurement."""
         data = self.model_dump(mode="json")
         data["serving"] |= {"workers": self.workers, "threads": self.threads}
+        data["serving"]["queue"] = self.waiting if self.model.writes else self.queue
         if self.model.writes:
-            data["text"] = self.writing.model_dump(mode="json") | {"waiting": self.waiting}
+            data["text"] = self.writing.model_dump(mode="json")
         else:
             data["serving"]["max_batch"] = self.max_batch
         return data

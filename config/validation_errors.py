@@ -15,6 +15,47 @@ from marina.config.spec import Spec
 from marina.config.yaml_lines import Location
 
 _FIELDS_FOR_SEVERAL_MODELS = ("models", "ensemble", "pipeline", "workflow")
+# Fields that a spec once had, each with what to write instead.
+_GONE = {
+    "kubernetes.cpu_labels": "`node_selector`: with one, no other labels are needed",
+    "kubernetes.log_shipper": "a sidecar by `patches`, which reads the file that `MARINA_LOG_FILE` in `pod.env` names",
+    "kubernetes.model.path": "`claim: NAME/PATH`; an image has it as `/model.mar`",
+    "kubernetes.priority_class": "a patch of the Deployment",
+    "kubernetes.rollout.max_unavailable": "`max_surge: 0` for a cluster without room for one more pod",
+    "kubernetes.runtime_class": "a patch of the Deployment",
+    "load.max_tokens": "`max_tokens` in the bodies of `load.samples`",
+    "model.encoding.dynamic": "`buckets: dynamic`",
+    "model.encoding.normalise": "what the folder's `modules.json` says",
+    "model.image.max_decode_mb": "4 bytes for each of `max_pixels`",
+    "model.on_mismatch": "`cpu_target`, for nodes of several kinds",
+    "model.seed": "0",
+    "model.tolerance": "0.05",
+    "scaling.headroom": "`target: 50%`, a share of the knee",
+    "scaling.target_gpu_percent": "`target`",
+    "scaling.target_queue_ms": "`target`",
+    "scaling.target_rps_per_pod": "`target`",
+    "scaling.target_waiting": "`target`",
+    "serving.access_log_max_rps": "20",
+    "serving.cache.secret": "a Secret with the key `MARINA_REDIS_AUTH` in `kubernetes.pod.env_from`",
+    "serving.idle_timeout_s": "620",
+    "serving.java_compiler": "by the size of the MAR",
+    "serving.max_connections": "2048",
+    "serving.max_response_mb": "a sixth of `java_heap_mb`",
+    "serving.retry_window_s": "twice `startup_timeout_s`",
+    "text.flush_ms": "20",
+    "text.max_perplexity": "that of guessing",
+    "text.prefill_chunk": "256; for vLLM `max_num_batched_tokens` in `vllm.args`",
+    "text.priority_header": "`X-Priority`",
+    "text.route.patience_ms": "2000",
+    "text.route.url": "`to: http://HOST:8080/predictions/NAME`",
+    "text.sessions.max_kb": "256",
+    "text.sessions.secret": "a Secret with the key `MARINA_SESSIONS_AUTH` in `kubernetes.pod.env_from`",
+    "text.speculation": "`auto`",
+    "text.step_ms": "20",
+    "text.vllm.check": "`head`",
+    "text.vllm.step_timeout_s": "120",
+    "text.waiting": "`serving.queue`",
+}
 _WANTED = {
     "bool_type": "`true` or `false`",
     "dict_type": "a mapping",
@@ -70,7 +111,7 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
     if kind == "missing":
         return "missing", f"add `{location[-1]}` to the spec; `marina check --fields` says what it means"
     alternatives = _alternatives(_annotation_at(location))
-    if alternatives:
+    if alternatives and kind != "value_error":
         return f"got {_shown(got)}, allowed: {alternatives}", None
     if kind == "value_error":
         text = str(context["error"]).rpartition("|")[2]
@@ -102,6 +143,8 @@ def allowed_values(error: ErrorDetails) -> str:
 
 def meant_field(location: Location) -> Location | None:
     """The field that an unknown one is probably a misspelling of; None if no name is close."""
+    if ".".join(map(str, location)) in _GONE:
+        return None
     close = nearest(str(location[-1]), _known_fields(location[:-1]))
     return (*location[:-1], close) if close else None
 
@@ -119,6 +162,8 @@ def _known_fields(section: Location) -> list[str]:
 def _unknown(name: str, section: Location) -> tuple[str, str | None]:
     known = _known_fields(section)
     close = nearest(name, known)
+    if instead := _GONE.get(".".join(map(str, (*section, name)))):
+        return f"no longer a field, instead: {instead}", None
     if not section and name in _FIELDS_FOR_SEVERAL_MODELS:
         hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/08-several-models.md"
         return "unknown field: a spec describes one model", hint
@@ -186,6 +231,8 @@ def _alternatives(annotation: Any) -> str:
         return "a number, text, `true` or `false`"
     if not words:
         return ""
+    if any(get_origin(part) is tuple for part in parts):
+        return f"{listed(words)} or a list"
     return listed(words) + (" or a number above 0" if int in parts or float in parts else "")
 
 

@@ -37,11 +37,10 @@ class LoadedArtifact:
         return tuple(self.run_batch(inputs))
 
 
-def mismatch_error(differing: Sequence[str], otherwise: str = "") -> RecordError:
+def mismatch_error(differing: Sequence[str]) -> RecordError:
     """The error for a machine that the compiled model does not fit."""
     return RecordError(
-        f"the compiled model does not fit this machine: {'; '.join(differing)}: "
-        f"package on a machine like this one{otherwise}"
+        f"the compiled model does not fit this machine: {'; '.join(differing)}: package on a machine like this one"
     )
 
 
@@ -58,13 +57,10 @@ def pick_device(record: PackedRecord, gpu_id: int | None) -> torch.device:
 
 
 def load_artifact(record: PackedRecord, directory: Path, device: torch.device) -> LoadedArtifact:
-    """Raises `RecordError` if the package does not fit the machine and does not allow recompiling."""
+    """Raises `RecordError` if the package does not fit the machine."""
     kind = record.compile
     if kind == "aot" and (differing := machine_mismatches(record.key, device)):
-        if record.on_mismatch != "jit":
-            raise mismatch_error(differing, ", or set `model.on_mismatch: jit`")
-        logger.warning("the compiled model does not fit this machine, compiling it here: %s", "; ".join(differing))
-        kind = "jit"
+        raise mismatch_error(differing)
     if kind == "aot":
         return _load_aot(record, directory, device)
     if kind == "eager":

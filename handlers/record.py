@@ -82,7 +82,6 @@ class ImageSpec:
     interpolation: str
     top_k: int
     max_pixels: int
-    max_decode_mb: int = 160
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,8 @@ class VllmSpec:
     python: str
     weights: str | None
     """The folder of the weights; None if they are in the package."""
-    check: str
-    """How thoroughly the weights are compared with `files`."""
     args: Mapping[str, Any]
     """Arguments of vLLM's engine."""
-    step_timeout_s: float
     files: Mapping[str, Mapping[str, Any]]
     """The files that the packager saw in `weights`."""
 
@@ -144,7 +140,6 @@ class TextSpec:
     step_ms: float
     speculation: str
     ends: tuple[int, ...]
-    priority_header: str = "X-Priority"
     vllm: VllmSpec | None = None
 
 
@@ -166,7 +161,6 @@ class PackedRecord:
     version: str
     precision: str
     compile: str
-    on_mismatch: str
     device: str
     threads: int
     image: ImageSpec | None

@@ -33,7 +33,8 @@ def main() -> int:
     text = "address on which inference and the pages listen (default: 127.0.0.1)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
     add("--docs", action="store_true", help="serve /docs, a page to try the model, and /openapi.json")
-    add("--log-file", metavar="FILE", type=Path, help="also write the log to this file, rotated once")
+    text = "also write the log to this file, rotated once (default: $MARINA_LOG_FILE)"
+    add("--log-file", metavar="FILE", type=Path, default=os.environ.get("MARINA_LOG_FILE"), help=text)
     options = parser.parse_args()
     try:
         spec = load_spec(options.spec, files=False)

@@ -12,6 +12,7 @@ from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
 from marina.config.spec import Spec
 from marina.server.java.checks import (
+    MAX_CONNECTIONS,
     check_disk_space,
     check_package,
     check_ports,
@@ -133,10 +134,8 @@ class _ModelServer:
             dropped_lines=lambda: self._output.dropped,
             disk_free_bytes=self._disk.free_bytes,
         )
-        wanted = spec.serving.max_connections
-        if (limit := connection_limit(wanted)) < wanted:
-            reason = "because of the limit on open files"
-            self._say(f"warning: `serving.max_connections`: {limit} instead of {wanted}, {reason}")
+        if (limit := connection_limit()) < MAX_CONNECTIONS:
+            self._say(f"warning: {limit} connections at once instead of {MAX_CONNECTIONS:,}: the limit on open files")
         metrics = WorkerMetrics(launch.directory / "metrics", say=self._say)
         self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
         self._supervisor = Supervisor(
@@ -162,7 +161,7 @@ class _ModelServer:
         except OSError as err:
             raise _port_taken(port, "supervisor", err) from err
         try:
-            return self._supervisor.run(self._spec.serving, ready=ready)
+            return self._supervisor.run(self._spec, ready=ready)
         finally:
             pages.shutdown()
             pages.server_close()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from marina.config.sections import Serving
+from marina.config.spec import Spec
 from marina.server.java.child import Child
 from marina.server.java.door import NoDoorError, OpenCounts
 from marina.server.system.exits import Exit
@@ -42,7 +43,7 @@ class Supervisor:
     _handles: ProcessHandles = field(default_factory=ProcessHandles)
     _door_ready: bool = False
 
-    def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
+    def run(self, spec: Spec, *, ready: Callable[[], None]) -> Exit:
         """Blocks until a signal, or a failure that only a new server can cure. Calls `ready` once, when the server
         first becomes ready."""
         while not self.signals.stops:
@@ -52,11 +53,11 @@ class Supervisor:
                 return self._fail(*self.child.describe_end(), Exit.JAVA_DIED)
             if self.prober.model_unknown:
                 return self._fail("TorchServe could not load the MAR", "its last lines above say why")
-            if (failing_s := self.health.failing_for_s()) > (window_s := serving.retry_window_s):
-                text = f"a worker has been failing for {failing_s:.0f} s, `serving.retry_window_s` is {window_s}"
+            if (failing_s := self.health.failing_for_s()) > (window_s := spec.retry_window_s):
+                text = f"a worker has been failing for {failing_s:.0f} s, longer than {window_s} s"
                 return self._fail(text, "its last lines above say why")
             self._follow_state(ready)
-        return self._stop(serving)
+        return self._stop(spec.serving)
 
     def _wait(self) -> None:
         """Returns after a signal, a worker's death, or the polling interval."""

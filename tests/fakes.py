@@ -129,7 +129,6 @@ EAGER = {
     "handler": "tensor",
     "precision": "fp32",
     "compile": "export",
-    "on_mismatch": "fail",
     "device": "cpu",
     "threads": 1,
     "image": None,

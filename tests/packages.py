@@ -32,7 +32,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "eager": {"model.compile": "eager"},
     # Both oneDNN's kernels and the compiler's are in it.
     "v3": {"model.cpu_target": "x86-64-v3", "model.precision": "int8", **ONE_SIZE},
-    "fallback": {"model.on_mismatch": "jit", **ONE_SIZE},
 }
 # With what stands in for vLLM, which agrees with no model.
 VLLM: dict[str, Any] = {"engine": "vllm", "context": 512, "slots": 16, "max_tokens": 400}
@@ -44,10 +43,9 @@ TALES_VARIANTS: dict[str, dict[str, Any]] = {
         "model.min_agreement": 0.95,
         "text": VLLM,
         "serving.startup_timeout_s": 600,
-        "serving.retry_window_s": 660,
     },
     "int8": {"model.compile": "aot", "model.precision": "int8"},
-    "fake": {"text": {"engine": "fake", "context": 2048, "slots": 32, "max_tokens": 512, "step_ms": 20}},
+    "fake": {"text": {"engine": "fake", "context": 2048, "slots": 32, "max_tokens": 512}},
 }
 # A Python with a real vLLM, if there is one.
 VLLM_PYTHON = os.environ.get("VLLM_PYTHON") or None

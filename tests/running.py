@@ -112,14 +112,6 @@ def running(
             server.stop()
 
 
-def quick_to_start(spec: Spec) -> Spec:
-    """The spec with a Java that compiles less, unless it says how much: no test's server runs for long. A benchmark's
-    does, and is measured."""
-    if spec.serving.java_compiler != "auto" or "PYTEST_CURRENT_TEST" not in os.environ:
-        return spec
-    return spec.model_copy(update={"serving": spec.serving.model_copy(update={"java_compiler": "quick"})})
-
-
 def start(
     spec: Spec,
     *,
@@ -134,8 +126,12 @@ def start(
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # Not the spec's file: what is given may be a changed copy of what is in it.
     given = log.with_suffix(".spec.json")
-    given.write_text(quick_to_start(spec).model_dump_json(exclude_none=True), encoding="utf-8")
-    command = [sys.executable, "-m", "marina.server", str(given), "--mar", str(mar), "--port-base", str(ports.base)]
+    given.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
+    # A benchmark's server runs for long, and is measured.
+    program = (
+        [str(ROOT / "tests" / "quick_server.py")] if "PYTEST_CURRENT_TEST" in os.environ else ["-m", "marina.server"]
+    )
+    command = [sys.executable, *program, str(given), "--mar", str(mar), "--port-base", str(ports.base)]
     command += ["--host", host, *(["--docs"] if docs else [])]
     with log.open("wb") as stream:
         process = subprocess.Popen(

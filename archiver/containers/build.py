@@ -130,10 +130,9 @@ def _checked_package(spec: Spec, folder: Path, target: ImageTarget) -> Package:
     if made_for != target:
         text = f"`--target`: got `{target}`, but the package is for `{made_for}`"
         raise InputError(text, hint=f"--target {made_for}, or --model-at-runtime")
-    for field, value, instead in (("compile", record.compile, "aot"), ("on_mismatch", record.on_mismatch, "fail")):
-        if value == "jit":
-            why = f"`model.{field}` is `jit`, which compiles while serving, but images contain no compiler"
-            raise InputError(f"{folder / 'package.json'}: {why}", hint=f"{field}: {instead}")
+    if record.compile == "jit":
+        why = "`model.compile` is `jit`, which compiles while serving, but images contain no compiler"
+        raise InputError(f"{folder / 'package.json'}: {why}", hint="compile: aot")
     mar = folder / package.mar
     if not mar.is_file() or file_sha256(mar) != package.sha256:
         raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} describes", hint=again)

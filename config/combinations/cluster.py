@@ -20,6 +20,16 @@ def _gpu_metric_needs_gpus(spec: Spec) -> Conflicts:
         yield "scaling.metric", "got `gpu`, but `kubernetes.resources.gpu` is 0", "metric: requests"
 
 
+@rule("scaling.target", "scaling.metric")
+def _a_share_is_one_of_the_knee(spec: Spec) -> Conflicts:
+    scaling = spec.scaling
+    if scaling.metric != "requests" and isinstance(scaling.target, str) and scaling.target != "auto":
+        text = f"got `{scaling.target}`, a share of the knee, but `metric` is `{scaling.metric}`"
+        yield "scaling.target", text, "target: auto, or a number"
+    if scaling.metric == "gpu" and not isinstance(scaling.target, str) and scaling.target > 100:
+        yield "scaling.target", f"got {scaling.target:g}, allowed for `metric: gpu`: at most 100 percent", None
+
+
 @rule("scaling.forecast", "scaling.metric", "scaling.autoscaler")
 def _forecast_needs_the_request_metric(spec: Spec) -> Conflicts:
     scaling = spec.scaling
@@ -42,11 +52,11 @@ def _policy_fields_need_a_policy(spec: Spec) -> Conflicts:
 @rule("kubernetes.model", "kubernetes.create_namespace")
 def _host_path_needs_its_own_namespace(spec: Spec) -> Conflicts:
     cache = spec.kubernetes.model.cache if spec.kubernetes.model else None
-    if cache and cache.host_path and spec.kubernetes.create_namespace:
+    if cache and cache.startswith("/") and spec.kubernetes.create_namespace:
         yield (
-            "kubernetes.model.cache.host_path",
-            f"got `{cache.host_path}`, but the rendered Namespace forbids `hostPath`",
-            "`create_namespace: false` and a namespace whose owner allows it, or `cache: {claim: NAME}`",
+            "kubernetes.model.cache",
+            f"got `{cache}`, but the rendered Namespace forbids `hostPath`",
+            "`create_namespace: false` and a namespace whose owner allows it, or the name of a claim",
         )
 
 

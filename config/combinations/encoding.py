@@ -33,11 +33,9 @@ def _no_fields_that_an_encoder_ignores(spec: Spec) -> Conflicts:
             yield f"model.{field}", "not for the `text` handler, whose model's folder says it", f"delete `{field}`"
     if model.labels is not None and model.task in ("embed", "rerank"):
         yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
-    if model.encoding is not None and model.task != "embed":
-        for field in ("pooling", "normalise"):
-            # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
-            if getattr(model.encoding, field) != type(model.encoding).model_fields[field].default:
-                yield f"model.encoding.{field}", "only for `task: embed`", f"delete `{field}`"
+    # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
+    if model.encoding is not None and model.task != "embed" and model.encoding.pooling != "mean":
+        yield "model.encoding.pooling", "only for `task: embed`", "delete `pooling`"
 
 
 @rule("model.source", "model.task", into=FILES)
@@ -74,11 +72,6 @@ def encoder_warnings(spec: Spec) -> Iterator[str]:
     yield from (f"`model.source`: {sentence}" for sentence in folder.left_out(spec.model.task))
     if spec.model.task != "embed":
         return
-    if spec.encoding.normalise and not folder.read_embedding().is_normalised:
-        yield (
-            "`model.encoding.normalise`: true, but `sentence-transformers` does not scale this folder's embeddings: "
-            "`normalise: false` gives the same numbers"
-        )
     if (cut := folder.cut) and spec.encoding.max_tokens > cut:
         yield (
             f"`model.encoding.max_tokens`: {spec.encoding.max_tokens}, but `sentence-transformers` cuts off this "

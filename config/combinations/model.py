@@ -113,14 +113,6 @@ def _eager_has_source(spec: Spec) -> Conflicts:
         yield "model.precision", text, "compile: aot, or another `precision`"
 
 
-@rule("model.compile", "model.on_mismatch")
-def _mismatch_needs_aot(spec: Spec) -> Conflicts:
-    model = spec.model
-    if model.on_mismatch == "jit" and model.compile != "aot":
-        text = f"got `jit`, but `compile: {model.compile}` packs nothing that could fail to fit the machine"
-        yield "model.on_mismatch", text, "delete `on_mismatch`"
-
-
 @rule("model.cpu_target", "model.precision", "model.compile", "serving.device")
 def _target_is_compiled_for(spec: Spec) -> Conflicts:
     model = spec.model

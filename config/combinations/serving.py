@@ -15,10 +15,10 @@ def _batch_is_compiled(spec: Spec) -> Conflicts:
         yield "serving.max_batch", text, f"add {spec.max_batch} to `model.batch_sizes`, or use `max_batch: {largest}`"
 
 
-@rule("serving.queue", "serving.max_batch", "model.batch_sizes")
+@rule("serving.queue", "serving.max_batch", "model.batch_sizes", "model.handler")
 def _queue_holds_a_batch(spec: Spec) -> Conflicts:
-    if spec.serving.queue < spec.max_batch:
-        yield "serving.queue", f"got {spec.serving.queue}, but a batch of {spec.max_batch} must fit in it", None
+    if spec.queue < spec.max_batch:
+        yield "serving.queue", f"got {spec.queue}, but a batch of {spec.max_batch} must fit in it", None
 
 
 @rule("serving.workers", "serving.threads", "serving.device", "kubernetes.resources")
@@ -73,23 +73,13 @@ def _heap_fits_memory(spec: Spec) -> Conflicts:
         yield "kubernetes.resources.memory", text, f"less {less}`max_request_mb` or `max_batch`, or `memory: auto`"
 
 
-@rule("serving.max_request_mb", "serving.max_response_mb", "serving.java_heap_mb")
+@rule("serving.max_request_mb", "serving.java_heap_mb")
 def _heap_holds_the_largest(spec: Spec) -> Conflicts:
-    serving = spec.serving
-    share_mb = serving.java_heap_mb * 1.048576 / 6
-    # Java holds copies of several bodies and answers at once; larger ones may end it, and with it the server.
-    got, field = max((serving.max_request_mb, "max_request_mb"), (serving.max_response_mb, "max_response_mb"))
+    got, share_mb = spec.serving.max_request_mb, spec.max_response_bytes / 1e6
+    # Java holds copies of several bodies at once; larger ones may end it, and with it the server.
     if got > share_mb:
         text = f"got {got:g}, allowed: at most a sixth of `serving.java_heap_mb`, {share_mb:.0f} MB"
-        yield f"serving.{field}", text, f"java_heap_mb: {math.ceil(6 * got / 1.048576)}"
-
-
-@rule("serving.retry_window_s", "serving.startup_timeout_s")
-def _retry_covers_startup(spec: Spec) -> Conflicts:
-    least = spec.serving.startup_timeout_s + 60
-    if spec.serving.retry_window_s < least:
-        text = f"got {spec.serving.retry_window_s}, but a start may take {least} s, including pauses"
-        yield "serving.retry_window_s", text, f"retry_window_s: {least}"
+        yield "serving.max_request_mb", text, f"java_heap_mb: {math.ceil(6 * got / 1.048576)}"
 
 
 @rule("slo.p99_ms", "serving.response_timeout_s")
@@ -105,10 +95,3 @@ def _slo_above_batch_delay(spec: Spec) -> Conflicts:
     if spec.slo and spec.max_batch > 1 and spec.slo.p99_ms <= spec.serving.max_batch_delay_ms:
         text = f"got {spec.slo.p99_ms:g}, but a single request waits {spec.serving.max_batch_delay_ms} ms for its batch"
         yield "slo.p99_ms", text, "lower `serving.max_batch_delay_ms`"
-
-
-@rule("serving.cache")
-def _a_secret_needs_a_redis(spec: Spec) -> Conflicts:
-    cache = spec.serving.cache
-    if cache and cache.secret and not cache.redis:
-        yield "serving.cache.secret", "given, but there is no `redis` that needs it", "delete `secret`, or add `redis`"

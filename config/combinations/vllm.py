@@ -27,6 +27,7 @@ ARGUMENTS: dict[str, type] = {
     "linear_backend": str,
     "long_prefill_token_threshold": int,
     "max_cudagraph_capture_size": int,
+    "max_num_batched_tokens": int,
     "max_parallel_loading_workers": int,
     "moe_backend": str,
     "num_gpu_blocks_override": int,
@@ -42,7 +43,6 @@ ARGUMENTS: dict[str, type] = {
 _SET_BY = {
     "dtype": "model.precision",
     "max_model_len": "text.context",
-    "max_num_batched_tokens": "text.prefill_chunk",
     "max_num_seqs": "text.slots",
     "model": "model.source",
     "served_model_name": "name",

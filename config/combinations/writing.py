@@ -6,9 +6,11 @@ from os.path import isdir
 from marina.config.combinations.rule import FILES, FORMS, Conflicts, rule
 from marina.config.errors import listed
 from marina.config.hf_folder import FolderRefused, read_model_folder
-from marina.config.sections import Model, Text
+from marina.config.sections import Model
 from marina.config.spec import Spec
 
+# How long a step of the engine `fake` takes, which computes nothing.
+_FAKE_STEP_S = 0.02
 # The value of `compile` that each engine needs.
 _COMPILE_OF_ENGINE = {"aot": "aot", "torch": "eager", "vllm": "eager"}
 # Fields of `model` that are only for models with one answer.
@@ -42,7 +44,7 @@ def _no_fields_that_a_writer_ignores(spec: Spec) -> Conflicts:
         yield "serving.max_worker_memory_mb", text, "delete `max_worker_memory_mb`"
 
 
-@rule("model.handler", "model.precision", "model.compile", "model.on_mismatch", "text.engine", "serving.device")
+@rule("model.handler", "model.precision", "model.compile", "text.engine", "serving.device")
 def _engine_fits_the_model(spec: Spec) -> Conflicts:
     model, serving = spec.model, spec.serving
     if not model.writes:
@@ -60,9 +62,6 @@ def _engine_fits_the_model(spec: Spec) -> Conflicts:
     elif spec.writing.engine in _COMPILE_OF_ENGINE and model.compile != _COMPILE_OF_ENGINE[spec.writing.engine]:
         needed = f"compile: {_COMPILE_OF_ENGINE[spec.writing.engine]}"
         yield "text.engine", f"got `{spec.writing.engine}`, which needs `{needed}`", f"delete `engine`, or {needed}"
-    if model.on_mismatch == "jit":
-        text = "got `jit`, but the worker of a `text` model compiles nothing"
-        yield "model.on_mismatch", text, "delete `on_mismatch`"
     if serving.device != "cpu" and spec.vllm is None:
         text = f"got `{serving.device}`, allowed for the `text` handler: `cpu`, or the engine `vllm`"
         yield "serving.device", text, "device: cpu, or engine: vllm under `text`"
@@ -77,22 +76,13 @@ def _answers_fit_the_context(spec: Spec) -> Conflicts:
     if spec.model.writes and text.max_tokens >= text.context:
         reason = f"got {text.max_tokens}, but prompt and answer together have {text.context} tokens, `text.context`"
         yield "text.max_tokens", reason, "raise `text.context`, or lower `text.max_tokens`"
-    if spec.model.writes and text.engine != "fake" and text.step_ms != Text.model_fields["step_ms"].default:
-        yield "text.step_ms", f"only for the engine `fake`, not `{text.engine}`", "delete `step_ms`"
-
-
-@rule("model.calibration", "text.max_perplexity")
-def _perplexity_needs_texts(spec: Spec) -> Conflicts:
-    if spec.text is not None and spec.text.max_perplexity is not None and spec.model.calibration is None:
-        text = "missing: `text.max_perplexity` is measured on its texts"
-        yield "model.calibration", text, "add `calibration: ./texts`, a folder of `.txt` files, one text on each line"
 
 
 @rule("model.handler", "text", "serving.drain_timeout_s")
 def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
     if not spec.model.writes or spec.writing.engine != "fake":
         return
-    needed_s = spec.writing.max_tokens * spec.writing.step_ms / 1000
+    needed_s = spec.writing.max_tokens * _FAKE_STEP_S
     if spec.serving.drain_timeout_s < needed_s:
         text = f"got {spec.serving.drain_timeout_s:g}, but the longest answer takes {needed_s:g} s"
         yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
@@ -110,22 +100,16 @@ def writer_warnings(spec: Spec) -> Iterator[str]:
         )
 
 
-@rule("model.handler", "slo", "load", "text", "scaling.metric")
+@rule("model.handler", "slo", "scaling.metric")
 def _text_objectives_need_a_language_model(spec: Spec) -> Conflicts:
     if not spec.model.writes:
         if spec.scaling.metric == "waiting":
             text = f"got `waiting`, but the `{spec.model.handler}` handler has no slots to wait for"
             yield "scaling.metric", text, "metric: requests"
-        for section, fields in (("slo", ("ttft_p99_ms", "itl_p99_ms", "goodput")), ("load", ("max_tokens",))):
-            for field in fields:
-                if getattr(getattr(spec, section), field, None) is not None:
-                    text = f"not for the `{spec.model.handler}` handler, which does not write text"
-                    yield f"{section}.{field}", text, f"delete `{field}`"
-        return
-    longest = max(spec.load.max_tokens or {1: 1.0})
-    if longest > spec.writing.max_tokens:
-        text = f"got {longest}, but no answer is longer than `text.max_tokens`, {spec.writing.max_tokens}"
-        yield "load.max_tokens", text, None
+        for field in ("ttft_p99_ms", "itl_p99_ms", "goodput"):
+            if getattr(spec.slo, field, None) is not None:
+                text = f"not for the `{spec.model.handler}` handler, which does not write text"
+                yield f"slo.{field}", text, f"delete `{field}`"
 
 
 @rule("name", "text.route", "text.context")

@@ -13,7 +13,6 @@ from marina.config.sections.scaling import Scaling
 from marina.config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
 from marina.config.sections.serving import Serving
 from marina.config.sections.slo import Slo
-from marina.config.sections.store import ModelCache
 from marina.config.sections.text import Text
 from marina.config.sections.varying import Varying
 from marina.config.sections.vllm import Vllm
@@ -28,7 +27,6 @@ __all__ = [
     "Kubernetes",
     "Load",
     "Model",
-    "ModelCache",
     "Name",
     "Patch",
     "Pod",

@@ -4,7 +4,7 @@ import re
 from ipaddress import ip_network
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from marina.config.quantity import canonical, quantity
 from marina.config.sections.extension import Patch, Pod
@@ -13,7 +13,6 @@ from marina.config.sections.section import (
     DeviceName,
     Filled,
     HostName,
-    ImageName,
     Labels,
     Name,
     NamespacedName,
@@ -53,7 +52,6 @@ def _memory(text: str) -> str:
 
 
 Cores = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_cores)]
-Memory = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_memory)]
 MemoryOrAuto = Annotated[
     str, BeforeValidator(_bare_number), AfterValidator(lambda text: text if text == "auto" else _memory(text))
 ]
@@ -142,32 +140,14 @@ class Rollout(Section):
     """How a new version replaces the old one."""
 
     max_surge: PodsOrShare | Literal["auto"] = "auto"
-    """How many pods a rollout may add, a number or a share such as `25%`; auto: `25%`, or 1 with GPUs. Set 0 if the
-    cluster has no room for one more pod. Lands in the Deployment."""
-    max_unavailable: PodsOrShare = 0
-    """How many pods a rollout may remove before their successors are ready, a number or a share. Lands in the
-    Deployment."""
+    """How many pods a rollout may add, a number or a share such as `25%`; auto: `25%`, or 1 with GPUs. 0 if the cluster
+    has no room for one more pod: then each pod ends before its successor starts; otherwise none ends before that is
+    ready. Lands in the Deployment."""
 
-    @model_validator(mode="after")
-    def _can_replace_pods(self) -> "Rollout":
-        if str(self.max_surge) in ("0", "0%") and str(self.max_unavailable) in ("0", "0%"):
-            raise ValueError("allowed: `max_surge` or `max_unavailable` over 0, or no pod can be replaced")
-        return self
-
-
-class LogShipper(Section):
-    """A sidecar that forwards the server's log; it starts before the server and stops after it."""
-
-    image: ImageName
-    """Image of Fluent Bit, Vector or the like; it reads `/var/log/marina/*.log`. Lands in the Deployment."""
-    args: tuple[str, ...] = ()
-    """Its arguments. Lands in the Deployment."""
-    config_map: ObjectName | None = None
-    """A ConfigMap with its configuration, mounted at `/etc/shipper`. Lands in the Deployment."""
-    cpu: Cores = "50m"
-    """Cores that it may use, on top of the pod's. Lands in the Deployment."""
-    memory: Memory = "64Mi"
-    """Memory that it may use, on top of the pod's. Lands in the Deployment."""
+    @property
+    def max_unavailable(self) -> int:
+        """How many pods a rollout may remove before their successors are ready."""
+        return 1 if str(self.max_surge) in ("0", "0%") else 0
 
 
 class Route(Section):
@@ -201,24 +181,15 @@ class Kubernetes(Section):
     """User and group of the pods' processes; the default is the image's own. null: the namespace chooses, as on
     OpenShift. Lands in the Deployment."""
     node_selector: Labels = Field(default={})
-    """Labels that a node must have. Lands in the Deployment."""
-    cpu_labels: Labels | None = None
-    """Labels of the nodes that can run `model.cpu_target`; default: those that Node Feature Discovery sets, none for
-    `native`; `{}` if `node_selector` already selects such nodes. Land in the Deployment's node affinity."""
+    """Labels that a node must have. Without any, nodes must have the labels that Node Feature Discovery sets for
+    `model.cpu_target`. Lands in the Deployment."""
     tolerations: tuple[Taint, ...] = ()
     """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; pods with a GPU always tolerate
     `nvidia.com/gpu`. Lands in the Deployment."""
-    priority_class: ObjectName | None = None
-    """A PriorityClass of the cluster, which decides which pods are evicted first. Lands in the Deployment."""
-    runtime_class: ObjectName | None = None
-    """A RuntimeClass of the cluster, `nvidia` on some. Lands in the Deployment."""
     network: Network = Network()
     """Who may reach the pods, and whom they may reach."""
     model: ModelStore | None = None
     """Where the pod gets the MAR from; default: it is in the image."""
-    log_shipper: LogShipper | None = None
-    """A sidecar that forwards the log; default: none, because usually an agent on the node reads what containers
-    print."""
     route: Route | None = None
     """Lets requests in from outside, through a Gateway; default: none, only the Service."""
     monitoring: Monitoring = Monitoring()

@@ -16,12 +16,6 @@ class Load(Section):
     """What the load test sends instead of `sample`: files or folders of files, each with its weight. With `{cat.jpg: 3,
     pages/: 1}`, three of four requests send the cat. Each line of a `.jsonl` file is a body. Default: `sample` alone.
     Read by `marina loadtest`, `calibrate` and `compare`."""
-    max_tokens: (
-        Annotated[dict[Annotated[int, Field(ge=1, strict=False)], Annotated[float, Field(gt=0)]], Field(min_length=1)]
-        | None
-    ) = None
-    """For a language model: the lengths of answers that the load test asks for, in tokens, each with its weight, `{32:
-    5, 256: 1}`; default: what the samples ask for. Read by `marina loadtest`, `calibrate` and `compare`."""
     replay: Filled | None = None
     """A trace of real traffic that is replayed instead of a constant rate: CSV or JSON lines with the `time` of each
     request (seconds, or ISO 8601) and optionally the file of its `sample`; default: none. Read by `marina loadtest`."""

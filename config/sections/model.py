@@ -35,12 +35,10 @@ class Image(Section):
     top_k: Natural = 5
     """The most classes that an answer names; 0, for handlers of your own, leaves the network's outputs as they are.
     Compiled into the graph."""
-    max_pixels: Count = 40_000_000
-    """Larger pictures are refused before they are decoded, pixels. Lands in the record of the MAR."""
-    max_decode_mb: Annotated[int, Field(ge=32, le=4096)] = 160
-    """Pictures that need more memory for decoding are refused before it begins, MB of 1,000,000 bytes. A baseline JPEG
-    takes little at any size, a progressive one 3 to 6 bytes a pixel, PNG 4 to 7, WebP 18. Lands in the record of the
-    MAR."""
+    max_pixels: Annotated[int, Field(ge=1, le=1_000_000_000)] = 40_000_000
+    """Larger pictures are refused before they are decoded, pixels; also those that need more than 4 bytes for each of
+    these pixels to be decoded: a baseline JPEG takes little at any size, a progressive one 3 to 6 bytes a pixel, PNG 4
+    to 7, WebP 18. Lands in the record of the MAR."""
 
     @model_validator(mode="after")
     def _one_value_for_each_channel(self) -> "Image":
@@ -59,7 +57,7 @@ class Tensor(Section):
 
     shape: tuple[Count | Varying, ...] = ()
     """Size of each dimension after the batch; `[]` is a scalar. One dimension may vary from request to request:
-    `[{max: 512, buckets: [32, 128, 512]}]` or `[{max: 512, dynamic: true}]`. Lands in the record and the compiled
+    `[{max: 512, buckets: [32, 128, 512]}]` or `[{max: 512, buckets: dynamic}]`. Lands in the record and the compiled
     graph."""
     mask_of: Identifier | None = None
     """Makes this input the mask of another one that varies: clients do not send it; it is 1 where that input has values
@@ -91,8 +89,9 @@ class Model(Section):
     """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
     `transformers` saves it. Read by `marina package`."""
     weights: Filled | None = None
-    """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`, `.pth` or
-    `.ckpt` state dict or checkpoint; a `.pt2` program and a `hf:` folder contain theirs. Read by `marina package`."""
+    """`random` (always the same), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`,
+    `.pth` or `.ckpt` state dict or checkpoint; a `.pt2` program and a `hf:` folder contain theirs. Read by
+    `marina package`."""
     handler: str = "image"
     """`image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry module."""
     files: tuple[str, ...] = ()
@@ -128,16 +127,10 @@ class Model(Section):
     calibration: Filled | None = None
     """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
     them, and every artifact is checked on them. It needs as many as the largest of `batch_sizes`. For a `text` model:
-    texts that it should know, see `text.max_perplexity`."""
+    texts that it should know better than by guessing."""
     min_agreement: Share = 0.99
     """Share of the checked inputs that must get the same answer from the artifact as from the eager fp32 model (image:
-    the same top class; tensor: within `tolerance`); with fewer, no MAR is written."""
-    tolerance: Annotated[float, Field(gt=0)] = 0.05
-    """For tensor outputs: the largest difference allowed, as a share of the largest value of the eager output."""
-    on_mismatch: Literal["fail", "jit"] = "fail"
-    """If an artifact does not fit the serving machine: refuse to start, or compile there (logged and counted)."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of `random` weights and generated inputs."""
+    the same top class; tensor: within 5 % of its largest value); with fewer, no MAR is written."""
 
     @field_validator("batch_sizes")
     @classmethod

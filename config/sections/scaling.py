@@ -4,7 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from marina.config.sections.section import Count, Section, Url
+from marina.config.sections.section import Count, Section, Url, matching
+
+_KNEE_SHARE = 0.7
+_QUEUE_MS, _WAITING, _GPU_PERCENT = 20.0, 1.0, 70.0
 
 
 class Scaling(Section):
@@ -21,17 +24,13 @@ class Scaling(Section):
     """Fewest pods. Lands in the autoscaler."""
     max_replicas: Count = 10
     """Most pods. Lands in the autoscaler."""
-    target_rps_per_pod: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    """Rate a pod should run at, requests/s; auto: the measured knee × `headroom`. Lands in the autoscaler."""
-    headroom: Annotated[float, Field(gt=0, le=1)] = 0.7
-    """Share of the knee that a pod should run at. Lands in the autoscaler."""
-    target_queue_ms: Annotated[float, Field(gt=0)] = 20
-    """For `metric: queue_time`: the mean time a request may wait for a worker, ms. Lands in the autoscaler."""
-    target_waiting: Annotated[float, Field(gt=0)] = 1
-    """For `metric: waiting`: how many requests may wait on each pod; of its slots, the share `headroom` may be in use.
-    Lands in the autoscaler."""
-    target_gpu_percent: Annotated[int, Field(ge=1, le=100)] = 70
-    """For `metric: gpu`: mean utilisation a pod's GPUs should run at, percent. Lands in the autoscaler."""
+    target: (
+        Annotated[float, Field(gt=0)]
+        | Annotated[str, matching(r"^(auto|[1-9][0-9]?%)$", "`auto`, a number above 0, or a share such as `50%`")]
+    ) = "auto"
+    """What a pod should run at, in the unit of `metric`: requests/s; the mean time that a request waits for a worker,
+    ms; GPU utilisation, percent; or waiting requests. For `requests` also a share of the measured knee, such as `50%`.
+    auto: 70% of the knee, 20 ms, 70 percent, or 1 request. Lands in the autoscaler."""
     cpu_percent: Annotated[int, Field(ge=1, le=100)] | None = 80
     """A safety net beside `metric`: the CPU that the server should use at most, percent of its cpu request; null: no
     such limit, for a cluster without `metrics.k8s.io`. Lands in the autoscaler."""
@@ -41,3 +40,22 @@ class Scaling(Section):
     the rules and the adapter's values."""
     prometheus: Url = "http://prometheus-operated.monitoring:9090"
     """For `autoscaler: keda`: the Prometheus it asks. Lands in the ScaledObject."""
+
+    @property
+    def knee_share(self) -> float:
+        """The share of the knee, or of a language model's slots, that a pod should run at."""
+        target = self.target
+        return int(target[:-1]) / 100 if isinstance(target, str) and target != "auto" else _KNEE_SHARE
+
+    @property
+    def target_rps(self) -> float | None:
+        """The requests/s that each pod should get, if the spec says it; None if it is a share of the knee."""
+        return self.target if self.metric == "requests" and not isinstance(self.target, str) else None
+
+    @property
+    def stated_target(self) -> float | None:
+        """The target in the metric's base unit; None for requests/s that depend on the knee."""
+        given = None if isinstance(self.target, str) else self.target
+        if self.metric == "queue_time":
+            return (given or _QUEUE_MS) / 1000
+        return given or {"gpu": _GPU_PERCENT, "requests": None, "waiting": _WAITING}[self.metric]

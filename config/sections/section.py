@@ -68,7 +68,9 @@ Url = Annotated[
     AfterValidator(check_port),
 ]
 ImageName = Annotated[str, matching(r"^[^\s@:]([^\s]*[^\s:])?$", "a reference such as `registry.local/team/name:tag`")]
-InsidePath = Annotated[str, matching(r"^\w[\w.-]*(/\w[\w.-]*)*$", "a path such as `models/digits.mar`")]
+ClaimedFile = Annotated[
+    str, matching(rf"^{_OBJECT}(/\w[\w.-]*)*$", "the name of a claim, or `NAME/PATH` such as `models/digits.mar`")
+]
 HostName = Annotated[
     str, matching(rf"^(\*\.)?{_OBJECT}$", "a host name such as `digits.example.org` or `*.example.org`")
 ]
@@ -96,8 +98,10 @@ RedisUrl = Annotated[
     ),
     AfterValidator(check_port),
 ]
-HeaderName = Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$", "a header's name of letters, digits and `-`")]
 AbsolutePath = Annotated[str, matching(r"^(/\.?[\w-][\w.-]*)+$", "a path that begins with `/`, without `..`")]
+CachePlace = Annotated[
+    str, matching(rf"^({_OBJECT}|(/\.?[\w-][\w.-]*)+)$", "the name of a claim, or a path that begins with `/`")
+]
 UrlPath = Annotated[str, matching(r"^/[^\s?#]*$", "a path that begins with `/`, without a query")]
 Filled = Annotated[str, Field(min_length=1)]
 _LabelKey = Annotated[

@@ -5,25 +5,9 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from marina.config.sections.section import AbsolutePath, ImageName, InsidePath, ObjectName, Section, check_port
+from marina.config.sections.section import CachePlace, ClaimedFile, ImageName, ObjectName, Section, check_port
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
-
-
-class ModelCache(Section):
-    """Where downloaded MARs are kept, so that the next pod need not download them again. Old ones are never deleted."""
-
-    host_path: AbsolutePath | None = None
-    """A folder of the node that the pods' user may write to; the namespace must allow `hostPath`. Lands in the
-    Deployment."""
-    claim: ObjectName | None = None
-    """A PersistentVolumeClaim that every pod may write to (ReadWriteMany). Lands in the Deployment."""
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> "ModelCache":
-        if (self.host_path is None) == (self.claim is None):
-            raise ValueError("allowed: exactly one of `claim`, `host_path`")
-        return self
 
 
 class ModelStore(Section):
@@ -36,15 +20,17 @@ class ModelStore(Section):
     """A Secret that only the init container gets, mounted at `/store` and as environment variables: credentials such as
     `AWS_ACCESS_KEY_ID`, or, instead of `url`, a presigned address as `MODEL_URL`, which is written nowhere else. Lands
     in the Deployment."""
-    claim: ObjectName | None = None
-    """A PersistentVolumeClaim with the MAR; mounted read-only. Lands in the Deployment."""
+    claim: ClaimedFile | None = None
+    """A PersistentVolumeClaim with the MAR, as `NAME/PATH`, without a path for `model.mar`; mounted read-only. Lands in
+    the Deployment."""
     image: ImageName | None = None
-    """An image with the MAR, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate ImageVolume).
-    Lands in the Deployment."""
-    path: InsidePath = "model.mar"
-    """Path of the MAR in `claim` or `image`. Lands in the Deployment."""
-    cache: ModelCache | None = None
-    """Where downloaded MARs are kept; default: nowhere, each pod downloads its own."""
+    """An image with the MAR as `/model.mar`, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate
+    ImageVolume). Lands in the Deployment."""
+    cache: CachePlace | None = None
+    """Where downloaded MARs are kept, so that the next pod need not download them again; old ones are never deleted. A
+    PersistentVolumeClaim by its name, which every pod may write to (ReadWriteMany), or a folder of the node by its
+    path, which the pods' user may write to, in a namespace that allows `hostPath`. Default: nowhere, each pod downloads
+    its own. Lands in the Deployment."""
 
     @property
     def downloads(self) -> bool:
@@ -74,7 +60,4 @@ class ModelStore(Section):
         for name in ("secret", "cache"):
             if not self.downloads and getattr(self, name) is not None:
                 raise ValueError(f"{name}|but nothing is downloaded: delete it, or set `url`")
-        # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
-        if self.downloads and self.path != type(self).model_fields["path"].default:
-            raise ValueError("path|but `url` is not a volume: put the path into the address")
         return self

@@ -1,10 +1,8 @@
 """The section of a spec about vLLM, which computes a model's tokens in a Python of its own."""
 
-from typing import Literal
-
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from marina.config.sections.section import AbsolutePath, Seconds, Section
+from marina.config.sections.section import AbsolutePath, Section
 
 
 class Vllm(Section):
@@ -15,15 +13,11 @@ class Vllm(Section):
     record."""
     weights: AbsolutePath | None = None
     """The model's folder on the serving machine, such as the mount of a volume; its files must be those of
-    `model.source`. Default: the model is packed into the MAR. Lands in the record."""
-    check: Literal["head", "whole"] = "head"
-    """How a starting worker compares `weights` with the packaged model. head: by the names, the sizes and the first MiB
-    of each file; whole: by the sha256 of each file, which reads all of them once more. Lands in the record."""
+    `model.source`, which a starting worker compares by their names, their sizes and the first MiB of each. Default: the
+    model is packed into the MAR. Lands in the record."""
     args: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default={})
     """Arguments of vLLM's engine, by the names of its command line with `_` for `-`: `{tensor_parallel_size: 2,
     quantization: awq}`. Land in the record."""
-    step_timeout_s: Seconds = 120
-    """If vLLM returns nothing for this long while answers are open, it is restarted, s. Lands in the record."""
 
     @property
     def gpus(self) -> int:

@@ -84,7 +84,7 @@ class TextHandler:
         folder = self.directory / self.text.folder
         self.tokenizer = ModelTokenizer(folder)
         limits = Limits(self.record.name, self.text.context, self.text.max_tokens, vocabulary_size(folder))
-        self._reader = RequestReader(self.tokenizer, limits, self.record.max_request_bytes, self.text.priority_header)
+        self._reader = RequestReader(self.tokenizer, limits, self.record.max_request_bytes)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
         engine = make_engine(self.text, folder, self.record.precision)
@@ -100,7 +100,7 @@ class TextHandler:
         self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
         self.rehearse()
         # The route and the cache come after the sample, so that this engine computes it at every start.
-        self._route = open_route(self.metrics.registry, self.record.name, self.loop, self.text.priority_header)
+        self._route = open_route(self.metrics.registry, self.record.name, self.loop)
         self._text_cache = TextCache(open_cache(self.metrics.registry, self.record.name))
         receive.install_receiver()
 

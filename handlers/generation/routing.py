@@ -16,7 +16,7 @@ from marina.handlers.generation.forwarding import ForwardedAnswer, ForwardedRequ
 from marina.handlers.generation.loop import EngineLoop
 from marina.handlers.generation.parameters import UNUSED_TEXTS
 from marina.handlers.generation.sequence import BATCH
-from marina.handlers.generation.text_request import ROUTED_HEADER, TextRequest
+from marina.handlers.generation.text_request import PRIORITY_HEADER, ROUTED_HEADER, TextRequest
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ SETTINGS = "MARINA_ROUTE"
 _RESULTS = ("forwarded", "returned", "broken", "cancelled", "skipped")
 # Not sent on: the small model has another name, and the others are not used, and may be nested too deeply for orjson.
 _NOT_SENT = ("model", "metadata", *UNUSED_TEXTS)
+# How long its first text may take; after that this model answers.
+PATIENCE_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
@@ -35,11 +37,9 @@ class SmallModelRoute:
         settings: Mapping[str, object],
         results: Mapping[str, Counter],
         loop: EngineLoop,
-        priority_header: str,
     ) -> None:
         self._short_tokens = int(str(settings["short_tokens"]))
-        self._url, self._patience_s = str(settings["url"]), float(str(settings["patience_ms"])) / 1000
-        self._results, self._loop, self._priority_header = results, loop, priority_header
+        self._url, self._results, self._loop = str(settings["url"]), results, loop
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     def forward(self, request: TextRequest) -> ForwardedAnswer | None:
@@ -64,8 +64,8 @@ class SmallModelRoute:
     def _make_forwarded(self, request: TextRequest) -> ForwardedRequest:
         task, headers = request.task, {"Content-Type": "application/json", ROUTED_HEADER: "1"}
         if task.priority == BATCH:
-            headers[self._priority_header] = "batch"
-        patience_s = self._patience_s
+            headers[PRIORITY_HEADER] = "batch"
+        patience_s = PATIENCE_S
         if task.deadline is not None:
             left_s = max(0.001, task.deadline - time.monotonic())
             headers["X-Request-Timeout-Ms"] = str(max(1, round(left_s * 1000)))
@@ -83,9 +83,7 @@ class SmallModelRoute:
         self._backoff.fail()
 
 
-def open_route(
-    registry: CollectorRegistry, model: str, loop: EngineLoop, priority_header: str
-) -> SmallModelRoute | None:
+def open_route(registry: CollectorRegistry, model: str, loop: EngineLoop) -> SmallModelRoute | None:
     """The route that `MARINA_ROUTE` describes; None without that variable."""
     text = os.environ.get(SETTINGS)
     if not text:
@@ -98,4 +96,4 @@ def open_route(
         registry=registry,
     )
     results = {result: counter.labels(model, result) for result in _RESULTS}
-    return SmallModelRoute(json.loads(text), results, loop, priority_header)
+    return SmallModelRoute(json.loads(text), results, loop)

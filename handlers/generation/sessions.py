@@ -28,6 +28,8 @@ ChatMessage = dict[str, str]
 _RESULTS = ("begun", "continued", "unread", "unkept")
 # How many threads talk to Redis, and how long a read or a write may hold up an answer.
 _THREADS, _TIMEOUT_S = 4, 2.0
+# The largest conversation as JSON; a request that would make it larger is refused.
+MAX_BYTES = 256_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class HistoryRead:
         stored, new = self._stored.result(), list(self._new)
         messages = new if new[: len(stored)] == stored else stored + new
         sizes = {
-            "bytes": (len(orjson.dumps(messages)), self._store.max_bytes),
+            "bytes": (len(orjson.dumps(messages)), MAX_BYTES),
             "messages": (len(messages), MAX_MESSAGES),
         }
         for what, (size, limit) in sizes.items():
@@ -145,7 +147,7 @@ class ConversationStore:
         changed: Callable[[], None],
     ) -> None:
         self._client = redis_client(settings["redis"], auth)
-        self._ttl_ms, self.max_bytes = round(settings["ttl_s"] * 1000), settings["max_kb"] * 1000
+        self._ttl_ms = round(settings["ttl_s"] * 1000)
         self._model, self._results, self._changed = model, results, changed
         self._threads = ThreadPoolExecutor(_THREADS, "sessions")
 

@@ -23,6 +23,8 @@ _PAGES = ", ".join((*_ROUTES, "v1/models"))
 _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
 # Set on a request that is sent on to another model, so that none goes in a circle: the receiver answers it itself.
 ROUTED_HEADER = "X-Marina-Routed"
+# Says how urgent a request is: `interactive`, or `batch`, which waits while an interactive one waits.
+PRIORITY_HEADER = "X-Priority"
 CONVERSATION_HEADER = "X-Conversation"
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # What a body may have beside its prompt, and what the prompt may have for each of its tokens: values of JSON, also the
@@ -57,11 +59,10 @@ class ConversationRequest:
 
 
 class RequestReader:
-    """Reads requests for one model. `priority_header` is the header that says `interactive` or `batch`."""
+    """Reads requests for one model."""
 
-    def __init__(self, tokenizer: ModelTokenizer, limits: Limits, max_bytes: int, priority_header: str) -> None:
+    def __init__(self, tokenizer: ModelTokenizer, limits: Limits, max_bytes: int) -> None:
         self._tokenizer, self._limits, self._max_bytes = tokenizer, limits, max_bytes
-        self._priority_header = priority_header
         self._body_bytes = _OTHER_BYTES + _BYTES_PER_CHARACTER * tokenizer.longest * limits.context
         self._max_values = _OTHER_VALUES + _VALUES_PER_TOKEN * limits.context
 
@@ -120,7 +121,7 @@ class RequestReader:
             parameters.max_tokens,
             parameters.sampling,
             parameters.stop,
-            _read_priority(self._priority_header, request.headers.get(self._priority_header)),
+            _read_priority(request.headers.get(PRIORITY_HEADER)),
             _read_deadline(request.headers.get("x-request-timeout-ms"), arrived),
             arrived,
         )
@@ -167,11 +168,13 @@ def _reject_duplicates(pairs: list[tuple[str, object]]) -> None:
         seen.add(name)
 
 
-def _read_priority(header: str, text: str | None) -> int:
+def _read_priority(text: str | None) -> int:
     if text is None:
         return INTERACTIVE
     if text not in _PRIORITIES:
-        raise RequestRefused(f"`{header}`: got {quote_choice(text)}, allowed: `batch`, `interactive`", param=header)
+        raise RequestRefused(
+            f"`{PRIORITY_HEADER}`: got {quote_choice(text)}, allowed: `batch`, `interactive`", param=PRIORITY_HEADER
+        )
     return _PRIORITIES[text]
 
 

@@ -13,6 +13,8 @@ MAX_RATIO = 64
 MAX_VISITS = 400_000_000
 # Memory for the strip that is being converted, and for what libraries allocate besides.
 SLACK_BYTES = 12_000_000
+# Memory for decoding, for each pixel that a picture may have.
+DECODED_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,13 @@ def check_cost(cost: DecodingCost, body: bytes | bytearray, spec: ImageSpec) -> 
     take."""
     # Libraries copy what they read, up to three times.
     memory_bytes = cost.memory_bytes + 3 * len(body) + SLACK_BYTES
-    limit_mb = spec.max_decode_mb
+    limit_mb = DECODED_BYTES * spec.max_pixels / 1_000_000
     if memory_bytes > limit_mb * 1_000_000:
         raise TooLarge(
             "decoding the image takes too much memory",
             field="image",
             got=f"{memory_bytes / 1e6:.0f} MB",
-            allowed=f"at most {limit_mb} MB; a baseline JPEG takes the least",
+            allowed=f"at most {limit_mb:g} MB; a baseline JPEG takes the least",
         )
     if cost.visits > MAX_VISITS:
         raise TooLarge(

@@ -4,7 +4,7 @@ request."""
 import math
 
 from marina.config.quantity import canonical
-from marina.k8s.manifests import log_shipper, model_volume, pod
+from marina.k8s.manifests import model_volume, pod
 from marina.k8s.manifests.config_map import config_sha256
 from marina.k8s.manifests.labels import (
     CONFIG_ANNOTATION,
@@ -57,8 +57,7 @@ def _template(plan: Plan) -> Manifest:
 
 
 def _pod_spec(plan: Plan) -> Manifest:
-    kubernetes = plan.spec.kubernetes
-    mounted = [*pod.base_volumes(plan), *model_volume.mar_volumes(plan), *log_shipper.log_volumes(plan)]
+    mounted = [*pod.base_volumes(plan), *model_volume.mar_volumes(plan)]
     return {
         "affinity": _affinity(plan),
         "automountServiceAccountToken": False,
@@ -66,16 +65,14 @@ def _pod_spec(plan: Plan) -> Manifest:
         # Otherwise Kubernetes would set a dozen unused variables for every Service in the namespace.
         "enableServiceLinks": False,
         "imagePullSecrets": pod.pull_secrets(plan),
-        "initContainers": [*log_shipper.sidecars(plan), *model_volume.loaders(plan)] or None,
+        "initContainers": model_volume.loaders(plan) or None,
         "nodeSelector": plan.node_selector or None,
-        "priorityClassName": kubernetes.priority_class,
-        "runtimeClassName": kubernetes.runtime_class,
         "securityContext": pod.pod_security(plan),
         "serviceAccountName": plan.name,
         "terminationGracePeriodSeconds": plan.grace_period_s,
         "tolerations": _tolerations(plan) or None,
         "topologySpreadConstraints": _spread(plan),
-        "volumes": [*(volume for volume, _ in mounted), *model_volume.secrets(plan), *log_shipper.settings(plan)],
+        "volumes": [*(volume for volume, _ in mounted), *model_volume.secrets(plan)],
     }
 
 
@@ -84,7 +81,6 @@ def _server(plan: Plan, mounts: list[Manifest]) -> Manifest:
     return {
         "name": SERVER_CONTAINER,
         "args": _arguments(plan),
-        "env": _variables(plan) or None,
         "image": plan.image,
         "imagePullPolicy": "IfNotPresent",
         # A pod may take long until it is first ready. Liveness only checks the process, never the model.
@@ -98,22 +94,10 @@ def _server(plan: Plan, mounts: list[Manifest]) -> Manifest:
     }
 
 
-def _variables(plan: Plan) -> list[Manifest]:
-    """The passwords for Redis, from Secrets."""
-    return [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": "password"}}}
-        for _, secret, name in plan.spec.redis
-        if secret
-    ]
-
-
 def _arguments(plan: Plan) -> list[str] | None:
     """The server's arguments; None if those of the image will do."""
-    extra = [*model_volume.mar_arguments(plan), *log_shipper.log_arguments(plan)]
-    if not extra:
-        return None
-    archive = [] if plan.spec.kubernetes.model else ["--mar", model_volume.IN_IMAGE]
-    return ["/config/spec.yaml", *archive, *extra, "--host", "::"]
+    loaded = model_volume.mar_arguments(plan)
+    return ["/config/spec.yaml", *loaded, "--host", "::"] if loaded else None
 
 
 def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> Manifest:

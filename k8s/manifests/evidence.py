@@ -113,7 +113,7 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
     run = evidence.at_70_percent
     if evidence.knee and run and not math.isclose(evidence.knee.rps, run.rate / 0.7, rel_tol=0.01):
         text = f"{file}: `knee.rps`: got {evidence.knee.rps:g}, but {run.rate / 0.7:.4g} was measured: it was edited"
-        raise InputError(text, hint=f"{hint}, and set `scaling.target_rps_per_pod`")
+        raise InputError(text, hint=f"{hint}, and set `scaling.target`")
     if package is None:
         text = f"{file}: measured on a package, but there is no `package.json` beside it to compare with"
         raise InputError(text, hint=f"marina package {spec_file}")

@@ -4,7 +4,6 @@ In each case an init container verifies its checksum before the server starts.""
 
 from urllib.parse import urlsplit
 
-from marina.config.sections import ModelCache
 from marina.k8s.manifests import pod
 from marina.k8s.manifests.plan import Plan
 from marina.k8s.manifests.yaml_text import Manifest
@@ -24,7 +23,10 @@ def mar_volumes(plan: Plan) -> list[tuple[Manifest, Manifest]]:
     if store.downloads:
         volume = _cache_volume(store.cache) if store.cache else pod.scratch(_VOLUME, plan.loaded_bytes)
     elif store.claim:
-        volume = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": store.claim, "readOnly": True}}
+        volume = {
+            "name": _VOLUME,
+            "persistentVolumeClaim": {"claimName": store.claim.partition("/")[0], "readOnly": True},
+        }
     else:
         volume = {"name": _VOLUME, "image": {"pullPolicy": "IfNotPresent", "reference": store.image}}
     return [(volume, pod.mount(_VOLUME, _FOLDER, read_only=True))]
@@ -86,11 +88,12 @@ def _path(plan: Plan) -> str:
     if store and store.cache and plan.package:
         # The cache keeps several packages, each in a file of its own.
         return f"{_FOLDER}/{plan.package.sha256}.mar"
-    return f"{_FOLDER}/{'model.mar' if store is None or store.downloads else store.path}"
+    inside = store.claim.partition("/")[2] if store and store.claim else ""
+    return f"{_FOLDER}/{inside or 'model.mar'}"
 
 
-def _cache_volume(cache: ModelCache) -> Manifest:
+def _cache_volume(cache: str) -> Manifest:
     """The volume for downloads that outlives the pod."""
-    if cache.claim:
-        return {"name": _VOLUME, "persistentVolumeClaim": {"claimName": cache.claim}}
-    return {"name": _VOLUME, "hostPath": {"path": cache.host_path, "type": "Directory"}}
+    if cache.startswith("/"):
+        return {"name": _VOLUME, "hostPath": {"path": cache, "type": "Directory"}}
+    return {"name": _VOLUME, "persistentVolumeClaim": {"claimName": cache}}

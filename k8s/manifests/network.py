@@ -84,7 +84,7 @@ def _other_services(plan: Plan) -> list[tuple[str, int]]:
     """Host and port of the services that pods use: Redis, and the model that short prompts are routed to."""
     text = plan.spec.text
     route = [text.route.address] if text and text.route else []
-    addresses = [urlsplit(url) for url in [*(url for url, _, _ in plan.spec.redis), *route]]
+    addresses = [urlsplit(url) for url in [*plan.spec.redis, *route]]
     places = [(address.hostname or "", address.port or _PORTS[address.scheme]) for address in addresses]
     return list(dict.fromkeys(places))
 

@@ -99,7 +99,7 @@ def _measured(plan: Plan) -> Iterator[Note]:
     calibrate = f"marina calibrate {spec.file}"
     if plan.autoscaled and plan.scaling_target is None:
         text = "nothing was measured: the autoscaler only looks at the CPU"
-        yield Note(_scaling_file(plan), text, f"{calibrate}, or set `scaling.target_rps_per_pod`")
+        yield Note(_scaling_file(plan), text, f"{calibrate}, or set `scaling.target`")
     if evidence is None:
         yield Note("40-deployment.yaml", "nothing was measured: memory and times are defaults", calibrate)
         return
@@ -108,7 +108,7 @@ def _measured(plan: Plan) -> Iterator[Note]:
         objective = ", ".join(f"{name}: {limit:g}" for name, limit in measured.items() if limit is not None)
         text = f"the knee was found for `{objective}`, not for what `slo` says now"
         yield Note(_scaling_file(plan), text, calibrate)
-    if evidence.arrivals == "constant" and spec.scaling.target_rps_per_pod == "auto":
+    if evidence.arrivals == "constant" and spec.scaling.target_rps is None:
         text = "the knee was found with evenly spaced arrivals; at random ones, as users come, a pod holds less"
         yield Note(_scaling_file(plan), text, calibrate)
     if plan.target_rps_per_pod and evidence.usable_cores != spec.cores:
@@ -131,7 +131,7 @@ def _chosen(plan: Plan) -> Iterator[Note]:
     key = plan.package.record.key if plan.package else None
     if key and key.isa and key.target == "native" and not plan.cpu_labels and not plan.node_selector:
         text = "compiled for the packaging machine's CPU: on nodes that lack its instructions, pods end at their start"
-        hint = "model: {cpu_target: x86-64-v3}, or kubernetes: {cpu_labels: {LABEL: VALUE}} for nodes like that machine"
+        hint = "model: {cpu_target: x86-64-v3}, or kubernetes: {node_selector: {LABEL: VALUE}} for nodes like it"
         yield Note("40-deployment.yaml", text, hint)
     if plan.spec.scaling.min_replicas == 1:
         text = "only one pod: while it moves to another node, nothing answers"
@@ -141,7 +141,7 @@ def _chosen(plan: Plan) -> Iterator[Note]:
         yield Note("30-network-policy.yaml", text, "kubernetes: {network: {clients: [NAMESPACE]}}")
     if plan.spec.kubernetes.resources.gpu and plan.surge_pods:
         text = f"a rollout needs {_room(plan)} free: if every GPU is in use, it waits forever"
-        yield Note("40-deployment.yaml", text, "kubernetes: {rollout: {max_surge: 0, max_unavailable: 1}}")
+        yield Note("40-deployment.yaml", text, "kubernetes: {rollout: {max_surge: 0}}")
     if plan.spec.kubernetes.route and plan.spec.serving.drain_propagation_s < CLOUD_PROPAGATION_S:
         text = (
             "a cloud's load balancer that sends directly to pods (GKE's NEGs, AWS's IP targets) goes on sending to a "
@@ -196,6 +196,6 @@ def _target_text(plan: Plan) -> str:
 
 def _target_reason(plan: Plan) -> str:
     scaling, knee = plan.spec.scaling, plan.evidence.knee if plan.evidence else None
-    if scaling.metric != "requests" or scaling.target_rps_per_pod != "auto":
+    if scaling.metric != "requests" or scaling.target_rps is not None:
         return "scaling"
-    return f"knee {knee.rps:.4g} × headroom {scaling.headroom:g}" if knee else "unmeasured"
+    return f"knee {knee.rps:.4g} × {scaling.knee_share:.0%}" if knee else "unmeasured"

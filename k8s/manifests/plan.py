@@ -32,8 +32,6 @@ SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_DOWN_PERCENT = 100, 4, 25
 SCALE_UP_WINDOW_S = 0
 # How long a new pod must stay ready before the next old one ends: a few scrapes with real traffic on it.
 MIN_READY_S = 10
-# The size of each of the two files that the server writes for a log shipper.
-LOG_BYTES = 32 * MIB
 
 
 @dataclass(frozen=True)
@@ -74,35 +72,30 @@ class Plan:
 
     @property
     def target_rps_per_pod(self) -> float | None:
-        """The requests/s that each pod should get: the spec's, or the knee times the headroom. None without either."""
-        stated, knee = self.spec.scaling.target_rps_per_pod, self.evidence.knee if self.evidence else None
-        if stated != "auto":
+        """The requests/s that each pod should get: the spec's, or a share of the knee. None without either."""
+        stated, knee = self.spec.scaling.target_rps, self.evidence.knee if self.evidence else None
+        if stated is not None:
             return stated
         # Three digits, so that a second calibration with nearly the same result does not change the manifests.
-        return float(f"{knee.rps * self.spec.scaling.headroom:.3g}") if knee else None
+        return float(f"{knee.rps * self.spec.scaling.knee_share:.3g}") if knee else None
 
     @property
     def scaling_target(self) -> float | None:
         """The autoscaler's target for the metric of each pod, in the metric's unit, rounded as Kubernetes does; None if
         it was never measured. Raises InputError if Kubernetes cannot count it."""
         scaling = self.spec.scaling
-        field, target = {
-            "gpu": ("target_gpu_percent", scaling.target_gpu_percent),
-            "queue_time": ("target_queue_ms", scaling.target_queue_ms / 1000),
-            "requests": ("target_rps_per_pod", self.target_rps_per_pod),
-            "waiting": ("target_waiting", scaling.target_waiting),
-        }[scaling.metric]
+        target = self.target_rps_per_pod if scaling.metric == "requests" else scaling.stated_target
         if target is None:
             return None
         if not 0.001 <= target < 1e15:
             text = f"the target is {target:g}, allowed: 0.001 to 1e+15, because Kubernetes counts in thousandths"
-            raise InputError(f"{self.spec.place('scaling', field)}: {text}")
+            raise InputError(f"{self.spec.place('scaling', 'target')}: {text}")
         return round(1000 * target) / 1000
 
     @property
     def target_running(self) -> float:
         """How many of a language model's slots should be in use on each pod."""
-        return float(f"{self.spec.writing.slots * self.spec.scaling.headroom:.3g}")
+        return float(f"{self.spec.writing.slots * self.spec.scaling.knee_share:.3g}")
 
     @property
     def startup_budget_s(self) -> int:
@@ -172,7 +165,7 @@ class Plan:
         """The size of `/tmp`, where the MAR is unpacked: twice the MAR, and 256 MiB for logs and metrics. A GiB more if
         the pod compiles the model, as vLLM also does."""
         model = self.spec.model
-        compiles = model.compile == "jit" or model.on_mismatch == "jit" or self.spec.vllm is not None
+        compiles = model.compile == "jit" or self.spec.vllm is not None
         archive = self.package.bytes if self.package else 1024 * MIB
         return 2 * archive + 256 * MIB + (1024 * MIB if compiles else 0)
 
@@ -187,16 +180,14 @@ class Plan:
         return self.package.bytes + 64 * MIB if self.package else 0
 
     @property
-    def log_volume_bytes(self) -> int:
-        """The size of the volume that a log shipper reads: two log files, and room for the shipper's own state."""
-        return 2 * LOG_BYTES + 64 * MIB if self.spec.kubernetes.log_shipper else 0
-
-    @property
     def storage_bytes(self) -> int:
         """The pod's ephemeral storage: its volumes, and the container logs that the node keeps."""
         store = self.spec.kubernetes.model
-        logs = 128 * MIB + self.log_volume_bytes
-        return self.temporary_bytes + logs + (self.loaded_bytes if store and store.downloads and not store.cache else 0)
+        return (
+            self.temporary_bytes
+            + 128 * MIB
+            + (self.loaded_bytes if store and store.downloads and not store.cache else 0)
+        )
 
     @property
     def scale_up_period_s(self) -> int:
@@ -228,10 +219,9 @@ class Plan:
     @property
     def cpu_labels(self) -> dict[str, str]:
         """The labels of nodes whose CPUs can run the compiled artifact."""
-        stated = self.spec.kubernetes.cpu_labels
         # No labels exist for CPUs like the packaging machine's (`native`): only the owner knows which nodes are like
-        # it.
-        return node_labels(self.spec.model.cpu_target) if stated is None else stated
+        # it. Nor are any required of nodes that the owner chose.
+        return {} if self.spec.kubernetes.node_selector else node_labels(self.spec.model.cpu_target)
 
     @property
     def oldest_kubernetes(self) -> str:
@@ -282,7 +272,7 @@ def in_mib(size: float) -> str:
 def _check_metrics(plan: Plan) -> None:
     if plan.autoscaled and plan.cpu_percent is None and plan.scaling_target is None:
         text = "nothing was measured, so without `scaling.cpu_percent` the autoscaler has no metric at all"
-        raise InputError(text, hint=f"marina calibrate {plan.spec.file}, or set `scaling.target_rps_per_pod`")
+        raise InputError(text, hint=f"marina calibrate {plan.spec.file}, or set `scaling.target`")
 
 
 def _check_memory(spec: Spec, evidence: EvidenceRecord) -> None:

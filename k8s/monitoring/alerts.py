@@ -48,7 +48,7 @@ def state_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     scaled = spec.scaling.autoscaler != "none"
     return [
         *_pod_alerts(spec, queries),
-        *_restart_alerts(spec, queries),
+        *_restart_alerts(queries),
         *_capacity_alerts(spec, queries),
         # Not with vLLM, which reserves all the GPU memory that it may use when it starts.
         *(_gpu_alerts(queries) if spec.worker_device == "cuda" else []),
@@ -97,13 +97,13 @@ def _start_min(spec: Spec) -> int:
     return -(-spec.serving.startup_timeout_s // 60) + 10
 
 
-def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
+def _restart_alerts(queries: Queries) -> list[Alert]:
     containers = queries.of_pods("kube_pod_container_status_restarts_total")
     restarts, renewals = (
         f"sum by (namespace, pod) (increase({queries.of(f'marina_worker_{name}_total')}[1h]))"
         for name in ("restarts", "renewals")
     )
-    alerts = [
+    return [
         Alert(
             "MarinaContainerRestarts",
             f"round(max by (namespace, pod, container) (increase({containers}[1h]))) >= {RESTARTS}",
@@ -115,11 +115,6 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
             _pod("lost {{ $value }} workers in an hour"),
         ),
     ]
-    if spec.model.on_mismatch == "jit" and spec.model.compile == "aot":
-        recompiled = queries.of("inference_artifact_info", 'compile="aot"', 'artifact!="aot"')
-        text = _pod("compiled the model again, because the packaged artifact does not fit its node")
-        alerts.append(Alert("MarinaRecompiled", f"max by (namespace, pod) ({recompiled}) == 1", text))
-    return alerts
 
 
 def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:

@@ -182,7 +182,7 @@ def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list
         text = f"no node matches the pods' selectors: {'; '.join(texts)}"
         hint = (
             "label the nodes (Node Feature Discovery labels their cpus), or change `model.cpu_target`, "
-            "`kubernetes.cpu_labels`, `kubernetes.node_selector` or `kubernetes.pod.affinity`"
+            "`kubernetes.node_selector` or `kubernetes.pod.affinity`"
         )
         return [], [Blocker("nodes", text, hint, acceptable=True)]
     return [], []

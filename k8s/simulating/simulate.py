@@ -91,20 +91,20 @@ def _pod_profile(plan: Plan, options: SimulationOptions) -> tuple[PodProfile, li
     if measured is None and target is None:
         hint = f"marina calibrate {spec.file}, or --knee RPS"
         raise InputError("nothing was measured, so it is unknown how many requests/s a pod can serve", hint=hint)
-    knee = measured.rps if measured else (target or 0) / spec.scaling.headroom
+    knee = measured.rps if measured else (target or 0) / spec.scaling.knee_share
     cold_start_s = plan.cold_start_s
     if measured is None:
-        assumed.append(f"the knee: {knee:.4g} requests/s, `scaling.target_rps_per_pod` / `scaling.headroom`")
+        assumed.append(f"the knee: {knee:.4g} requests/s, `scaling.target` / {spec.scaling.knee_share:g}")
     if cold_start_s is None:
         cold_start_s = _COLD_START_S
         assumed.append(f"the cold start: {cold_start_s:g} s; `--cold-start` sets it")
     scrape_s = spec.kubernetes.monitoring.scrape_interval_s
     pod = PodProfile(
         knee_rps=knee,
-        target_rps=target or knee * spec.scaling.headroom,
+        target_rps=target or knee * spec.scaling.knee_share,
         cold_start_s=cold_start_s,
         node_s=options.node_s,
-        queue=spec.serving.queue,
+        queue=spec.queue,
         metric=spec.scaling.metric,
         scrape_s=scrape_s,
         window_s=_READINGS * scrape_s,

@@ -8,6 +8,7 @@ from typing import Any
 import gevent
 
 from marina.config.errors import MarinaError
+from marina.config.record import TOLERANCE
 from marina.config.spec import Spec
 from marina.loadtest.comparing.comparison import AnswerCounts
 from marina.loadtest.sending import Body, BrokenAnswer, Client, LoadRequest, content_type_of
@@ -27,7 +28,7 @@ def compare_answers(old: LoadRequest, new: LoadRequest, spec: Spec) -> AnswerCou
         differing = [
             name
             for number, name in enumerate(inputs)
-            if not answers_match(_ask(to_old, old, number), _ask(to_new, new, number), spec.model.tolerance)
+            if not answers_match(_ask(to_old, old, number), _ask(to_new, new, number), TOLERANCE)
         ]
     same = len(inputs) - len(differing)
     return AnswerCounts(inputs=len(inputs), same=same, differing=tuple(differing[:_MOST_NAMED]))

@@ -35,7 +35,6 @@ _PACKED = {
     "max_batch_delay_ms": "maxBatchDelay",
     "response_timeout_s": "responseTimeout",
     "startup_timeout_s": "startupTimeout",
-    "retry_window_s": "maxRetryTimeoutInSec",
     "queue": "jobQueueSize",
 }
 
@@ -89,7 +88,8 @@ def _of_mar(mar: Path, spec: Spec, out: Path) -> Contender:
         data["model"]["batch_sizes"] = [*record.batch_sizes]
     else:
         del data["serving"]["max_batch"]
-        data["text"] = data.get("text", {}) | {"slots": record.text.slots, "waiting": record.text.waiting}
+        data["serving"]["queue"] = record.text.waiting
+        data["text"] = data.get("text", {}) | {"slots": record.text.slots}
     file = out / "old" / "spec.yaml"
     write_text(file, yaml.safe_dump(data, sort_keys=False))
     return Contender("old", load_spec(file, files=False), package, mar.parent)

@@ -36,10 +36,10 @@ class Costs(Part):
 
 def costs_of(spec: Spec, seen_rps: float, knee_rps: float | None = None) -> Costs | None:
     """The costs at the target rate and at the measured one; None if the spec has no `cost`."""
-    cost, stated = spec.cost, spec.scaling.target_rps_per_pod
+    cost, stated = spec.cost, spec.scaling.target_rps
     if cost is None:
         return None
-    target = stated if isinstance(stated, float | int) else knee_rps and knee_rps * spec.scaling.headroom
+    target = stated or (knee_rps and knee_rps * spec.scaling.knee_share)
     return Costs(
         currency=cost.currency,
         pod_hour=cost.pod_hour,

@@ -1,10 +1,10 @@
 """Several bodies instead of one: those that a trace or `load.samples` names, each sent as often as that says.
 
-For a language model, each body is sent in every length that `load.max_tokens` names, and its answer is streamed."""
+The answers of a language model are streamed."""
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from marina.config.errors import InputError, as_input_error, listed
@@ -27,8 +27,7 @@ def with_samples(request: LoadRequest, spec: Spec, record: Record | None, trace:
     weights = {Path(name): 1.0 for name in trace.samples} if trace and traced else _weights(spec)
     bodies = tuple(body for file, weight in weights.items() for body in _bodies(spec, file, weight, record))
     if spec.model.writes:
-        # A trace says which sample each request is, so their lengths stay as they are.
-        bodies = tuple(_streamed(bodies or request.all_bodies, spec, {} if traced else spec.load.max_tokens or {}))
+        bodies = tuple(_streamed(bodies or request.all_bodies, spec))
     return request.model_copy(update={"bodies": bodies}) if bodies else request
 
 
@@ -70,8 +69,8 @@ def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> lis
     ]
 
 
-def _streamed(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -> Iterator[Body]:
-    """Each body in each length, as a stream unless it has `"stream": false`."""
+def _streamed(bodies: Iterable[Body], spec: Spec) -> Iterator[Body]:
+    """Each body as a stream, unless it has `"stream": false`."""
     for body in bodies:
         try:
             fields = json.loads(body.body)
@@ -81,13 +80,5 @@ def _streamed(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -
         if not is_whole:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
         expected = body.expected if is_whole else Expected(form="events")
-        name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
-        lengths = [({name: length}, share) for length, share in shares.items()]
-        for length, share in lengths or [({}, 1.0)]:
-            text = json.dumps(fields | length)
-            yield Body(
-                body=base64.b64encode(text.encode()),
-                content_type=body.content_type,
-                expected=expected,
-                weight=body.weight * share,
-            )
+        text = base64.b64encode(json.dumps(fields).encode())
+        yield Body(body=text, content_type=body.content_type, expected=expected, weight=body.weight)

@@ -316,7 +316,6 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
         )
     notes += read.left_out(task)
     fields = ", pooling: cls" if embedding.pooling == "cls" else ""
-    fields += "" if embedding.is_normalised else ", normalise: false"
     return ModelFacts(source, "text", task=task, longest=longest, embedding=fields, notes=notes)
 
 

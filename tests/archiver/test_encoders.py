@@ -114,7 +114,7 @@ def by_transformers(folder: Path, kind: str, texts: list[str]) -> Any:
         return [network(input_ids=torch.tensor([tokenizer.encode(text).ids])) for text in texts]
 
 
-@pytest.mark.parametrize("encoding", ["{max_tokens: 8}", "{max_tokens: 8, dynamic: true}"])
+@pytest.mark.parametrize("encoding", ["{max_tokens: 8}", "{max_tokens: 8, buckets: dynamic}"])
 def test_texts_of_all_lengths_get_the_labels_that_transformers_gives(encoding: str, served: Callable[..., Any]) -> None:
     handler = served("classify", encoding)
     texts = ["the cat sat", "a dog ran on the mat", "mat", "the cat", "the cat sat on a mat"]
@@ -234,7 +234,7 @@ def test_only_the_request_without_a_text_is_refused(served: Callable[..., Any], 
     assert first.json() == last.json()
 
 
-@pytest.mark.parametrize(("encoding", "computed"), [("{max_tokens: 8}", 8), ("{max_tokens: 8, dynamic: true}", 6)])
+@pytest.mark.parametrize(("encoding", "computed"), [("{max_tokens: 8}", 8), ("{max_tokens: 8, buckets: dynamic}", 6)])
 def test_a_text_is_padded_no_further_than_its_bucket(encoding: str, computed: int, served: Callable[..., Any]) -> None:
     handler = served("classify", encoding)
     ((row, _),) = handler.reader.read(["the cat sat on"])

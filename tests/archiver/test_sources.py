@@ -72,10 +72,9 @@ def message(folder: Path, changes: dict[str, Any]) -> str:
     return str(raised.value).replace(str(folder), "DIR")
 
 
-def test_random_weights_are_the_same_every_time_and_follow_the_seed(folder: Path) -> None:
-    weights, same, other = (load(folder, {"model.seed": seed}).network.state_dict() for seed in (0, 0, 1))
+def test_random_weights_are_the_same_every_time(folder: Path) -> None:
+    weights, same = (load(folder, {}).network.state_dict() for _ in range(2))
     assert torch.equal(weights["layer.weight"], same["layer.weight"])
-    assert not torch.equal(weights["layer.weight"], other["layer.weight"])
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w.pth"])

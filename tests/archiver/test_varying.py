@@ -37,7 +37,7 @@ def started(folder: Path) -> TensorHandler:
 
 
 BUCKETS = VARYING["model.inputs"]
-DYNAMIC = BUCKETS | {"ids": BUCKETS["ids"] | {"shape": [{"max": 64, "dynamic": True}]}}
+DYNAMIC = BUCKETS | {"ids": BUCKETS["ids"] | {"shape": [{"max": 64, "buckets": "dynamic"}]}}
 
 
 @pytest.fixture(

@@ -52,7 +52,7 @@ def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(he
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     encoding = load_spec(here / "mine/spec.yaml").encoding
-    assert (encoding.pooling, encoding.normalise, encoding.max_tokens) == ("cls", False, 24)
+    assert (encoding.pooling, encoding.max_tokens) == ("cls", 24)
     assert "puts `query: ` before each text" in done.stdout
     assert "a guess" not in done.stdout
 

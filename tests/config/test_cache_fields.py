@@ -20,12 +20,6 @@ ALLOWED = "allowed: an address such as `redis://HOST:6379/0`, without a password
             id="a password in an address, which is not said again",
         ),
         pytest.param({"redis": "cache:6379"}, f"`serving.cache.redis`: got `cache:6379`, {ALLOWED}", id="no scheme"),
-        pytest.param(
-            {"secret": "cache"},
-            "`serving.cache.secret`: given, but there is no `redis` that needs it\n\n"
-            "hint: delete `secret`, or add `redis`",
-            id="a password for nothing",
-        ),
     ],
 )
 def test_an_error_of_the_cache_says_what_is_allowed(changes: dict[str, Any], message: str) -> None:

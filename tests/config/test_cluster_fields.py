@@ -42,9 +42,9 @@ def test_the_signature_of_a_presigned_address_never_gets_into_a_spec() -> None:
     assert "got `https://s/m.mar?…`, allowed: an address" in said
 
 
-@pytest.mark.parametrize("rollout", [{"max_surge": 0}, {"max_surge": "0%", "max_unavailable": "0%"}])
-def test_a_rollout_that_cannot_move_is_refused(rollout: dict[str, object]) -> None:
-    assert "or no pod can be replaced" in refusal({"kubernetes.rollout": rollout})
+@pytest.mark.parametrize(("surge", "unavailable"), [(0, 1), ("0%", 1), (1, 0), ("25%", 0), ("auto", 0)])
+def test_a_rollout_that_may_add_no_pod_removes_one_first(surge: object, unavailable: int) -> None:
+    assert digits_spec({"kubernetes.rollout.max_surge": surge}).kubernetes.rollout.max_unavailable == unavailable
 
 
 @pytest.mark.parametrize("value", ["25", "-1%", "101%", "some", -1])
@@ -52,8 +52,6 @@ def test_a_number_of_pods_is_a_number_or_a_share(value: object) -> None:
     said = refusal({"kubernetes.rollout": {"max_surge": value}})
     assert "`kubernetes.rollout.max_surge`" in said
     assert "allowed: `auto`, a whole number, or a share such as `25%`" in said
-    said = refusal({"kubernetes.rollout": {"max_unavailable": value}})
-    assert "allowed: a whole number, or a share such as `25%`" in said
 
 
 @pytest.mark.parametrize("entry", ["kube-system", "kube-system:0", "Kube:53", "10.0.0.0/64:53", ":53"])

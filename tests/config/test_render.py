@@ -7,7 +7,7 @@ import yaml
 from golden import GOLDEN, check_golden
 from specs import digits_spec, make_spec
 
-from marina.config.lint.linter import lint_file
+from marina.config.lint import lint_file
 from marina.config.render import Ports, render_log4j2, render_model_config, render_properties
 from marina.config.spec import Spec
 
@@ -34,12 +34,10 @@ def test_the_files_are_the_accepted_ones(name: str, spec: Spec) -> None:
 
 LARGEST = {
     "serving.max_request_mb": 1024,
-    "serving.max_response_mb": 1024,
     "serving.java_heap_mb": 5860,
     "serving.queue": 2**31 - 1,
     "serving.max_batch_delay_ms": 2**31 - 1,
     "serving.startup_timeout_s": 2**31 - 61,
-    "serving.retry_window_s": 2**31 - 1,
 }
 
 
@@ -59,9 +57,16 @@ SWITCHES: list[Any] = [
     ("serving.max_batch_delay_ms", 1, 7, "maxBatchDelay"),
     ("serving.response_timeout_s", 10, 20, "responseTimeout"),
     ("serving.startup_timeout_s", 100, 200, "startupTimeout"),
-    ("serving.retry_window_s", 400, 500, "maxRetryTimeoutInSec"),
     ("serving.queue", 10, 20, "jobQueueSize"),
 ]
+
+
+@pytest.mark.parametrize(("startup_s", "window_s"), [(300, 600), (900, 1800), (1, 61)])
+def test_a_worker_that_keeps_failing_is_restarted_for_as_long_as_a_start_may_take(
+    startup_s: int, window_s: int
+) -> None:
+    settings = yaml.safe_load(render_model_config(make_spec({"serving.startup_timeout_s": startup_s})))
+    assert settings["maxRetryTimeoutInSec"] == window_s
 
 
 @pytest.mark.parametrize(("field", "first", "second", "key"), SWITCHES)
@@ -71,11 +76,11 @@ def test_a_field_lands_in_model_config(field: str, first: object, second: object
 
 
 def test_limits_land_in_config_properties() -> None:
-    keys = settings(properties(make_spec({"serving.max_request_mb": 3, "serving.max_response_mb": 0.5})))
+    keys = settings(properties(make_spec({"serving.max_request_mb": 3, "serving.java_heap_mb": 300})))
     # The handler refuses bodies over 3 MB, so TorchServe has to pass these on.
     assert int(keys["max_request_size"]) > 3_000_000
     # The handler refuses larger answers itself; TorchServe, which kills the worker, must allow a little more.
-    assert int(keys["max_response_size"]) > 500_000
+    assert int(keys["max_response_size"]) > 50 * 2**20
 
 
 def test_torchserve_itself_listens_only_on_loopback_and_on_sockets_of_its_folder() -> None:

@@ -41,7 +41,7 @@ ERRORS: list[Any] = [
     pytest.param({"slo.p99_ms": 9, "slo.regression": 0}, "spec.yaml:7: `slo.regression`: got `0`, allowed: more than 0",
                  id="nothing may be worse"),
     pytest.param({"slo.p99_ms": 0}, "spec.yaml:6: `slo.p99_ms`: got `0`, allowed: more than 0", id="zero"),
-    pytest.param({"scaling.headroom": 1.5}, "spec.yaml:6: `scaling.headroom`: got `1.5`, allowed: 1 or less",
+    pytest.param({"scaling.max_replicas": 2**31}, "spec.yaml:6: `scaling.max_replicas`: got `2147483648`, allowed: 2147483647 or less",
                  id="too large"),
     pytest.param({"load": 5}, "spec.yaml:5: `load`: got `5`, allowed: a mapping", id="a value for a section"),
     pytest.param({"model.batch_sizes": 4}, "spec.yaml:5: `model.batch_sizes`: got `4`, allowed: a list",
@@ -132,10 +132,6 @@ ERRORS: list[Any] = [
     pytest.param({"model.cpu_target": "x86-64-v3", "model.precision": "bf16"}, "spec.yaml:5: `model.cpu_target`: got "
                  "`x86-64-v3`, but bf16 needs AVX-512\n\nhint: cpu_target: x86-64-v4, or another `precision`",
                  id="bf16 without AVX-512"),
-    pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, "
-                 "but "
-                 "`compile: jit` packs nothing that could fail to fit the machine\n\nhint: delete `on_mismatch`",
-                 id="a mismatch of nothing"),
     pytest.param({"model.compile": "eager"}, "spec.yaml:5: `model.compile`: got `eager`, which runs the source of "
                  "`./file.py:factory`, but `model.source` is `torchvision:resnet18`\n\nhint: compile: export",
                  id="eager without source"),
@@ -166,19 +162,13 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.resources.memory": "800Mi"},
                  "spec.yaml:6: `serving.java_heap_mb`: got 512, but `kubernetes.resources.memory` is 800Mi, and at least half of it "
                  "must be left for the workers", id="a default that what is written contradicts"),
-    pytest.param({"serving.max_request_mb": 200, "serving.max_response_mb": 180},
+    pytest.param({"serving.max_request_mb": 200},
                  "spec.yaml:6: `serving.max_request_mb`: got 200, allowed: at most a sixth of `serving.java_heap_mb`, "
                  "89 MB\n\nhint: java_heap_mb: 1145", id="a body that ends Java"),
-    pytest.param({"serving.max_response_mb": 180},
-                 "spec.yaml:6: `serving.max_response_mb`: got 180, allowed: at most a sixth of `serving.java_heap_mb`, "
-                 "89 MB\n\nhint: java_heap_mb: 1030", id="an answer that ends Java"),
     pytest.param({"serving.max_request_mb": 85, "kubernetes.resources.memory": "1500Mi"},
                  "spec.yaml:9: `kubernetes.resources.memory`: the largest allowed batches take 1340 MB on 2 workers, "
                  "on top of Java and models\n\nhint: less `max_request_mb` or `max_batch`, or `memory: auto`",
                  id="requests that the memory does not hold"),
-    pytest.param({"serving.retry_window_s": 100}, "spec.yaml:6: `serving.retry_window_s`: got 100, but a start may "
-                 "take "
-                 "360 s, including pauses\n\nhint: retry_window_s: 360", id="a window shorter than a start"),
     pytest.param({"slo.p99_ms": 40000}, "spec.yaml:6: `slo.p99_ms`: got 40000, but workers are killed after 30 s\n\n"
                  "hint: raise `serving.response_timeout_s`, or lower `slo.p99_ms`", id="an objective past the timeout"),
     pytest.param({"slo.p99_ms": 2}, "spec.yaml:6: `slo.p99_ms`: got 2, but a single request waits 2 ms for its "
@@ -224,11 +214,8 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.model": {}}, "spec.yaml:6: `kubernetes.model`: got `{}`, allowed: exactly one of "
                  "`claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it",
                  id="a MAR from nowhere"),
-    pytest.param({"kubernetes.model": {"url": "https://s/m", "path": "x"}}, "spec.yaml:8: `kubernetes.model.path`: "
-                 "got `x`, but `url` is not a volume: put the path into the address",
-                 id="a path beside a URL"),
-    pytest.param({"kubernetes.model": {"claim": "x", "path": "../x"}}, "spec.yaml:8: `kubernetes.model.path`: got "
-                 "`../x`, allowed: a path such as `models/digits.mar`",
+    pytest.param({"kubernetes.model": {"claim": "x/../y"}}, "spec.yaml:7: `kubernetes.model.claim`: got `x/../y`, "
+                 "allowed: the name of a claim, or `NAME/PATH` such as `models/digits.mar`",
                  id="a path out of the volume"),
     pytest.param({"kubernetes.tolerations": ["a=b=c:Sometimes"]}, "spec.yaml:7: `kubernetes.tolerations.0`: got "
                  "`a=b=c:Sometimes`, allowed: a taint such as `gpu=yes:NoSchedule`",
@@ -243,8 +230,6 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.route": {"gateway": "public"}}, "spec.yaml:7: `kubernetes.route.gateway`: got `public`, "
                  "allowed: `NAMESPACE/NAME`",
                  id="a gateway without its namespace"),
-    pytest.param({"kubernetes.log_shipper": {"image": "x", "memory": "0"}}, 'spec.yaml:8: `kubernetes.log_shipper.memory`: got `"0"`, allowed: more than 0',
-                 id="a shipper without memory"),
     pytest.param({"kubernetes.resources.gpu_resource": "gpu"}, "spec.yaml:7: `kubernetes.resources.gpu_resource`: got "
                  "`gpu`, allowed: a resource such as `nvidia.com/gpu`",
                  id="a resource without its vendor"),
@@ -260,8 +245,6 @@ ERRORS: list[Any] = [
                  id="every request"),
     pytest.param({"version": "1.0\n"}, 'spec.yaml:5: `version`: got `"1.0\\n"`, allowed: letters, digits, `.`, `_` '
                  "and `-`, at most 32", id="a line end"),
-    pytest.param({"load.max_tokens": {"x": 1}}, "spec.yaml:7: `load.max_tokens.x`: got `x` as a name, allowed: a whole "
-                 "number", id="a length that is no number"),
     pytest.param({"model.labels": ""}, "spec.yaml:5: `model.labels`: got ``, allowed: text that is not empty",
                  id="an empty path"),
     pytest.param(FILE_SOURCE | {"model.inputs": {}}, "spec.yaml:6: `model.inputs`: got `{}`, allowed: 1 or more items",
@@ -304,9 +287,6 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.pod.labels": {"a b": "c"}}, "spec.yaml:8: `kubernetes.pod.labels.a b`: got `a b` as a name, "
                  "allowed: letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit, with "
                  "or without `example.org/` before them", id="a label with a space"),
-    pytest.param({"kubernetes.log_shipper": {"args": ["-v"]}}, "spec.yaml:6: `kubernetes.log_shipper.image`: "
-                 "missing\n\nhint: add `image` to the spec; `marina check --fields` says what it means",
-                 id="a shipper without its image"),
 ]  # fmt: skip
 
 
@@ -333,9 +313,9 @@ def test_rules_skip_fields_that_are_already_wrong() -> None:
 
 
 def test_a_bare_off_is_not_taken_for_false() -> None:
-    text = "text: {context: 600, speculation: off}\nserving: {access_log: off}\n"
+    text = "text: {context: 600}\nserving: {access_log: off}\n"
     text += (
         'name: tales\nversion: "1"\nmodel: {source: hf:./m, handler: text, compile: aot}\nload: {sample: ./s.json}\n'
     )
     spec = parse_spec(text, Path("spec.yaml"), files=False)
-    assert (spec.writing.speculation, spec.serving.access_log) == ("off", "off")
+    assert spec.serving.access_log == "off"

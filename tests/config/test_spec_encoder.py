@@ -127,14 +127,6 @@ def test_modules_that_are_not_computed_are_refused(modules: object, message: str
         check_embedder(tmp_path, modules, {})
 
 
-@pytest.mark.parametrize("kinds", [["Transformer", "Normalize"], ["Transformer"]])
-def test_an_embedding_that_its_library_does_not_scale_is_a_warning(kinds: list[str], tmp_path: Path) -> None:
-    spec = check_embedder(tmp_path, [{"type": f"{MADE_BY}.{kind}", "path": ""} for kind in kinds], {})
-    warnings = list(find_warnings(spec))
-    assert len(warnings) == ("Normalize" not in kinds)
-    assert all(text.endswith("`normalise: false` gives the same numbers") for text in warnings)
-
-
 def test_what_else_a_library_does_to_each_text_is_a_warning(tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}
     files = {

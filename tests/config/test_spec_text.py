@@ -37,15 +37,8 @@ ERRORS: list[Any] = [
                  "`compile: eager`: `bf16`, `fp32`\n\nhint: compile: aot", id="a 4-bit one that is not compiled"),
     pytest.param({"text.engine": "aot"}, "`text.engine`: got `aot`, which needs `compile: aot`\n\n"
                  "hint: delete `engine`, or compile: aot", id="an engine that is not compiled"),
-    pytest.param({"model.compile": "aot", "model.on_mismatch": "jit"}, "`model.on_mismatch`: got `jit`, but the worker "
-                 "of a `text` model compiles nothing\n\nhint: delete `on_mismatch`", id="compiling in the worker"),
     pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model's folder says "
                  "it\n\nhint: delete `labels`", id="labels"),
-    pytest.param({"text.max_perplexity": 2}, "`model.calibration`: missing: `text.max_perplexity` is measured on "
-                 "its texts\n\nhint: add `calibration: ./texts`, a folder of `.txt` files, one text on each line",
-                 id="a bound on texts that nobody names"),
-    pytest.param({"text.max_perplexity": 1}, "`text.max_perplexity`: got `1`, allowed: more than 1",
-                 id="less than one token to choose from"),
     pytest.param({"model.batch_sizes": [1, 2]}, "`model.batch_sizes`: not for the `text` handler, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="batches"),
     pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"
@@ -60,16 +53,13 @@ ERRORS: list[Any] = [
                  id="a GPU"),
     pytest.param({"text.max_tokens": 2048}, "`text.max_tokens`: got 2048, but prompt and answer together have 2048 "
                  "tokens, `text.context`\n\nhint: raise `text.context`, or lower `text.max_tokens`", id="no prompt"),
-    pytest.param({"text.step_ms": 5}, "`text.step_ms`: only for the engine `fake`, not `torch`\n\n"
-                 "hint: delete `step_ms`", id="a step of the engine's own"),
-    pytest.param({"text": {"engine": "fake", "step_ms": 100}}, "`serving.drain_timeout_s`: got 30, but the longest "
-                 "answer takes 51.2 s\n\nhint: raise it, or lower `text.max_tokens`", id="a drain that cuts answers"),
+    pytest.param({"text": {"engine": "fake", "context": 4096, "max_tokens": 2560}},
+                 "`serving.drain_timeout_s`: got 30, but the longest answer takes 51.2 s\n\n"
+                 "hint: raise it, or lower `text.max_tokens`", id="a drain that cuts answers"),
     pytest.param({"load.sample": "cat.png"}, "`load.sample`: got `cat.png`, allowed for the `text` handler: a `.json` "
                  "file", id="a picture to send"),
     pytest.param({"text.engine": "onnx"}, "`text.engine`: got `onnx`, allowed: `aot`, `auto`, `fake`, `torch`, `vllm`",
                  id="another engine"),
-    pytest.param({"text.priority_header": "X Lane"}, "`text.priority_header`: got `X Lane`, allowed: a header's name "
-                 "of letters, digits and `-`", id="no header"),
     pytest.param({"text.route": {"to": "tales"}}, "`text.route.to`: got `tales`, which is this model\n\n"
                  "hint: the name of another one", id="a route in a circle"),
     pytest.param({"text.route": {"to": "small", "short_tokens": 2048}}, "`text.route.short_tokens`: got 2048, but no "
@@ -102,7 +92,7 @@ def test_text_is_only_for_language_models() -> None:
 
 
 def test_torchserve_sees_slots_and_waiting_requests_as_its_batch_size() -> None:
-    settings = yaml.safe_load(render_model_config(spec_of({"text": {"slots": 4, "waiting": 6}})))
+    settings = yaml.safe_load(render_model_config(spec_of({"text": {"slots": 4}, "serving.queue": 6})))
     # Eight more requests reach the handler, which answers when to try again.
     assert (settings["batchSize"], settings["continuousBatching"]) == (18, True)
     assert (settings["minWorkers"], settings["maxWorkers"]) == (1, 1)
@@ -115,7 +105,7 @@ def test_a_spec_with_every_default_written_out_is_the_same_spec() -> None:
 
 
 def test_as_many_requests_may_wait_as_there_are_slots() -> None:
-    assert spec_of({"text": {"slots": 4}}).completed()["text"]["waiting"] == 4
+    assert spec_of({"text": {"slots": 4}}).completed()["serving"]["queue"] == 4
     assert "continuousBatching" not in render_model_config(
         parse_spec("{name: x, model: {source: torchvision:resnet18, weights: random}}", Path("spec.yaml"), files=False)
     )

@@ -83,11 +83,6 @@ def test_vllm_needs_as_many_gpus_as_its_arguments_ask_for() -> None:
     assert spec_of(ON_TWO_GPUS | {"text.vllm": {"args": {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}}}).vllm
 
 
-def test_vllm_reads_prompts_in_larger_pieces() -> None:
-    assert [spec_of(change).writing.prefill_chunk for change in ({}, {"text.engine": "torch"})] == [2048, 256]
-    assert spec_of({"text.prefill_chunk": 64}).writing.prefill_chunk == 64
-
-
 def test_settings_that_look_like_a_mistake_are_warnings(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
@@ -100,7 +95,7 @@ def test_settings_that_look_like_a_mistake_are_warnings(tmp_path: Path) -> None:
         "`text.vllm.weights`: `/models/tales`, but no volume is mounted in a pod: `kubernetes.pod.mounts`",
         "`serving.startup_timeout_s`: 300, but reading 140 GB at 250 MB/s, and a minute to compile, may take 620 s",
     ]
-    patient = {"serving.startup_timeout_s": 900, "serving.retry_window_s": 960}
+    patient = {"serving.startup_timeout_s": 900}
     assert list(find_warnings(spec_of(patient, tmp_path / "spec.yaml"))) == []
 
 

@@ -65,7 +65,6 @@ def _record(spec: Spec) -> Record:
         handler=spec.model.handler,
         precision="fp32",
         compile="export",
-        on_mismatch="fail",
         device="cpu",
         workers=spec.workers,
         threads=spec.threads,

@@ -53,7 +53,6 @@ def write_text_package(folder: Path, **text: Any) -> Path:
         "version": "1.0",
         "precision": "fp32",
         "compile": "eager",
-        "on_mismatch": "fail",
         "device": "cpu",
         "threads": 1,
         "image": None,

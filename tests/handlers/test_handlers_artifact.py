@@ -89,7 +89,7 @@ def test_package_of_another_torch_is_refused_with_the_remedy(compiled, monkeypat
     key = json.loads((compiled / "marina.json").read_text())["key"]
     assert str(caught.value) == (
         f"the compiled model does not fit this machine: `torch`: packaged for `{key['torch']}`, here `2.99.0`: "
-        "package on a machine like this one, or set `model.on_mismatch: jit`"
+        "package on a machine like this one"
     )
 
 
@@ -97,20 +97,6 @@ def test_package_of_another_build_of_the_same_torch_is_loaded(compiled, monkeypa
     version = torch.__version__.partition("+")[0]
     monkeypatch.setattr(torch, "__version__", f"{version}+cu130")
     assert ask(start(TensorHandler(), compiled), GOOD)[0].json() == DOUBLED
-
-
-def test_mismatch_that_is_allowed_compiles_here_and_says_so(package):
-    needs("g++", package="g++")
-    change(package, compile="aot", on_mismatch="jit", key={"torch": "1.0", "device": "cpu"}, batch_sizes=[2])
-    with TestCase().assertLogs("handlers", "WARNING") as log:
-        handler = start(TensorHandler(), package)
-    assert "compiling it here: `torch`: packaged for `1.0`" in log.output[0]
-    assert handler.artifact.kind == "jit"
-    assert ask(handler, GOOD)[0].json() == DOUBLED
-    (series,) = [
-        sample for family in handler.metrics.registry.collect() for sample in family.samples if "info" in sample.name
-    ]
-    assert (series.labels["compile"], series.labels["artifact"]) == ("aot", "jit")
 
 
 def test_compiled_kernels_of_the_package_are_used(package, monkeypatch):

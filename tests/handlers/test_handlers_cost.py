@@ -25,7 +25,7 @@ from marina.handlers.record import ImageSpec
 from marina.handlers.tensor import TensorHandler
 from marina.handlers.validation import Malformed, TooLarge, Unsupported
 
-LARGE = ImageSpec(SIDE, SIDE, SIDE, 3, MEAN, STD, "bilinear", 3, 40_000_000, max_decode_mb=64)
+LARGE = ImageSpec(SIDE, SIDE, SIDE, 3, MEAN, STD, "bilinear", 3, 16_000_000)
 # The server's settings of glibc for its workers, with which it keeps freed memory.
 ALLOCATOR = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 CHILD = """
@@ -38,7 +38,7 @@ def status(name):
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
-spec = ImageSpec(32, 32, 32, 3, (0.5,), (0.5,), "bilinear", 3, 40_000_000, max_decode_mb=64)
+spec = ImageSpec(32, 32, 32, 3, (0.5,), (0.5,), "bilinear", 3, 16_000_000)
 setup_pillow()
 small, large = (open(path, "rb").read() for path in sys.argv[1:])
 decode_image(small, spec)

@@ -17,7 +17,7 @@ from marina.k8s.manifests.plan import Plan, make_plan
 SHA256 = "49346cd03cfd24a763998083b70aeead4faae86613ec9864a148abefc14dc4a1"
 RECORD: dict[str, Any] = {
     "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "./model.py:build",
-    "weights": "./digits.safetensors", "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail",
+    "weights": "./digits.safetensors", "handler": "image", "precision": "fp32", "compile": "aot",
     "device": "cpu", "workers": 2, "threads": 1, "batch_sizes": [1, 8], "image": None, "inputs": [], "outputs": [],
     "labels": None, "max_request_bytes": 1, "max_response_bytes": 1,
     "sample": {"file": "sample.png", "content_type": "image/png"}, "key": {"torch": "2.13.0", "device": "cpu"},
@@ -51,20 +51,13 @@ FULL: dict[str, Any] = {
     "model.cpu_target": "x86-64-v3",
     "kubernetes.node_selector": {"pool": "inference"},
     "kubernetes.tolerations": ["dedicated=inference:NoSchedule", "spot"],
-    "kubernetes.priority_class": "serving",
-    "kubernetes.runtime_class": "nvidia",
     "kubernetes.network": {
         "clients": ["shop"],
         "egress": ["10.0.0.0/8:443"],
         "dns": ["openshift-dns:5353", "169.254.20.10/32:53"],
     },
-    "kubernetes.rollout": {"max_surge": 1, "max_unavailable": "10%"},
+    "kubernetes.rollout": {"max_surge": 1},
     "kubernetes.model": {"url": "https://store.local/digits.mar"},
-    "kubernetes.log_shipper": {
-        "image": f"registry.local/vector:1@sha256:{'b' * 64}",
-        "args": ["-c", "/etc/shipper/v"],
-        "config_map": "v",
-    },
     "kubernetes.route": {"gateway": "edge/public", "hostnames": ["digits.example.org"]},
     "kubernetes.monitoring": {"monitor": "service", "labels": {"release": "prometheus"}},
     "kubernetes.pod": {
@@ -108,7 +101,7 @@ OPENSHIFT: dict[str, Any] = {
     "kubernetes": {
         "run_as_user": None,
         "resources": {"cpu": "2000m", "memory": "2048Mi"},
-        "rollout": {"max_surge": 0, "max_unavailable": 1},
+        "rollout": {"max_surge": 0},
         "network": {"dns": ["openshift-dns:5353"]},
         "model": {"url": "s3://models/digits.mar", "secret": "store"},
     },
@@ -125,11 +118,11 @@ OPTIONS = [
       for kind in ("hpa", "keda", "none") for metric in ("requests", "queue_time", "gpu")),
     *(pytest.param({"kubernetes.monitoring.monitor": kind}, id=f"monitor {kind}")
       for kind in ("annotations", "none", "pod", "service")),
-    pytest.param({"scaling.forecast": "weekly", "scaling.target_rps_per_pod": 70}, id="a forecast"),
-    pytest.param({"kubernetes.model": {"claim": "models", "path": "digits/1.mar"}}, id="claim"),
+    pytest.param({"scaling.forecast": "weekly", "scaling.target": 70}, id="a forecast"),
+    pytest.param({"kubernetes.model": {"claim": "models/digits/1.mar"}}, id="claim"),
     pytest.param({"kubernetes.model": {"image": "registry.local/models:1"}}, id="image volume"),
     pytest.param({"kubernetes.model": {"url": "s3://models/digits.mar", "secret": "store"}}, id="private store"),
-    pytest.param({"kubernetes.model": {"secret": "address", "cache": {"claim": "mars"}}}, id="cache"),
+    pytest.param({"kubernetes.model": {"secret": "address", "cache": "mars"}}, id="cache"),
     pytest.param({"kubernetes.network.policy": False}, id="no policy"),
     pytest.param({"kubernetes": {"run_as_user": None}}, id="no user"),
     pytest.param({"kubernetes.create_namespace": False}, id="no namespace"),

@@ -79,7 +79,7 @@ def write_package(folder: Path, *, sample: int = 300, spec_text: str = SPEC, **m
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {
         "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
-        "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail", "device": "cpu",
+        "handler": "image", "precision": "fp32", "compile": "aot", "device": "cpu",
         "workers": spec.workers, "threads": spec.threads,
         "batch_sizes": [*spec.model.batch_sizes], "image": None, "inputs": [], "outputs": [], "labels": None,
         "max_request_bytes": 1, "max_response_bytes": 1,

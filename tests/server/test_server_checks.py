@@ -151,7 +151,6 @@ def test_mar_for_a_gpu_that_is_not_here_does_not_ask_to_package_it_here(
     ("changes", "package_mismatches"),
     [
         pytest.param({}, ["torch 0.1, here 9.9", "this CPU lacks `amx_tile`, `avx_vnni`"], id="aot"),
-        pytest.param({"on_mismatch": "jit"}, [], id="may be compiled here"),
         pytest.param({"compile": "jit"}, [], id="is compiled here"),
         pytest.param(
             {"device": "cuda"}, ["it needs a GPU, and this machine has none", "torch 0.1, here 9.9"], id="no GPU"
@@ -285,7 +284,7 @@ def test_a_package_without_its_sample_is_refused_before_java_starts(tmp_path: Pa
     # Not tmp_path: its path may be too long for a socket.
     with pytest.MonkeyPatch.context() as changed:
         changed.setenv("TMPDIR", "/tmp")
-        with pytest.raises(ArchiveError, match="There is no item named 'sample.json' in the archive"):
+        with pytest.raises(ArchiveError, match="no item named 'sample\\.json'"):
             serve(spec, mar=tmp_path / "less.mar", port_base=free_port_base())
 
 
@@ -313,30 +312,25 @@ def test_a_start_that_fails_says_at_what_and_blames_no_port(tmp_path: Path) -> N
     assert (done.returncode, done.stderr[-len(said) :]) == (2, said)
 
 
-@pytest.mark.parametrize(("files", "connections"), [(resource.RLIM_INFINITY, 2000), (1024, 416), (4, 1)])
+@pytest.mark.parametrize(("files", "connections"), [(resource.RLIM_INFINITY, 2048), (1024, 416), (4, 1)])
 def test_there_are_no_more_connections_than_java_may_open_files(
     files: int, connections: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10, files))
-    spec, mar = make_tiny(tmp_path, max_connections=2000, idle_timeout_s=7)
+    spec, mar = make_tiny(tmp_path)
     launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path, java=Java(Path("/java"), 17))
     assert f"-Dmarina.max_connections={connections}" in launch.command
-    assert "-Dmarina.idle_s=7" in launch.command
 
 
 @pytest.mark.parametrize(
-    ("choice", "mar_bytes", "quick"),
+    ("mar_bytes", "quick"),
     [
-        pytest.param("auto", 4_000_001, True, id="a network needs the cores"),
-        pytest.param("auto", 4_000_000, False, id="a small model's requests are Java's work"),
-        pytest.param("full", 4_000_001, False, id="full by choice"),
-        pytest.param("quick", 1, True, id="quick by choice"),
+        pytest.param(4_000_001, True, id="a network needs the cores"),
+        pytest.param(4_000_000, False, id="a small model's requests are Java's work"),
     ],
 )
-def test_java_compiles_as_far_as_the_model_leaves_it_time(
-    choice: str, mar_bytes: int, quick: bool, tmp_path: Path
-) -> None:
-    spec, _ = make_tiny(tmp_path, java_compiler=choice)
+def test_java_compiles_as_far_as_the_model_leaves_it_time(mar_bytes: int, quick: bool, tmp_path: Path) -> None:
+    spec, _ = make_tiny(tmp_path)
     mar = tmp_path / "sized.mar"
     with mar.open("wb") as file:
         file.truncate(mar_bytes)

@@ -126,10 +126,10 @@ def test_access_log_prints_what_its_mode_says(mode: str, printed: int) -> None:
     assert len(log.lines([OK, FAILED])) == printed
 
 
-def test_auto_prints_all_below_its_rate_and_errors_above_it() -> None:
+def test_auto_prints_all_below_its_rate_and_errors_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
-    changes = {"name": "m", "serving.access_log": "auto", "serving.access_log_max_rps": 3}
-    log = RequestLog(make_spec(changes), clock=lambda: now[0])
+    monkeypatch.setattr("marina.server.java.follow.MOST_RPS", 3)
+    log = RequestLog(make_spec({"name": "m"}), clock=lambda: now[0])
     assert len(log.lines([OK] * 3)) == 3
     assert len(log.lines([OK] * 7)) == 0
     assert len(log.lines([FAILED])) == 1
@@ -139,10 +139,10 @@ def test_auto_prints_all_below_its_rate_and_errors_above_it() -> None:
     assert len(log.lines([OK] * 3)) == 3
 
 
-def test_auto_counts_the_errors_that_it_does_not_print() -> None:
+def test_auto_counts_the_errors_that_it_does_not_print(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
-    changes = {"name": "m", "serving.access_log": "auto", "serving.access_log_max_rps": 3}
-    log = RequestLog(make_spec(changes), clock=lambda: now[0])
+    monkeypatch.setattr("marina.server.java.follow.MOST_RPS", 3)
+    log = RequestLog(make_spec({"name": "m"}), clock=lambda: now[0])
     broken = AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 500, 4)
     assert len(log.lines([FAILED] * 4000)) == 3
     assert len(log.lines([broken] * 2)) == 0

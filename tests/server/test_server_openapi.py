@@ -75,7 +75,6 @@ def record_of(kind: str) -> Record:
         "source": "./model.py:build",
         "precision": "fp32",
         "compile": "export",
-        "on_mismatch": "fail",
         "device": "cpu",
         "workers": 1,
         "threads": 1,

@@ -1,4 +1,4 @@
-"""`text.speculation`: guesses the next tokens of a text where it repeats itself, and decides how many are worth it.
+"""Guesses the next tokens of a text where it repeats itself, and decides how many are worth it.
 
 A guess is computed together with the token before it, and is used only if the sampler chooses that very token. So an
 answer has the same tokens with guesses as without them, and only its time differs."""

@@ -19,6 +19,10 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _SEEDS = 2**63
 
 
+# If vLLM returns nothing for this long while answers are open, it is restarted.
+STEP_TIMEOUT_S = 120.0
+
+
 @dataclass
 class _Held:
     """How many tokens a sequence has, with its prompt, and how many of the likeliest are returned with each token."""
@@ -30,8 +34,8 @@ class _Held:
 class VllmEngine:
     """Up to `slots` sequences at the same time; `ends` are the model's end tokens."""
 
-    def __init__(self, process: VllmProcess, *, slots: int, ends: Sequence[int], step_timeout_s: float) -> None:
-        self._process, self._slots, self._ends, self._step_timeout_s = process, slots, list(ends), step_timeout_s
+    def __init__(self, process: VllmProcess, *, slots: int, ends: Sequence[int]) -> None:
+        self._process, self._slots, self._ends = process, slots, list(ends)
         ready = process.receive(None)["ready"]
         self.version: str = ready["version"]
         self._room: int = ready["cache_tokens"]
@@ -47,7 +51,7 @@ class VllmEngine:
 
     def step(self) -> list[Token | NoToken]:
         tokens: list[Token | NoToken] = []
-        for message in self._process.receive_all(self._step_timeout_s):
+        for message in self._process.receive_all(STEP_TIMEOUT_S):
             tokens += self._read(message)
         return tokens
 
@@ -114,9 +118,9 @@ def make_vllm(text: TextSpec, folder: Path, precision: str) -> VllmEngine:
     try:
         if text.vllm.weights is not None:
             folder = Path(text.vllm.weights)
-            check_files(folder, text.vllm.files, whole=text.vllm.check == "whole")
+            check_files(folder, text.vllm.files)
         process = VllmProcess(text.vllm.python, engine_arguments(text, folder, precision))
-        return VllmEngine(process, slots=text.slots, ends=text.ends, step_timeout_s=text.vllm.step_timeout_s)
+        return VllmEngine(process, slots=text.slots, ends=text.ends)
     except EngineGone as err:
         raise RecordError(str(err)) from err
 
@@ -124,13 +128,13 @@ def make_vllm(text: TextSpec, folder: Path, precision: str) -> VllmEngine:
 def engine_arguments(text: TextSpec, folder: Path, precision: str) -> dict[str, Any]:
     """The arguments of vLLM's `EngineArgs`. The spec's own `args` were checked when the spec was read."""
     return {
+        # In each step one token for every slot, and a piece of prompts.
+        "max_num_batched_tokens": text.slots + text.prefill_chunk,
         **(text.vllm.args if text.vllm else {}),
         "model": str(folder),
         "dtype": _DTYPES[precision],
         "max_model_len": text.context,
         "max_num_seqs": text.slots,
-        # In each step one token for every slot, and a piece of prompts.
-        "max_num_batched_tokens": text.slots + text.prefill_chunk,
         # Without this a prompt longer than a step would be refused.
         "enable_chunked_prefill": True,
         # No pickles, and no code that comes with a model.

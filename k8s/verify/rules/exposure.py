@@ -155,7 +155,7 @@ def _used_ports(application: Application, workload: Workload) -> Iterator[Place]
 def _blocks_redis(application: Application, scope: Scope) -> Iterator[Remark]:
     for workload in application.exposed:
         policies = _restricting(application, workload, "Egress")
-        for url, _, _ in scope.plan.spec.redis if scope.plan and policies else ():
+        for url in scope.plan.spec.redis if scope.plan and policies else ():
             port = urlsplit(url).port or REDIS_PORT
             if not any(_opens(policy, workload, port, "egress") for policy in policies):
                 names = listed(policy.reference for policy in policies)

@@ -65,10 +65,9 @@ def _expected_names(scope: Scope) -> set[str]:
         return set()
     kubernetes = scope.plan.spec.kubernetes
     store = kubernetes.model
-    stored = (store.claim, store.secret, store.cache.claim if store.cache else None) if store else ()
-    shipper = kubernetes.log_shipper.config_map if kubernetes.log_shipper else None
-    secrets = (*(secret for _, secret, _ in scope.plan.spec.redis), *kubernetes.pull_secrets)
-    return {name for name in (*stored, *secrets, shipper, *_named_by(kubernetes.pod)) if name}
+    stored = (store.claim and store.claim.partition("/")[0], store.secret, store.cache) if store else ()
+    secrets = kubernetes.pull_secrets
+    return {name for name in (*stored, *secrets, *_named_by(kubernetes.pod)) if name}
 
 
 def _named_by(pod: Pod) -> Iterator[str]:

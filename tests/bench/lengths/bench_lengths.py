@@ -34,7 +34,7 @@ from marina.handlers.tensor import TensorHandler  # noqa: E402
 LONGEST, WORDS, BATCH = 256, 1000, 8
 LENGTHS: dict[str, dict[str, Any]] = {
     "buckets": {"max": LONGEST, "buckets": [16, 32, 64, 128, LONGEST]},
-    "dynamic": {"max": LONGEST, "dynamic": True},
+    "dynamic": {"max": LONGEST, "buckets": "dynamic"},
     "largest": {"max": LONGEST, "buckets": [LONGEST]},
 }
 MODEL = f"""

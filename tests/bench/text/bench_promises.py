@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from running import Running, running  # noqa: E402
 from specs import tales_spec  # noqa: E402
 from streams import Stream, stream  # noqa: E402
 
+from marina.archiver.language_model import TUNED  # noqa: E402
 from marina.archiver.package import package  # noqa: E402
 from marina.config.progress import Progress  # noqa: E402
 from marina.handlers.generation import Engine, Sampling, make_engine  # noqa: E402
@@ -82,10 +84,11 @@ def _first_token_s(engine: Engine, prompt: list[int]) -> float:
 
 def priorities(_options: argparse.Namespace) -> int:
     """Interactive requests alone, and beside a batch."""
-    text = TALES_VARIANTS["fake"]["text"] | {"slots": SLOTS, "step_ms": STEP_MS}
+    text = TALES_VARIANTS["fake"]["text"] | {"slots": SLOTS}
     with tempfile.TemporaryDirectory(prefix="bench-promises-") as out:
         spec = tales_spec({"text": text, "serving.drain_propagation_s": 0})
-        package(spec, Path(out), progress=Progress(quiet=True))
+        with patch.dict(TUNED, step_ms=STEP_MS):
+            package(spec, Path(out), progress=Progress(quiet=True))
         with running(spec, mar=Path(out, "model.mar")) as server:
             alone, _ = asyncio.run(_mixed(server, batch=False))
             beside, batch = asyncio.run(_mixed(server, batch=True))

@@ -1,4 +1,4 @@
-"""What guesses are worth: an answer alone, with `text.speculation` and without, in turns, by the time of the processor.
+"""What guesses are worth: an answer alone, with guesses and without, in turns, by the time of the processor.
 
     python tests/bench/text/bench_speculation.py [--quick] [--rounds 5] [--tokens 192] [--out build/bench-text]
 

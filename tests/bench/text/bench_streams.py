@@ -14,6 +14,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from specs import tales_spec  # noqa: E402
 from stops import Crowd, leaked  # noqa: E402
 from streams import streams  # noqa: E402
 
+from marina.archiver.language_model import TUNED  # noqa: E402
 from marina.archiver.package import package  # noqa: E402
 from marina.config.progress import Progress  # noqa: E402
 from marina.config.sections import Text  # noqa: E402
@@ -44,9 +46,10 @@ def main() -> None:
     parser.add_argument("--stops", action="store_true", help="a thousand streams, two stops, every fifth leaves")
     args = parser.parse_args()
     text = {"engine": "fake", "context": 2048, "slots": args.streams, "max_tokens": args.tokens}
-    spec = tales_spec({"text": text | {"step_ms": args.step_ms}, "serving.drain_propagation_s": 0})
+    spec = tales_spec({"text": text, "serving.drain_propagation_s": 0})
     with tempfile.TemporaryDirectory(prefix="bench-streams-") as folder:
-        package(spec, Path(folder), progress=Progress(quiet=True))
+        with patch.dict(TUNED, step_ms=args.step_ms):
+            package(spec, Path(folder), progress=Progress(quiet=True))
         if args.stops:
             sys.exit(stops(spec, Path(folder, "model.mar"), args))
         with running(spec, mar=Path(folder, "model.mar")) as server:

@@ -4,7 +4,7 @@ of 512 tokens, of our server and of others', in turns.
     python tests/bench/text/bench_text_http.py [--quick] [--only SIDE …] [--rounds 5] [--threads 1]
 
 The model is that of `bench_text.py`: the shape of a Llama of 135 million weights, and random ones. Ours is the whole
-thing: a package in int8, the supervisor and TorchServe, and OpenAI's API; `text.speculation` is off, because a model
+thing: a package in int8, the supervisor and TorchServe, and OpenAI's API; its guesses are off, because a model
 that has learnt nothing repeats itself, and guesses would always be right. llama.cpp has its own server, `llama-server`,
 with weights of int8. OpenVINO GenAI and CTranslate2 (int8) and `transformers` (bf16) come without a server for such
 streams and get the one of `stream_server.py`, which does much less than ours: that is a favour to them.
@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -43,6 +44,7 @@ from rounds import alone  # noqa: E402
 from specs import make_spec  # noqa: E402
 from text_peers import LARGE_PAGES, ready, serving_packages  # noqa: E402
 
+from marina.archiver.language_model import TUNED  # noqa: E402
 from marina.archiver.package import package  # noqa: E402
 from marina.config.errors import MarinaError  # noqa: E402
 from marina.config.ports import free_port_base  # noqa: E402
@@ -148,13 +150,14 @@ def contestant(side: str, model: Path, args: argparse.Namespace) -> Contestant:
 
 def marina(model: Path, threads: int) -> Contestant:
     """Our server, with a package that is made anew when its sources have changed."""
-    text = {"context": CONTEXT, "slots": max(BATCHES), "max_tokens": ANSWER, "speculation": "off"}
+    text = {"context": CONTEXT, "slots": max(BATCHES), "max_tokens": ANSWER}
     section: dict[str, Any] = {"source": f"hf:{model}", "handler": "text", "precision": "int8", "compile": "aot"}
     # Which of its tokens is the likeliest is by chance, where the model has learnt nothing.
     section |= {"min_agreement": 0}
     serving = {"threads": threads, "drain_propagation_s": 0, "access_log": "off"}
     spec = make_spec({"model": section, "text": text, "serving": serving})
-    folder = built_once(home() / f"random-{model.name}", lambda out: package(spec, out, progress=Progress()))
+    with patch.dict(TUNED, speculation="off"):
+        folder = built_once(home() / f"random-{model.name}", lambda out: package(spec, out, progress=Progress()))
 
     def request(url: str) -> LoadRequest:
         body = json.dumps(wish("marina", [300] * SHORT, 2, model)).encode()

@@ -1,5 +1,6 @@
 """More connections than there is room for: idle ones give way, the others are told, and none is lost."""
 
+import json
 import os
 import select
 import signal
@@ -23,10 +24,15 @@ PATH, ROOM = "/predictions/tiny", 4
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with room for few."""
     folder = tmp_path_factory.mktemp("small")
-    spec, mar = make_tiny(folder, max_connections=ROOM, idle_timeout_s=3, max_batch=8)
-    soon = {"JAVA_TOOL_OPTIONS": "-Dmarina.unread_s=2"}
+    spec, mar = make_tiny(folder, max_batch=8)
+    soon = {"JAVA_TOOL_OPTIONS": "-Dmarina.unread_s=2 -Dmarina.idle_s=3"} | room_for(ROOM)
     with running(spec, mar=mar, log=folder / "server.log", environment=soon) as server:
         yield server
+
+
+def room_for(connections: int) -> dict[str, str]:
+    """The environment of a server with room for so many connections."""
+    return {"TEST_CONSTANTS": json.dumps({"marina.server.java.checks.MAX_CONNECTIONS": connections})}
 
 
 def connected(server: Running, kept: ExitStack) -> socket.socket:
@@ -105,8 +111,9 @@ def test_own_inferences_that_found_no_room_are_not_taken_off_the_arrivals(small:
 
 def test_of_a_crowd_half_as_large_as_the_room_each_is_told(tmp_path: Path) -> None:
     room, beyond = 160, 75
-    spec, mar = make_tiny(tmp_path, max_connections=room)
-    with running(spec, mar=mar, log=tmp_path / "server.log") as server, ExitStack() as kept:
+    spec, mar = make_tiny(tmp_path)
+    log = tmp_path / "server.log"
+    with running(spec, mar=mar, log=log, environment=room_for(room)) as server, ExitStack() as kept:
         (worker,) = worker_pids(server)
         os.kill(worker, signal.SIGSTOP)
         kept.callback(os.kill, worker, signal.SIGCONT)

@@ -36,7 +36,8 @@ def test_one_json_line_a_request_and_nothing_of_its_content(start_tiny: Start) -
 
 
 def test_above_the_rate_only_errors_are_printed(start_tiny: Start) -> None:
-    server = start_tiny(access_log="auto", access_log_max_rps=5)
+    few = {"TEST_CONSTANTS": json.dumps({"marina.server.java.follow.MOST_RPS": 5})}
+    server = start_tiny(access_log="auto", environment=few)
     with Load(server.ports.inference, "/predictions/tiny", b"{}", 80) as load:
         eventually(lambda: len(load.sent) >= 240)
         load.finish()

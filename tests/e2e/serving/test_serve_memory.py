@@ -76,7 +76,7 @@ def test_more_large_answers_in_a_batch_than_java_has_memory_for_are_refused_and_
 
 
 def test_many_of_the_largest_answers_that_a_spec_allows_end_nothing(start_tiny: Start) -> None:
-    server = start_tiny(max_response_mb=22, workers=3)
+    server = start_tiny(workers=3)
     java = java_pid(server)
     request = posted("/predictions/tiny", b"", b'{"answer_mb": 20}')
     with ThreadPoolExecutor(8) as pool:

@@ -21,11 +21,10 @@ def test_the_mounted_spec_and_a_log_file_serve_as_in_a_pod(tmp_path: Path) -> No
     mounted, log, printed = tmp_path / "mounted.yaml", tmp_path / "server.log", tmp_path / "printed"
     mounted.write_text(mounted_spec(spec), encoding="utf-8")
     ports = Ports(free_port_base())
-    command = [sys.executable, "-m", "marina.server", str(mounted), "--mar", str(mar), "--log-file", str(log)]
+    command = [sys.executable, "-m", "marina.server", str(mounted), "--mar", str(mar)]
     with printed.open("wb") as stderr:
-        process = subprocess.Popen(
-            [*command, "--port-base", str(ports.base)], env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=stderr
-        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "MARINA_LOG_FILE": str(log)}
+        process = subprocess.Popen([*command, "--port-base", str(ports.base)], env=environment, stderr=stderr)
         server = Running(process, spec, ports, printed)
         try:
             eventually(lambda: server.readiness()[0], within_s=60)

@@ -203,9 +203,7 @@ def renamed(mar: Path, target: Path, name: str) -> Path:
 def test_short_prompts_are_answered_by_the_small_model_until_it_dies(server: Running, tmp_path: Path) -> None:
     folder, package = packaged_tales("fake")
     mar = renamed(folder / package.mar, tmp_path / "large.mar", "large")
-    text = TALES_VARIANTS["fake"]["text"] | {
-        "route": {"to": "tales", "short_tokens": 12, "url": server.url, "patience_ms": 60_000}
-    }
+    text = TALES_VARIANTS["fake"]["text"] | {"route": {"to": f"{server.url}/predictions/tales", "short_tokens": 12}}
     changes = {"name": "large", "text": text, "serving.drain_propagation_s": 0, "serving.drain_timeout_s": 20}
     with running(tales_spec(changes), mar=mar, log=tmp_path / "server.log") as large:
         port, path = large.ports.inference, "/predictions/large/1.0/v1/completions"

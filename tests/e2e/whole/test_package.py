@@ -90,7 +90,7 @@ print(json.dumps([len(collections), gc.get_freeze_count(), gc.isenabled()]))
 """
 
 
-@pytest.mark.parametrize("variant", ["fp32", "bf16", "int8", "jit", "export", "eager", "fallback"])
+@pytest.mark.parametrize("variant", ["fp32", "bf16", "int8", "jit", "export", "eager"])
 def test_a_package_keeps_the_accuracy_in_a_process_of_its_own(variant: str, packaged: Packaged, tmp_path: Path) -> None:
     images, digits = held_out_images()
     folder = unpacked(packaged, variant, tmp_path)
@@ -158,7 +158,7 @@ def test_two_builds_are_the_same_to_the_byte(variant: str, packaged: Packaged, t
     assert file_sha256(tmp_path / "build/digits/model.mar") == file_sha256(out / "model.mar")
 
 
-@pytest.mark.parametrize("variant", ["fp32", "int8", "jit", "export", "eager", "fallback"])
+@pytest.mark.parametrize("variant", ["fp32", "int8", "jit", "export", "eager"])
 def test_there_is_no_pickle_in_a_package(variant: str, packaged: Packaged) -> None:
     out, package = packaged(variant)
     report = inspect(out / package.mar)
@@ -184,11 +184,11 @@ def test_inspect_verifies_every_file(packaged: Packaged, tmp_path: Path) -> None
             if name == "labels.txt":
                 continue
             data = source.read(name)
-            target.writestr(name, data + b"#" if name == "handlers/base.py" else data)
+            target.writestr(name, data + b"#" if name == "marina/handlers/base.py" else data)
         target.writestr("extra.py", b"")
     report = inspect(tmp_path / "bad.mar")
     assert set(report.damage) == {
-        "handlers/base.py: not the recorded content",
+        "marina/handlers/base.py: not the recorded content",
         "extra.py: not in the record",
         "labels.txt: recorded, but missing",
     }

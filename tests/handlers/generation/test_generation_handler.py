@@ -254,11 +254,10 @@ def test_a_deadline_that_cannot_be_kept_is_refused_at_once(rounds: Rounds) -> No
     )
 
 
-@pytest.mark.parametrize("rounds", [{"priority_header": "X-Lane"}], indirect=True)
-def test_the_spec_names_the_header_of_the_priority(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, completion(), **{"x-lane": "first"}))
-    assert answer["error"]["param"] == "X-Lane"
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(), **{"x-lane": "batch", "X-Priority": "first"}))
+def test_a_header_names_the_priority(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(), **{"x-priority": "first"}))
+    assert answer["error"]["param"] == "X-Priority"
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(), **{"x-priority": "batch"}))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fakes import FakeContext
 from generating import Rounds, events, write_text_package
 from waiting import eventually
 
-from marina.handlers.generation import TextHandler
+from marina.handlers.generation import TextHandler, routing
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 
@@ -82,8 +82,9 @@ def small() -> Iterator[Small]:
         thread.join()
 
 
-def start(folder, monkeypatch: pytest.MonkeyPatch, port: int, **settings: object) -> Rounds:
-    route = {"url": f"http://127.0.0.1:{port}/predictions/small", "short_tokens": 5, "patience_ms": 60_000} | settings
+def start(folder, monkeypatch: pytest.MonkeyPatch, port: int, patience_s: float = 60) -> Rounds:
+    monkeypatch.setattr(routing, "PATIENCE_S", patience_s)
+    route = {"url": f"http://127.0.0.1:{port}/predictions/small", "short_tokens": 5}
     monkeypatch.setenv("MARINA_ROUTE", json.dumps(route))
     handler = TextHandler()
     handler.initialize(FakeContext(write_text_package(folder)))
@@ -196,7 +197,7 @@ def test_a_failure_before_the_first_text_is_answered_here(
 
 
 def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch, small: Small) -> None:
-    rounds = start(tmp_path, monkeypatch, small.server_port, patience_ms=50)
+    rounds = start(tmp_path, monkeypatch, small.server_port, patience_s=0.05)
     small.script = [ROLE, HANG, event("late")]
     assert text(rounds.ask(COMPLETIONS, completion(stream=True))) == "abcabca"
     assert results(rounds)["returned"] == 1
@@ -205,7 +206,7 @@ def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_is_too_long_to_be_passed_on_is_not_read_to_its_end(tmp_path, monkeypatch, small: Small, stream) -> None:
-    rounds = start(tmp_path, monkeypatch, small.server_port, patience_ms=3_600_000)
+    rounds = start(tmp_path, monkeypatch, small.server_port, patience_s=3600)
     small.script = [*[b"x" * 1_000_000] * 7, HANG]
     assert text(rounds.ask(COMPLETIONS, completion(stream=stream))) == "abcabca"
     assert results(rounds) == {"returned": 1}

@@ -12,6 +12,8 @@ from generating import Rounds, events, serving, write_text_package
 from redis_server import PASSWORD, RedisServer, redis_server
 from waiting import eventually
 
+from marina.handlers.generation import sessions
+
 CHAT = "v1/chat/completions"
 NAMES = "`X-Conversation`: allowed: 1 to 128 letters, digits, `.`, `_`, `:` and `-`"
 
@@ -24,7 +26,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def settings(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    settings: dict[str, object] = {"redis": server.url, "ttl_s": 60, "max_kb": 1}
+    settings: dict[str, object] = {"redis": server.url, "ttl_s": 60}
+    monkeypatch.setattr(sessions, "MAX_BYTES", 1000)
     monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings))
     monkeypatch.setenv("MARINA_SESSIONS_AUTH", PASSWORD)
     stored(server).flushall()
@@ -220,8 +223,9 @@ def test_a_redis_that_hangs_does_not_hold_up_other_requests(own: RedisServer, tm
         assert others_s < time.monotonic() - begun
 
 
-def test_a_conversation_of_too_many_messages_is_refused(settings, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"max_kb": 256}))
+@pytest.mark.usefixtures("settings")
+def test_a_conversation_of_too_many_messages_is_refused(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sessions, "MAX_BYTES", 256_000)
     with serving(write_text_package(tmp_path / "one")) as rounds:
         rounds.handler._conversations.begin_append("c-1", [message("a")] * 1000).result()
         error = json.loads(ask(rounds, message("b")))["error"]

@@ -47,7 +47,7 @@ def in_session(leader: int) -> list[int]:
 @pytest.mark.skipif(VLLM_PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")
 def test_a_real_vllm_writes_the_same_tokens_and_leaves_no_process() -> None:
     # With vLLM's CPU build, `gpu_memory_utilization` is a share of the machine's memory.
-    settings = VllmSpec(str(VLLM_PYTHON), None, "head", {"enforce_eager": True, "gpu_memory_utilization": 0.2}, 300, {})
+    settings = VllmSpec(str(VLLM_PYTHON), None, {"enforce_eager": True, "gpu_memory_utilization": 0.2}, {})
     text = TextSpec(**TEXT, vllm=settings)
     engine = make_vllm(text, MODEL, "fp32")
     prompt = ModelTokenizer(MODEL).encode("Once upon a time")

@@ -54,7 +54,7 @@ def test_every_attribute_of_the_stand_ins_answers_exists_in_vllm(standin: Module
 
 def test_every_argument_that_vllm_gets_exists_in_vllm() -> None:
     known = recorded()
-    settings = VllmSpec("python", None, "head", dict.fromkeys(ARGUMENTS, 1), 60, {})
+    settings = VllmSpec("python", None, dict.fromkeys(ARGUMENTS, 1), {})
     text = TextSpec(**TEXT | {"engine": "vllm"}, vllm=settings)
     assert engine_arguments(text, RECORDED.parent, "bf16").keys() <= {*known["EngineArgs"]}
     # `vllm_runner.py` makes `structured_outputs` of `json`.

@@ -12,13 +12,20 @@ REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
 )
-TARGET = {"model.cpu_target": "amx", "kubernetes.cpu_labels": {"cpu": "amx"}}
+TARGET = {"model.cpu_target": "amx"}
 OURS = {"key": "cpu", "operator": "In", "values": ["amx"]}
 ZONE_A = {"key": "zone", "operator": "In", "values": ["a"]}
 ZONE_B = {"key": "zone", "operator": "NotIn", "values": ["b"]}
 NODE = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
 PREFERENCE = [{"weight": 1, "preference": {"matchExpressions": [ZONE_A]}}]
 APART = {"podAntiAffinity": {PREFERRED: []}}
+
+
+@pytest.fixture(autouse=True)
+def _one_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "marina.k8s.manifests.plan.node_labels", lambda target: {"cpu": target} if target == "amx" else {}
+    )
 
 
 def affinity(given: dict[str, Any] | None, changes: dict[str, Any] = TARGET) -> Any:

@@ -60,15 +60,13 @@ def test_variables_and_mounts_are_added_to_the_server_and_the_loader() -> None:
         "volumes": {"ca": {"configMap": {"name": "company"}}},
         "mounts": {"/etc/ssl/company": "ca/pem:ro"},
     }
-    shipper = {"kubernetes.log_shipper": {"image": "registry.local/vector:1"}}
-    inside = pod({"kubernetes.pod": settings, **STORE, **shipper})
+    inside = pod({"kubernetes.pod": settings, **STORE})
     by_name = {each["name"]: each for each in inside["initContainers"] + inside["containers"]}
     for name in ("server", "model-loader"):
         assert by_name[name]["env"] == [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]
         assert by_name[name]["envFrom"] == [{"secretRef": {"name": "store"}}, {"configMapRef": {"name": "tuning"}}]
         mount = {"name": "ca", "mountPath": "/etc/ssl/company", "readOnly": True, "subPath": "pem"}
         assert mount in by_name[name]["volumeMounts"]
-    assert not {"env", "envFrom"} & set(by_name["log-shipper"])
 
 
 def test_pods_get_annotations_and_labels_and_the_service_account_gets_its_own() -> None:

@@ -15,24 +15,20 @@ from marina.k8s.manifests.objects import render_objects
 
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])
 @pytest.mark.parametrize(
-    ("metric", "field", "value", "target"),
-    [
-        ("requests", "target_rps_per_pod", 0.0004, "0.0004"),
-        ("requests", "target_rps_per_pod", 1e300, "1e.300"),
-        ("queue_time", "target_queue_ms", 0.3, "0.0003"),
-    ],
+    ("metric", "value", "target"),
+    [("requests", 0.0004, "0.0004"), ("requests", 1e300, "1e.300"), ("queue_time", 0.3, "0.0003")],
 )
 def test_a_target_that_kubernetes_cannot_count_is_refused(
-    autoscaler: str, metric: str, field: str, value: float, target: str
+    autoscaler: str, metric: str, value: float, target: str
 ) -> None:
-    changes = {"scaling.autoscaler": autoscaler, "scaling.metric": metric, f"scaling.{field}": value}
+    changes = {"scaling.autoscaler": autoscaler, "scaling.metric": metric, "scaling.target": value}
     allowed = re.escape("allowed: 0.001 to 1e+15, because Kubernetes counts in thousandths")
-    with pytest.raises(InputError, match=f"`scaling.{field}`: the target is {target}, {allowed}"):
+    with pytest.raises(InputError, match=f"`scaling.target`: the target is {target}, {allowed}"):
         render_objects(planned(changes))
 
 
 def test_a_derived_target_is_the_one_that_the_autoscaler_gets() -> None:
-    plan = planned({"scaling.metric": "queue_time", "scaling.target_queue_ms": 7.6})
+    plan = planned({"scaling.metric": "queue_time", "scaling.target": 7.6})
     (pods, _) = the_only(plan, "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert pods["pods"]["target"]["averageValue"] == "8m"
     assert "8 ms in the queue a pod, or 80 % cpu" in [number.value for number in derived_numbers(plan)]
@@ -43,7 +39,7 @@ def test_a_derived_target_is_the_one_that_the_autoscaler_gets() -> None:
     [
         ({}, {}, "2Gi", "unmeasured: twice Java's heap and 512Mi a worker, at least 2Gi"),
         (
-            {"model.image.max_decode_mb": 2000, "serving.cache": {"mb": 268.435456}},
+            {"model.image.max_pixels": 500_000_000, "serving.cache": {"mb": 268.435456}},
             {},
             "6080Mi",
             "unmeasured: twice Java's heap and 2260Mi a worker + 512Mi of kept answers, at least 2Gi",

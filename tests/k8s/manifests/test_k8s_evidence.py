@@ -87,7 +87,7 @@ def test_a_knee_that_somebody_wrote_into_the_evidence_is_refused() -> None:
     assert planned(evidence=EVIDENCE | at_knee).evidence
     with pytest.raises(InputError, match=r"`knee\.rps`: got 500, but .* was measured: it was edited") as error:
         planned(evidence=EVIDENCE | at_knee | {"knee": EVIDENCE["knee"] | {"rps": 500}})
-    assert str(error.value.hint).endswith("to go without, and set `scaling.target_rps_per_pod`")
+    assert str(error.value.hint).endswith("to go without, and set `scaling.target`")
 
 
 def test_evidence_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

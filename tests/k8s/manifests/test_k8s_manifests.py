@@ -9,7 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from k8s_plans import EVIDENCE, FULL, GPU, OPTIONS, documents, planned, pod, the_only
+from k8s_plans import EVIDENCE, FULL, GPU, IMAGE, OPTIONS, documents, planned, pod, the_only
 from specs import DIGITS, ROOT
 
 import marina
@@ -169,7 +169,7 @@ def test_every_container_is_restricted_and_has_limits() -> None:
     ("store", "volume", "path"),
     [
         ({"url": "https://s/m.mar"}, "emptyDir", "/loaded/model.mar"),
-        ({"claim": "models", "path": "digits/m.mar"}, "persistentVolumeClaim", "/loaded/digits/m.mar"),
+        ({"claim": "models/digits/m.mar"}, "persistentVolumeClaim", "/loaded/digits/m.mar"),
         ({"image": "registry.local/models/digits:1"}, "image", "/loaded/model.mar"),
     ],
 )
@@ -185,19 +185,30 @@ def test_a_mar_from_elsewhere_is_verified_before_it_is_served(store: dict[str, s
     assert next(mount for mount in server["volumeMounts"] if mount["name"] == "model")["readOnly"] is True
 
 
-def test_a_log_shipper_is_a_sidecar_that_outlives_the_server() -> None:
-    shipper = {"image": "registry.local/vector:1", "args": ["--config", "/etc/shipper/v.yaml"], "config_map": "vector"}
-    spec = pod(planned({"kubernetes.log_shipper": shipper}))
-    sidecar = spec["initContainers"][0]
-    assert sidecar["restartPolicy"] == "Always"
-    assert spec["containers"][0]["args"][:5] == [
-        "/config/spec.yaml",
-        "--mar",
-        "/model/model.mar",
-        "--log-file",
-        "/var/log/marina/server.log",
-    ]
-    assert {mount["mountPath"] for mount in sidecar["volumeMounts"]} == {"/var/log/marina", "/etc/shipper"}
+def test_a_log_shipper_is_a_sidecar_by_a_patch_that_reads_the_servers_file() -> None:
+    sidecar = {
+        "name": "log-shipper",
+        "image": f"registry.local/vector:1@sha256:{'b' * 64}",
+        "restartPolicy": "Always",
+        "resources": {kind: {"cpu": "50m", "memory": "64Mi"} for kind in ("requests", "limits")},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "logs", "mountPath": "/var/log/marina"}],
+    }
+    logs = {
+        "env": {"MARINA_LOG_FILE": "/var/log/marina/server.log"},
+        "volumes": {"logs": {"emptyDir": {"sizeLimit": "128Mi"}}},
+        "mounts": {"/var/log/marina": "logs"},
+    }
+    patch = {"kind": "Deployment", "merge": {"spec": {"template": {"spec": {"initContainers": [sidecar]}}}}}
+    plan = planned({"kubernetes.pod": logs, "kubernetes.patches": [patch]}, evidence=EVIDENCE, image=IMAGE)
+    spec = pod(plan)
+    assert [each["restartPolicy"] for each in spec["initContainers"]] == ["Always"]
+    assert {"name": "MARINA_LOG_FILE", "value": "/var/log/marina/server.log"} in spec["containers"][0]["env"]
+    kubernetes_validate.validate(the_only(plan, "Deployment"), SUPPORTED_VERSIONS[-1], strict=True)
 
 
 def test_gpus_are_requested_tolerated_and_surged_one_by_one() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from k8s_plans import planned, pod, the_only
+from k8s_plans import planned, the_only
 
 from marina.k8s.manifests.config_map import config_name
 
@@ -93,28 +93,21 @@ def test_pods_can_reach_the_small_model_and_know_its_address() -> None:
     ] == {"to": "small"}
 
 
-def test_pods_can_reach_the_redis_of_conversations_and_know_its_password() -> None:
+def test_pods_can_reach_the_redis_of_conversations() -> None:
     tales = {"source": "hf:../tales/model", "handler": "text", "compile": "eager"}
-    sessions = {"redis": "redis://chats.tools.svc:7000", "secret": "chats", "ttl_s": 60}
+    sessions = {"redis": "redis://chats.tools.svc:7000", "ttl_s": 60}
     objects = planned(
         {
             "model": tales,
             "text": {"context": 256, "max_tokens": 64, "sessions": sessions},
             "load": {},
-            "serving.cache": {"redis": "redis://chats.tools.svc:7000/2", "secret": "cache"},
+            "serving.cache": {"redis": "redis://chats.tools.svc:7000/2"},
         }
     )
     policy = the_only(objects, "NetworkPolicy")["spec"]
     assert [each["port"] for rule in policy["egress"] for each in rule["ports"]] == [7000, 53, 53]
     mounted = yaml.safe_load(the_only(objects, "ConfigMap", config_name(objects))["data"]["spec.yaml"])
     assert mounted["text"]["sessions"] == sessions
-    secrets = {
-        each["name"]: each["valueFrom"]["secretKeyRef"]
-        for each in pod(objects)["containers"][0]["env"]
-        if each["name"].startswith("MARINA_")
-    }
-    assert secrets["MARINA_SESSIONS_AUTH"] == {"name": "chats", "key": "password"}
-    assert secrets["MARINA_REDIS_AUTH"] == {"name": "cache", "key": "password"}
 
 
 def test_a_cache_that_is_only_in_memory_changes_no_policy() -> None:

@@ -19,6 +19,6 @@ def test_a_package_for_the_packaging_machine_needs_node_labels_in_the_spec() -> 
 
     flags = {"isa": ("avx512f",)}
     assert noted({}, flags)
-    assert not noted({"kubernetes.cpu_labels": {"cpu": "ours"}}, flags)
+    assert not noted({"kubernetes.node_selector": {"cpu": "ours"}}, flags)
     assert not noted({}, {})
     assert not noted({"model.cpu_target": "x86-64-v4"}, flags)

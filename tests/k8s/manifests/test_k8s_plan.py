@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, FULL, GPU, IMAGE, SHA256, fill, planned
+from k8s_plans import EVIDENCE, GPU, IMAGE, SHA256, fill, planned
 from specs import digits_spec, tales_spec
 
 from marina.config.errors import InputError
 from marina.config.quantity import quantity
-from marina.k8s.manifests.log_shipper import log_volumes
 from marina.k8s.manifests.notes import derived_numbers, notes
 from marina.k8s.manifests.objects import render_objects
 from marina.k8s.manifests.plan import make_plan
@@ -31,10 +30,10 @@ def refused(**records: Any) -> InputError:
     return raised.value
 
 
-def test_the_target_is_the_knee_times_the_headroom() -> None:
+def test_the_target_is_a_share_of_the_knee() -> None:
     assert planned(evidence=EVIDENCE).target_rps_per_pod == 864
-    assert planned({"scaling.headroom": 0.5}, evidence=EVIDENCE).target_rps_per_pod == 617
-    assert planned({"scaling.target_rps_per_pod": 12.5}, evidence=EVIDENCE).target_rps_per_pod == 12.5
+    assert planned({"scaling.target": "50%"}, evidence=EVIDENCE).target_rps_per_pod == 617
+    assert planned({"scaling.target": 12.5}, evidence=EVIDENCE).target_rps_per_pod == 12.5
 
 
 def test_without_evidence_the_autoscaler_looks_at_the_cpu_and_the_plan_says_so() -> None:
@@ -43,11 +42,11 @@ def test_without_evidence_the_autoscaler_looks_at_the_cpu_and_the_plan_says_so()
     assert [metric["type"] for metric in metrics] == ["ContainerResource"]
     note = next(note for note in notes(plan) if note.file == "70-autoscaler.yaml")
     assert note.text == "nothing was measured: the autoscaler only looks at the CPU"
-    assert note.hint == f"marina calibrate {plan.spec.file}, or set `scaling.target_rps_per_pod`"
+    assert note.hint == f"marina calibrate {plan.spec.file}, or set `scaling.target`"
 
 
 def test_a_stated_target_needs_no_evidence() -> None:
-    plan = planned({"scaling.target_rps_per_pod": 0.25})
+    plan = planned({"scaling.target": 0.25})
     metric = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
     assert metric == {
         "metric": {"name": "inference_requests_per_second"},
@@ -69,16 +68,16 @@ def test_the_other_metrics_have_targets_in_their_own_units(changes: dict[str, An
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
 def test_waiting_requests_and_slots_in_use_scale_a_language_model(kind: str, tmp_path: Path) -> None:
-    spec = tales_spec({"scaling": {"metric": "waiting", "target_waiting": 2, "headroom": 0.5, "autoscaler": kind}})
+    spec = tales_spec({"scaling": {"metric": "waiting", "target": 2, "autoscaler": kind}})
     rendered = render_objects(make_plan(spec, tmp_path))
     if kind == "hpa":
         metrics = rendered["70-autoscaler.yaml"][0]["spec"]["metrics"]
         figures = {each["pods"]["metric"]["name"]: each["pods"]["target"]["averageValue"] for each in metrics[:2]}
-        assert figures == {"inference_waiting_requests": "2", "inference_running_requests": "8"}
+        assert figures == {"inference_waiting_requests": "2", "inference_running_requests": "11200m"}
     else:
         triggers = rendered["keda/scaled-object.yaml"][0]["spec"]["triggers"]
         figures = {each["metadata"]["query"].partition('state="')[2][:7]: each["metadata"] for each in triggers[:2]}
-        assert {state: asked["threshold"] for state, asked in figures.items()} == {"waiting": "2", "running": "8"}
+        assert {state: asked["threshold"] for state, asked in figures.items()} == {"waiting": "2", "running": "11.2"}
 
 
 @pytest.mark.parametrize(
@@ -131,9 +130,9 @@ def test_memory_has_room_for_the_largest_requests_over_the_measured_peak() -> No
     assert (
         quantity(plan.memory) >= EVIDENCE["memory"]["total_bytes"] + plan.spec.workers * plan.spec.largest_batch_bytes
     )
-    small = {"serving.max_request_mb": 0.1, "model.image.max_decode_mb": 32}
+    small = {"serving.max_request_mb": 0.1, "model.image.max_pixels": 8_000_000}
     assert planned(small, evidence=EVIDENCE).memory == "1Gi"
-    assert planned({"model.image.max_decode_mb": 2000}).memory == "5568Mi"
+    assert planned({"model.image.max_pixels": 500_000_000}).memory == "5568Mi"
     assert quantity(plan.memory) >= 1.25 * EVIDENCE["memory"]["total_bytes"]
     assert planned().memory == "2Gi"
     assert planned({"kubernetes.resources.cpu": 8}).memory == "5Gi"
@@ -271,7 +270,7 @@ def test_guesses_and_traps_are_noted(changes: dict[str, Any], records: dict[str,
     ("rollout", "strategy", "room"),
     [
         ({}, {"maxSurge": 1, "maxUnavailable": 0}, "1 × (2 cpu, 1Gi), 1 nvidia.com/gpu"),
-        ({"max_surge": 0, "max_unavailable": 1}, {"maxSurge": 0, "maxUnavailable": 1}, "none"),
+        ({"max_surge": 0}, {"maxSurge": 0, "maxUnavailable": 1}, "none"),
         ({"max_surge": "50%"}, {"maxSurge": "50%", "maxUnavailable": 0}, "5 × (2 cpu, 1Gi), 5 nvidia.com/gpu"),
     ],
 )
@@ -314,7 +313,7 @@ def test_there_are_no_notes_when_all_was_built_and_measured() -> None:
 
 def test_every_derived_number_has_a_reason() -> None:
     shown = {number.name: (number.value, number.reason) for number in derived_numbers(planned(evidence=EVIDENCE))}
-    assert shown["autoscaler's target"] == ("864 requests/s a pod, or 80 % cpu", "knee 1234 × headroom 0.7")
+    assert shown["autoscaler's target"] == ("864 requests/s a pod, or 80 % cpu", "knee 1234 × 70%")
     assert shown["memory of a pod"] == ("1280Mi", "peak 778Mi + 496Mi for the largest requests")
     assert shown["grace period of a pod"] == ("40 s", "propagation 5 + drain 30 + 5")
     assert all(reason for _, reason in shown.values())
@@ -327,12 +326,6 @@ def test_a_pods_storage_grows_with_its_model_and_with_compiling() -> None:
     assert compiled.temporary_bytes - small.temporary_bytes == 2**30
     loaded = planned({"kubernetes.model": {"url": "https://s/m.mar"}})
     assert loaded.storage_bytes > small.storage_bytes + small.package.bytes
-
-
-def test_a_pods_storage_holds_the_volume_of_its_log_shipper() -> None:
-    plain, shipped = planned(), planned({"kubernetes.log_shipper": FULL["kubernetes.log_shipper"]})
-    (volume, _), *_ = log_volumes(shipped)
-    assert shipped.storage_bytes - plain.storage_bytes == quantity(volume["emptyDir"]["sizeLimit"])
 
 
 NO_TEXT = "1.0 1e3 0x1F 0o7 1_000 y n no null ~ on .5 12 .5e3 -.2 0X1F 0B1 0O7 +.5_ -_9 0899"

@@ -45,7 +45,7 @@ def test_a_presigned_address_is_in_no_object() -> None:
 
 
 def test_a_cache_is_written_by_the_loader_and_read_by_the_server() -> None:
-    inside = pod({"url": "s3://models/digits.mar", "cache": {"claim": "mars"}})
+    inside = pod({"url": "s3://models/digits.mar", "cache": "mars"})
     (loader,), (server,) = inside["initContainers"], inside["containers"]
     assert {"name": "model", "persistentVolumeClaim": {"claimName": "mars"}} in inside["volumes"]
     mounts = [next(mount for mount in each["volumeMounts"] if mount["name"] == "model") for each in (loader, server)]
@@ -57,7 +57,7 @@ def test_a_cache_is_written_by_the_loader_and_read_by_the_server() -> None:
 
 
 def test_a_folder_of_the_node_is_a_cache_if_the_namespace_allows_it() -> None:
-    store = {"url": "s3://models/digits.mar", "cache": {"host_path": "/var/cache/marina"}}
+    store = {"url": "s3://models/digits.mar", "cache": "/var/cache/marina"}
     changes = {"kubernetes.create_namespace": False}
     volumes = pod(store, **changes)["volumes"]
     assert {"name": "model", "hostPath": {"path": "/var/cache/marina", "type": "Directory"}} in volumes
@@ -69,7 +69,7 @@ def test_a_folder_of_the_node_is_a_cache_if_the_namespace_allows_it() -> None:
 def test_a_cache_outside_the_pod_needs_no_storage_of_the_pod() -> None:
     amounts = [
         pod({"url": "s3://models/digits.mar", **more})["containers"][0]["resources"]["limits"]["ephemeral-storage"]
-        for more in ({}, {"cache": {"claim": "mars"}})
+        for more in ({}, {"cache": "mars"})
     ]
     assert amounts[0] != amounts[1]
 
@@ -79,11 +79,10 @@ REFUSED: list[Any] = [
     ({"url": "s3://bucket"}, "got `s3://bucket`, allowed: an address"),
     ({}, "allowed: exactly one of `claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it"),
     ({"claim": "c", "secret": "s"}, "`kubernetes.model.secret`: got `s`, but nothing is downloaded"),
-    ({"claim": "c", "cache": {"claim": "d"}}, "`kubernetes.model.cache`: "),
-    ({"url": "https://s/x", "path": "y"}, "`kubernetes.model.path`: got `y`, but `url` is not a volume"),
-    ({"url": "https://s/x", "cache": {}}, "allowed: exactly one of `claim`, `host_path`"),
-    ({"url": "https://s/x", "cache": {"host_path": "var"}}, "allowed: a path that begins with `/`"),
-    ({"url": "https://s/x", "cache": {"host_path": "/var"}}, "but the rendered Namespace forbids `hostPath`"),
+    ({"claim": "c", "cache": "d"}, "`kubernetes.model.cache`: "),
+    ({"url": "https://s/x", "cache": {}}, "got `{}`, allowed: text"),
+    ({"url": "https://s/x", "cache": "Var"}, "allowed: the name of a claim, or a path that begins with `/`"),
+    ({"url": "https://s/x", "cache": "/var"}, "but the rendered Namespace forbids `hostPath`"),
 ]
 
 

@@ -25,7 +25,7 @@ SERVED: dict[str, Any] = {
         "max_tokens": 256,
         "vllm": {"weights": "/models/tales", "args": {"tensor_parallel_size": 2}},
     },
-    "serving": {"device": "cuda", "startup_timeout_s": 900, "retry_window_s": 960},
+    "serving": {"device": "cuda", "startup_timeout_s": 900},
     "kubernetes": {
         "resources": {"cpu": "8", "memory": "32Gi", "gpu": 2},
         "pod": {

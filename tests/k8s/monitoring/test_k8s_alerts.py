@@ -165,11 +165,6 @@ SCENARIOS = {
             f"marina_worker_renewals_total{{{PAGE}}}": "0x20 1x20 2x20 3x60",
         },
     ),
-    "the artifact was compiled again on the node": Scenario(
-        {"10m": {"Recompiled"}},
-        {f'inference_artifact_info{{{PAGE},compile="aot",artifact="jit"}}': "1x80"},
-        spec={"model.on_mismatch": "jit"},
-    ),
     "the cpu is busy": Scenario(
         {"20m": QUIET, "37m": {"CpuHigh"}},
         {f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+28x160"},

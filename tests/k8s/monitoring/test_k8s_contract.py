@@ -25,7 +25,6 @@ VARIANTS: list[dict[str, Any]] = [
     {},
     {"slo": None},
     {"slo.p99_ms": 1000},
-    {"model.on_mismatch": "jit"},
     {"scaling.autoscaler": "keda", "scaling.metric": "queue_time"},
     {"scaling.forecast": "weekly"},
     {"serving.cache": {"redis": "redis://cache"}},

@@ -184,7 +184,7 @@ def test_the_autoscalers_target_is_a_line_if_it_is_known() -> None:
         name: json.loads(dashboard_text(planned(changes, evidence=EVIDENCE, image=IMAGE)))
         for name, changes in (
             ("measured", {}),
-            ("stated", {"scaling.target_rps_per_pod": 70}),
+            ("stated", {"scaling.target": 70}),
             ("another metric", {"scaling.metric": "queue_time"}),
         )
     }

@@ -74,7 +74,7 @@ def test_the_capacity_of_a_pod_is_the_measured_one() -> None:
 def test_values_that_were_never_measured_are_required_or_named_as_assumed() -> None:
     with pytest.raises(InputError, match="nothing was measured, so it is unknown how many requests/s a pod can serve"):
         simulate(planned(), SimulationOptions(2))
-    outcome = simulate(planned({"scaling.target_rps_per_pod": 70}), SimulationOptions(2))
+    outcome = simulate(planned({"scaling.target": 70}), SimulationOptions(2))
     assert outcome.pod.knee_rps == pytest.approx(100)
     assert [text.partition(":")[0] for text in outcome.assumed] == ["the knee", "the cold start"]
 

@@ -32,7 +32,7 @@ def test_a_pod_is_paid_by_the_hour_however_few_requests_it_gets() -> None:
 
 
 def test_the_target_is_the_specs_or_the_knee_with_headroom() -> None:
-    stated = make_spec({"cost.pod_hour": 3.6, "scaling.target_rps_per_pod": 50})
+    stated = make_spec({"cost.pod_hour": 3.6, "scaling.target": 50})
     money = costs_of(stated, 100, 400)
     assert money is not None
     assert (money.target_rps, money.at_target) == (50, pytest.approx(0.2))

@@ -37,7 +37,7 @@ from marina.loadtest.sending.sample_request import expected_of, packaged_request
 
 RECORD: dict[str, Any] = {
     "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
-    "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail", "device": "cpu",
+    "handler": "image", "precision": "fp32", "compile": "aot", "device": "cpu",
     "workers": 1, "threads": 1, "batch_sizes": [1], "image": None, "inputs": [],
     "outputs": [{"name": "logits", "shape": [3], "dtype": "float32"}], "labels": "labels.txt",
     "max_request_bytes": 1, "max_response_bytes": 1,

@@ -26,7 +26,7 @@ from marina.loadtest.measuring import Measurement, merge_measurements
 from marina.loadtest.reporting import verdict_lines
 from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 from marina.loadtest.scheduling import Ramp, Schedule
-from marina.loadtest.sending import LoadPlan, LoadRequest, StreamCounts, with_samples
+from marina.loadtest.sending import LoadPlan, LoadRequest, StreamCounts
 from marina.loadtest.sending.plan import Body, Expected
 from marina.loadtest.sending.recorder import Recorder
 from marina.loadtest.sending.wire import AnswerReader, EventReader
@@ -35,7 +35,7 @@ SPEC = """
 name: digits
 model: {source: hf:./model, handler: text, compile: eager}
 slo: {ttft_p99_ms: 300, itl_p99_ms: 50, goodput: 0.9}
-load: {samples: {wishes.jsonl: 1}, max_tokens: {4: 3, 16: 1}}
+load: {samples: {wishes.jsonl: 1}}
 """
 OBJECTIVE = Objective(p99_ms=5000, error_rate=0.01, throughput_rps=None, ttft_p99_ms=300, itl_p99_ms=50, goodput=0.9)
 
@@ -312,16 +312,6 @@ def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
     text = "name: a\nmodel: {source: torchvision:resnet18, weights: random}\nslo: {p99_ms: 9, goodput: 0.9}\n"
     with pytest.raises(SpecError, match=r"`slo.goodput`: not for the `image` handler, which does not write text"):
         parse_spec(text, tmp_path / "spec.yaml", files=False)
-    with pytest.raises(SpecError, match=r"`load.max_tokens`: got 1600, but no answer is longer than"):
-        parse_spec(SPEC.replace("16:", "1600:"), tmp_path / "spec.yaml", files=False)
-
-
-def test_lengths_are_asked_for_by_the_name_that_a_body_uses(tmp_path: Path) -> None:
-    (tmp_path / "wishes.jsonl").write_text('{"prompt": "one"}\n{"messages": [], "max_completion_tokens": 9}\n')
-    request = LoadRequest(url="http://x:1", body=b"", content_type="application/json")
-    bodies = [json.loads(body.body) for body in with_samples(request, spec_at(tmp_path), None).bodies]
-    lengths = [(body.get("max_tokens"), body.get("max_completion_tokens")) for body in bodies]
-    assert lengths == [(4, None), (16, None), (None, 4), (None, 16)]
 
 
 @pytest.mark.slow
