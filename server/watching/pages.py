@@ -3,6 +3,7 @@ thread of its own, from what the supervisor knows, so it waits for no worker and
 
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -106,4 +107,6 @@ class _PagesServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: clients that hang up early or are too slow are not worth a traceback."""
+        # Clients that hang up early or are too slow are not worth a traceback.
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
