@@ -3,7 +3,6 @@ while the other is measured: even an idle server does some work, on the same cor
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -31,8 +30,6 @@ from marina.loadtest.running import (
 from marina.loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
 
 _ALLOWED = "a MAR, a spec, or the address of a server"
-# A shell command that waits until its input ends, then resumes the processes.
-_WAKER = ["/bin/sh", "-c", 'read -r _; kill -CONT "$@"', "sh"]
 # The fields of `serving` that a package fixes, and their names in its `model-config.yaml`.
 _PACKED = {
     "max_batch": "batchSize",
@@ -165,18 +162,15 @@ def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
 def paused(pid: int | None) -> Iterator[None]:
     """Stops the processes of the server `pid` (SIGSTOP) inside the context; does nothing for None.
 
-    They are resumed even if this process is killed: another process waits until our end of a pipe is closed."""
-    if pid is None:
-        yield
-        return
-    family = [process.pid for process in process_tree(pid)]
-    # Children first: a parent that is resumed may check whether they are alive.
-    command = [*_WAKER, *map(str, reversed(family))]
-    waker = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    If this process is killed, the kernel kills the server, paused or not (`loadtest/running/target.py`)."""
+    family = [] if pid is None else [process.pid for process in process_tree(pid)]
     try:
         for process in family:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
         yield
     finally:
-        waker.communicate()
+        # Children first: a parent that is resumed may check whether they are alive.
+        for process in reversed(family):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)

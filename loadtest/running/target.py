@@ -292,4 +292,5 @@ def _prepare_process(confinement: Confinement | None) -> None:
     if confinement is not None:
         confinement.enter()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets its commands in the background ignore it
-    end_with_parent(signal.SIGTERM)
+    # Not SIGTERM: while it is paused for a comparison, that would wait until it is resumed.
+    end_with_parent(signal.SIGKILL)

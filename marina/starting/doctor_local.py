@@ -80,7 +80,7 @@ def _python() -> list[ProbeResult]:
 
 
 def _java() -> list[ProbeResult]:
-    from marina.server import find_java
+    from marina.server.java.checks import find_java
 
     try:
         java = find_java()
@@ -181,7 +181,7 @@ def _machine() -> list[ProbeResult]:
 
 def _ports() -> list[ProbeResult]:
     from marina.config.render import Ports
-    from marina.server import check_ports
+    from marina.server.java.checks import check_ports
 
     ports = Ports()
     try:

@@ -4,15 +4,13 @@ from mimetypes import guess_extension
 from pathlib import Path
 
 from marina.config.record import Record
-from marina.server.pages.door_pages import DATATYPES
-from marina.server.pages.openapi_parts import JSON
+from marina.server.pages.schemas import DATATYPES, JSON, NPY
 
 
-def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:
-    """The programs' titles and texts, by the id of their element on the page. `server` and `pages` are the addresses of
-    inference and of the pages, `http://HOST:PORT`."""
+def programs(record: Record, *, server: str) -> dict[str, tuple[str, str]]:
+    """The programs' titles and texts, by the id of their element on the page; `server` is `http://HOST:PORT`."""
     shown = {
-        "curl": ("curl", _curl(record, server, pages)),
+        "curl": ("curl", _curl(record, server)),
         "python": ("Python", _python(record, server)),
         "requests": ("Python, requests", _requests(record, server)),
         "javascript": ("JavaScript", _javascript(record, server)),
@@ -27,11 +25,11 @@ def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str,
     return shown
 
 
-def _curl(record: Record, server: str, pages: str) -> str:
+def _curl(record: Record, server: str) -> str:
     file, kind, answer = _files(record)
     to_file = f" -o {answer}" if answer else ""
     return (
-        f"curl -so {file} {pages}/docs/sample\n"
+        f"curl -so {file} {server}/docs/sample\n"
         f"curl -H 'Content-Type: {kind}' --data-binary @{file} {server}/predictions/{record.name}{to_file}"
     )
 
@@ -39,7 +37,7 @@ def _curl(record: Record, server: str, pages: str) -> str:
 def _python(record: Record, server: str) -> str:
     file, kind, answer = _files(record)
     shown = record.handler in ("image", "tensor") or record.encoding is not None
-    as_json = shown and kind != "application/x-npy"
+    as_json = shown and kind != NPY
     show = "print(json.load(urlopen(request)))" if as_json else "print(urlopen(request).read())"
     if answer:
         show = f'Path("{answer}").write_bytes(urlopen(request).read())'

@@ -14,7 +14,7 @@ import marina
 from marina.config.errors import reason_of
 from marina.loadtest.calibrating import CalibrateOptions
 from marina.loadtest.running import RunOptions
-from marina.server import Exit
+from marina.server.system.exits import Exit
 
 VERBS = tuple(every_verb())
 

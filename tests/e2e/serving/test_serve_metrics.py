@@ -39,7 +39,7 @@ def bucket_counts(server: Running) -> list[float]:
 def test_arrivals_are_zero_from_the_start_and_own_inferences_never_show(start_tiny: Start) -> None:
     server = start_tiny(wait=False)
     page = eventually(lambda: server.get("/metrics")[1])
-    assert f'{ARRIVED}{{model_name="tiny",model_version="1.0"}} 0\n' in page
+    assert f'{ARRIVED}{{model_name="tiny",model_version="1.0"}} 0.0\n' in page
     server.wait_ready(180)
     assert metric(server, ARRIVED) == 0
     assert metric(server, ANSWERED) == 0

@@ -64,7 +64,7 @@ def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
 
 
 def test_what_is_to_be_copied_for_openais_client_works_as_it_is(server: Running) -> None:
-    _, program = programs(packaged_tales("fake")[1].record, server=server.url, pages=server.pages)["openai"]
+    _, program = programs(packaged_tales("fake")[1].record, server=server.url)["openai"]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip(), done.stderr
 
