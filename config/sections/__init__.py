@@ -8,7 +8,7 @@ from marina.config.sections.encoding import Encoding
 from marina.config.sections.extension import Patch, Pod
 from marina.config.sections.kubernetes import Kubernetes
 from marina.config.sections.load import Load
-from marina.config.sections.model import Dtype, Image, Model, Precision, Tensor
+from marina.config.sections.model import HANDLERS, KINDS, AnyModel, Dtype, Image, Model, Precision, Tensor, kind_of
 from marina.config.sections.scaling import Scaling
 from marina.config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
 from marina.config.sections.serving import Serving
@@ -19,7 +19,10 @@ from marina.config.sections.vllm import Vllm
 
 __all__ = [
     "BAD_KEY",
+    "HANDLERS",
+    "KINDS",
     "PATTERNS",
+    "AnyModel",
     "Cost",
     "Dtype",
     "Encoding",
@@ -40,4 +43,5 @@ __all__ = [
     "Varying",
     "Version",
     "Vllm",
+    "kind_of",
 ]
