@@ -4,7 +4,7 @@ from keyword import iskeyword
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
 
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import listed
@@ -263,7 +263,7 @@ class TensorModel(Network):
 class OwnModel(Network):
     """A network behind a handler of your own."""
 
-    handler: Annotated[str, AfterValidator(_own_handler)]
+    handler: Annotated[str, AfterValidator(_own_handler), WithJsonSchema({"type": "string", "pattern": r"\.py:"})]
     """A handler of your own as `./file.py:Class`."""
     files: tuple[str, ...] = ()
     """Files that a handler of your own reads, such as its vocabulary. Land in the folder `files` of the MAR."""
