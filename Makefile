@@ -162,7 +162,7 @@ smoke: setup  ## install the wheel with only its own dependencies, and start it
 	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import marina.config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
 	rm -rf build/smoke build/lib build/bdist.*
 
-lint: setup  ## check style, types, and the sizes of functions, modules and folders
+lint: setup  ## check style, types, and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -170,7 +170,7 @@ lint: setup  ## check style, types, and the sizes of functions, modules and fold
 	$(BIN)/mypy --config-file tests/bench/mypy.ini tests/bench/*.py tests/bench/*/*.py
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/shellcheck docker/base.sh .ci/run
-	$(BIN)/python tests/sizes.py
+	$(BIN)/lint-imports --no-logo
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix .

@@ -13,6 +13,8 @@ from marina.config.errors import ArchiveError
 from marina.config.record import RECORD, Record, file_sha256, partial_file
 
 ENTRY = "marina_entry.py"
+# The `marina` of an archive has nothing of the one that packaged it but the handlers.
+PACKAGE_TEXT = '"""What a worker runs of Marina."""\n'
 # A file of such a name in the archive would be imported instead of a module that a worker needs.
 RESERVED_MODULES = sys.stdlib_module_names | {"PIL", "marina", "marina_entry", "numpy", "torch", "ts"}
 MANIFEST = "MAR-INF/MANIFEST.json"

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from importlib import import_module, metadata
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
@@ -53,9 +53,13 @@ class PodImportFinder(PathFinder):
     def install(cls) -> None:
         """Replaces the finder that looks into site-packages."""
         installed = metadata.packages_distributions()
-        in_pod = _with_dependencies(_pod_requirements(installed.get("marina", [])))
+        # Marina itself is not hidden, but the one in the package comes first.
+        ours = [_normal(name) for name in installed.get("marina", [])]
+        in_pod = set(ours) | _with_dependencies(_pod_requirements(ours))
         cls.hidden = {module: names[0] for module, names in installed.items() if not set(map(_normal, names)) & in_pod}
-        sys.meta_path[:] = [cls if finder is PathFinder else finder for finder in sys.meta_path]
+        # Without the finders of editable installations: those of a pod are not editable.
+        python = (BuiltinImporter, FrozenImporter, PathFinder)
+        sys.meta_path[:] = [cls if finder is PathFinder else finder for finder in sys.meta_path if finder in python]
 
     @classmethod
     def find_spec(

@@ -4,13 +4,10 @@ A source is a torchvision model, an encoder's folder, a factory in a Python file
 missing or wrong raises a SourceError that says what to type."""
 
 import inspect
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.error import URLError
 
@@ -20,14 +17,15 @@ from torch import nn
 from marina.archiver.encoders import load_encoder
 from marina.archiver.exported_source import input_values, notes_on_inputs, program_network, read_program
 from marina.archiver.quantize import quantised_kind
-from marina.archiver.torchvision_import import import_torchvision, install
+from marina.archiver.torchvision_import import import_torchvision
+from marina.archiver.user_code import import_file, running_user_code
 from marina.archiver.weights import load_weights
 from marina.config.errors import SourceError, listed, nearest
 from marina.config.record import Lengths, Port
 from marina.config.sections import Image, Tensor, Varying
 from marina.config.spec import Spec
 from marina.config.torchvision_models import model_error
-from marina.handlers.networks import import_folders, import_source, keyword_only
+from marina.handlers.networks import keyword_only
 
 
 @dataclass(frozen=True)
@@ -186,39 +184,8 @@ def required_arguments(factory: object) -> list[str]:
 def _call_factory(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
     """Calls a factory with torch seeded, so that `random` weights are the same every time."""
     torch.manual_seed(0)
-    with _failing_as(f"{spec.file}: `model.source`: `{spec.model.source}`"):
+    with running_user_code(f"{spec.file}: `model.source`: `{spec.model.source}`"):
         return factory()
-
-
-def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
-    """Imports a user's Python file, which can itself import the files beside it."""
-    if not file.is_file() or file.suffix != ".py":
-        raise SourceError(f"{spec.file}: `{field}`: no such file: `{file}`")
-    path = sys.path[:]
-    try:
-        with _failing_as(f"{spec.file}: `{field}`: `{file}`"):
-            sys.path[:0] = map(str, import_folders(file))
-            install()
-            return import_source(file)
-    finally:
-        sys.path[:] = path
-
-
-@contextmanager
-def _failing_as(what: str) -> Iterator[None]:
-    """Runs a user's code: its errors become a SourceError, and it may change the current folder only for itself."""
-    folder = Path.cwd()
-    try:
-        yield
-    except SourceError:
-        raise
-    except Exception as err:
-        raise SourceError(f"{what} failed: {type(err).__name__}: {err}") from err
-    except SystemExit as err:
-        hint = 'put what a training does under `if __name__ == "__main__":`'
-        raise SourceError(f"{what} ended the program, with exit code {err.code}", hint=hint) from err
-    finally:
-        os.chdir(folder)
 
 
 def _from_program(spec: Spec, file: Path) -> Source:

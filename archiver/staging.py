@@ -12,14 +12,14 @@ import torch
 from PIL import Image as Picture
 
 from marina import handlers
-from marina.archiver.archive import ENTRY
+from marina.archiver.archive import ENTRY, PACKAGE_TEXT
 from marina.archiver.cpu_target import artifact_key
 from marina.archiver.encoders import sample_body, stage_encoding
 from marina.archiver.graph import examples
 from marina.archiver.lengths import cut_to_length, request_arguments, typical_length
 from marina.archiver.own_handler import declared_forms, example_body
-from marina.archiver.source_code import check_syntax
 from marina.archiver.sources import Source
+from marina.archiver.user_code import stage_modules
 from marina.config.errors import SourceError
 from marina.config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
 from marina.config.render import render_model_config
@@ -39,8 +39,6 @@ ENCODER = ("marina.handlers.encoder", "EncoderHandler")
 # The folder in a MAR with the files that a user's own handler reads.
 FILES = "files"
 PROMPT = "Once upon a time"
-# The `marina` of an archive has nothing of the one that packaged it but the handlers.
-_PACKAGE_TEXT = '"""What a worker runs of Marina."""\n'
 _ENTRY_TEXT = '''"""TorchServe imports this module, and takes the one class that is defined in it."""
 
 from marina.handlers.memory import made_to_stay
@@ -126,16 +124,14 @@ def _stage_code(spec: Spec, folder: Path) -> str:
     `handler`."""
     package = Path(handlers.__file__).parent
     (folder / "marina").mkdir()
-    (folder / "marina" / "__init__.py").write_text(_PACKAGE_TEXT, encoding="utf-8")
+    (folder / "marina" / "__init__.py").write_text(PACKAGE_TEXT, encoding="utf-8")
     shutil.copytree(package, folder / "marina" / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
     module, name = ENCODER if spec.model.task is not None else BUILT_IN.get(spec.model.handler, ("", ""))
     recorded = spec.model.handler
     if not module:
         file, _, name = spec.model.handler.partition(":")
-        module = Path(file).stem
+        module = stage_modules(spec, spec.path(file), "model.handler", folder).removesuffix(".py").replace("/", ".")
         recorded = f"{module}:{name}"
-        check_syntax(spec, spec.path(file), "model.handler")
-        shutil.copy(spec.path(file), folder / f"{module}.py")
         for extra in spec.model.files:
             (folder / FILES).mkdir(exist_ok=True)
             shutil.copyfile(spec.path(extra), folder / FILES / Path(extra).name)

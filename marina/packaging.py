@@ -43,13 +43,15 @@ def add_verbs(verbs: Any) -> None:
     added = add_verb(
         verbs,
         inspect,
-        "show what is in a MAR, and whether it is complete and safe to load",
+        "show what is in a packed model, whether it is as recorded, and what runs when it is loaded",
         "marina inspect build/digits/model.mar",
         "marina inspect foreign.mar --json",
         spec=False,
         progress=False,
     )
-    added.add_argument("mar", metavar="FILE.mar", type=Path, help="a MAR, made by Marina or by anyone else")
+    added.add_argument(
+        "mar", metavar="FILE.mar", type=Path, help="a MAR, a .tar.gz or a folder, made by Marina or by anyone else"
+    )
 
 
 def add_image_verb(verbs: Any) -> None:

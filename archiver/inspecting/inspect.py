@@ -1,163 +1,158 @@
-"""`marina inspect`: reports a MAR's manifest and record, whether its files are the recorded ones, and what loading it
-would run.
+"""`marina inspect`: reports a packed model's manifest and record, whether its files are the recorded ones, and what
+runs when it is loaded.
 
-Nothing is unpacked to disk and nothing is unpickled, so an untrusted archive can be inspected safely."""
+Nothing is unpacked to disk and nothing is unpickled, so an untrusted archive can be inspected safely. Code is listed
+and not judged: a person has to read it."""
 
 import hashlib
-import json
+import importlib.util
 import re
-import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from marina.archiver.archive import MANIFEST
-from marina.archiver.inspecting.code import find_code, hides_module, is_foreign_python
-from marina.archiver.inspecting.layout import find_layout_oddities
-from marina.archiver.inspecting.nested import READ_ERRORS, ReadBudget, TooMuch, walk_nested, zip_member
-from marina.archiver.inspecting.pickles import Pickle, find_pickles
-from marina.archiver.inspecting.programs import find_program
-from marina.archiver.inspecting.python import PythonFile, find_unknown_uses
-from marina.archiver.inspecting.report import Report
-from marina.config.errors import ArchiveError, reason_of
+from marina.archiver.archive import MANIFEST, PACKAGE_TEXT, RESERVED_MODULES
+from marina.archiver.inspecting.formats import format_of, what_runs
+from marina.archiver.inspecting.pickles import Pickle, find_pickle
+from marina.archiver.inspecting.reading import Archive, File, TooMuch, open_archive
+from marina.archiver.inspecting.report import FileReport, Report
 from marina.config.record import RECORD, Record, file_sha256, read_record
 
 # TorchServe's own handlers; any other handler has to be a file in the archive.
 _BUILT_IN = frozenset(
     ["base_handler", "densenet_handler", "image_classifier", "image_segmenter", "object_detector", "text_classifier"]
 )
-_SOURCE = "source"
 # Hostile archives may have longer ones, which would fill the memory.
-_LONGEST_RECORD, _DEEPEST_MODULE = 2**25, 30
+_LONGEST_RECORD = 2**25
 _FILES_IN_MANIFEST = ("handler", "modelFile", "serializedFile", "configFile", "extraFiles")
+# Where Marina's own handlers are; older packages have them at the top.
+_HANDLERS = ("marina/handlers/", "handlers/")
+_MARINA = "marina/__init__.py"
+_HIDING = (RESERVED_MODULES | {"sitecustomize", "torchvision", "usercustomize"}) - {"marina", "marina_entry"}
+# YAML tags by which Python or Java would create objects of any class.
+_FOREIGN_TAG = re.compile(r"(^|[\s\[{,:-])!(!(python|java|ruby|perl|js)|<?tag:yaml\.org,2002:python|![\w.]+\.[\w.]+)")
+_INSTALLS = re.compile(rb"^[^#\n]*\buseVenv[\"']?\s*:\s*[\"']?(true|yes|on)\b", re.MULTILINE | re.IGNORECASE)
+_TRUST = re.compile(rb"[\"']?\btrust_remote_code\b[\"']?\s*[:=]\s*[\"']?(true|yes|on|y|1)\b", re.IGNORECASE)
+_SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".properties")
 
 
 def inspect(mar: Path) -> Report:
-    """Inspects every file of a MAR; ArchiveError if it is not one."""
-    try:
-        budget = ReadBudget.of(mar.stat().st_size)
-        with zipfile.ZipFile(mar) as archive:
-            names = [info.filename for info in archive.infolist()]
-            if MANIFEST not in names:
-                raise ArchiveError(f"{mar}: not a MAR: it has no `{MANIFEST}`")
-            manifest = _read_manifest(mar, archive, budget)
-            if RECORD in names and archive.getinfo(RECORD).file_size > _LONGEST_RECORD:
-                raise TooMuch(f"`{RECORD}` is longer than {_LONGEST_RECORD:,} bytes")
-            record = read_record(mar) if RECORD in names else None
-            findings = _Findings(record, archive, budget)
-            findings.damage += [*find_layout_oddities(mar, archive), *_manifest_problems(manifest, names)]
-            findings.collect()
-    except FileNotFoundError as err:
-        raise ArchiveError(f"{mar}: no such file", hint="marina package SPEC") from err
-    except TooMuch as err:
-        raise ArchiveError(f"{mar}: {err}; the rest is not inspected") from err
-    except READ_ERRORS as err:
-        raise ArchiveError(f"{mar}: not a readable MAR: {reason_of(err)}") from err
+    """Inspects every file of a `.mar`, a `.tar.gz` or a folder; ArchiveError if it is not a packed model."""
+    with open_archive(mar) as archive:
+        if archive.sizes.get(RECORD, 0) > _LONGEST_RECORD:
+            raise TooMuch(f"`{RECORD}` is longer than {_LONGEST_RECORD:,} bytes")
+        record = read_record(mar) if RECORD in archive.sizes and mar.is_file() else None
+        findings = _Findings(record, archive)
     return Report(
         mar=str(mar),
-        sha256=file_sha256(mar),
-        bytes=mar.stat().st_size,
-        manifest=manifest,
+        sha256=file_sha256(mar) if mar.is_file() else "",
+        bytes=mar.stat().st_size if mar.is_file() else sum(archive.sizes.values()),
+        manifest=archive.manifest,
         record=record,
-        files=findings.sizes,
+        files=findings.files,
         damage=tuple(dict.fromkeys(findings.damage)),
         pickles=tuple(findings.pickles),
-        code=tuple(dict.fromkeys(findings.code)),
+        dangers=tuple(dict.fromkeys(findings.dangers)),
+        runs=tuple(findings.runs),
+        own_handlers=findings.own_handlers,
     )
 
 
-def _read_manifest(mar: Path, archive: zipfile.ZipFile, budget: ReadBudget) -> dict[str, Any]:
-    member = zip_member(archive, archive.getinfo(MANIFEST), budget, MANIFEST)
-    if member.trouble:
-        raise ArchiveError(f"{mar}: `{MANIFEST}`: {member.trouble}")
-    try:
-        manifest = json.loads(member.data)
-    except (ValueError, RecursionError) as err:
-        raise ArchiveError(f"{mar}: `{MANIFEST}`: not JSON: {str(err) or type(err).__name__}") from err
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("model"), dict):
-        raise ArchiveError(f"{mar}: `{MANIFEST}`: no object with a `model` in it")
-    return manifest
-
-
-def _manifest_problems(manifest: dict[str, Any], names: list[str]) -> list[str]:
-    """Files that the manifest names but the archive does not contain, and packages that it would install."""
-    model, problems = manifest["model"], []
-    for key in _FILES_IN_MANIFEST:
-        value = model.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            problems.append(f"{MANIFEST}: `{key}` is not a string")
-            continue
-        for item in value.split(",") if key == "extraFiles" else [value]:
-            file = item.partition(":")[0] if key == "handler" else item
-            is_present = not {file, f"{file}.py", PurePosixPath(file).name}.isdisjoint(names)
-            is_present |= any(name.startswith(f"{file}/") for name in names)
-            if not is_present and not (key == "handler" and file in _BUILT_IN):
-                problems.append(f"{MANIFEST}: `{key}` names `{file}`, which is not in the archive")
-    if model.get("requirementsFile"):
-        problems.append(f"{MANIFEST}: installs packages, from `{model['requirementsFile']}`")
-    return problems
-
-
-def _importable(names: Iterable[str]) -> frozenset[str]:
-    """The dotted names of the archive's modules and packages, which its Python may import since they are inspected
-    too."""
-    files = (name.removeprefix(f"{_SOURCE}/").removesuffix(".py") for name in names if name.endswith(".py"))
-    parts = [PurePosixPath(file).parts for file in files]
-    return frozenset(".".join(part[:size]) for part in parts for size in range(1, min(len(part), _DEEPEST_MODULE) + 1))
-
-
 class _Findings:
-    """Collects the findings about an archive's members."""
+    """Collects the findings about an archive's files."""
 
-    def __init__(self, record: Record | None, archive: zipfile.ZipFile, budget: ReadBudget) -> None:
-        self.damage: list[str] = []
+    def __init__(self, record: Record | None, archive: Archive) -> None:
+        self.damage = [*archive.damage, *_missing_files(archive.manifest, list(archive.sizes))]
         self.pickles: list[Pickle] = []
-        self.code: list[str] = []
-        self.sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
-        self._record, self._archive, self._budget = record, archive, budget
-        files = (PurePosixPath(name) for name in self.sizes if name.endswith((".py", ".pyc", ".so")))
-        self._python: list[PythonFile] = []
-        self._modules = frozenset(part.partition(".")[0] for file in files for part in file.parts)
-
-    def collect(self) -> None:
-        """Inspects every member and everything nested in it."""
-        recorded = self._record.files if self._record else {}
-        for info in self._archive.infolist():
-            name = info.filename
-            if info.is_dir() and not info.file_size:
-                continue
-            member = zip_member(self._archive, info, self._budget, name)
-            if member.trouble:
-                self.damage.append(f"{name}: {member.trouble}")
-                continue
-            if self._record and name != RECORD:
-                if name not in recorded:
-                    self.damage.append(f"{name}: not in the record")
-                elif hashlib.sha256(member.data).hexdigest() != recorded[name]:
-                    self.damage.append(f"{name}: not the recorded content")
-            self._inspect_member(name, member.data)
-        self.damage += [f"{name}: recorded, but missing" for name in recorded if name not in self.sizes]
-        self.code += find_unknown_uses(self._python, _importable(self.sizes))
-
-    def _inspect_member(self, name: str, data: bytes) -> None:
-        if (hidden := hides_module(name)) is not None:
-            self.code.append(f"{name}: would replace the module `{hidden}` in a worker")
-        for file in walk_nested(name, data, self._budget):
+        self.dangers: list[str] = []
+        self.runs: list[str] = list(_installed_packages(archive.manifest))
+        self.files: dict[str, FileReport] = {}
+        self.own_handlers = 0
+        recorded = record.files if record else {}
+        for file in archive.files():
             if file.trouble:
                 self.damage.append(f"{file.name}: {file.trouble}")
                 continue
-            self.pickles += find_pickles(file.name, file.data, self._modules)
-            self.code += find_program(file.name, file.data)
-            self.code += find_code(file.name, file.data, is_recorded=self._is_artifact(name))
-            if is_foreign_python(file.name, file.data):
-                self._python.append(PythonFile(file.name, file.data))
+            sha256, kind = hashlib.sha256(file.data).hexdigest(), format_of(file.name, file.data)
+            self.files[file.name] = FileReport(len(file.data), sha256, kind)
+            if record and file.name != RECORD and recorded.get(file.name) != sha256:
+                wrong = "not the recorded content" if file.name in recorded else "not in the record"
+                self.damage.append(f"{file.name}: {wrong}")
+            if _is_own(file.name, sha256):
+                self.own_handlers += 1
+                continue
+            self.dangers += _find_dangers(file)
+            self._look_into(archive, file, kind)
+        self.damage += [f"{name}: recorded, but missing" for name in recorded if name not in archive.sizes]
 
-    def _is_artifact(self, name: str) -> bool:
-        """Whether the record lists this member as compiled code that a worker loads."""
-        if self._record is None:
-            return False
-        cache = self._record.cache
-        in_cache = cache is not None and re.match(rf"{re.escape(cache)}/.*\.so$", name) is not None
-        return in_cache or name in {artifact.file for artifact in self._record.artifacts}
+    def _look_into(self, archive: Archive, file: File, kind: str) -> None:
+        is_program = what_runs(kind) is not None
+        for inner in archive.nested(file):
+            if inner.trouble:
+                self.damage.append(f"{inner.name}: {inner.trouble}")
+                continue
+            inner_kind = format_of(inner.name, inner.data)
+            # The parts of a program are not listed one by one.
+            if (what := what_runs(inner_kind)) and (inner is file or not is_program):
+                self.runs.append(f"{inner.name}: {what}")
+            if pickle := find_pickle(inner.name, inner.data, inner_kind):
+                self.pickles.append(pickle)
+
+
+def _find_dangers(file: File) -> Iterator[str]:
+    """What nobody who packs a model in good faith needs."""
+    name = file.name
+    # The record of an archive may have a worker look for modules in `source` too.
+    top = PurePosixPath(name.removeprefix("source/")).parts[:1]
+    module = top[0].partition(".")[0] if top else ""
+    if name.lower().endswith((".py", ".pyc", ".so")) and module in _HIDING:
+        yield f"{name}: would replace the module `{module}` in a worker"
+    if name.lower().endswith((".yaml", ".yml")):
+        if _FOREIGN_TAG.search(file.data.decode("utf-8", "replace")):
+            yield f"{name}: a YAML tag that creates objects of a programming language"
+        if _INSTALLS.search(file.data):
+            yield f"{name}: installs packages, by `useVenv`"
+    if name.lower().endswith(_SETTINGS) and _TRUST.search(file.data):
+        yield f"{name}: fetches code from elsewhere, by `trust_remote_code`"
+
+
+def _missing_files(manifest: dict[str, Any], names: list[str]) -> Iterator[str]:
+    """Files that the manifest names but the archive does not contain."""
+    for key in _FILES_IN_MANIFEST:
+        value = manifest["model"].get(key)
+        if value is not None and not isinstance(value, str):
+            yield f"{MANIFEST}: `{key}` is not a string"
+            continue
+        for item in (value or "").split(",") if key == "extraFiles" else [value or ""]:
+            file = item.partition(":")[0] if key == "handler" else item
+            is_there = not {file, f"{file}.py", PurePosixPath(file).name}.isdisjoint(names)
+            is_there |= any(name.startswith(f"{file}/") for name in names)
+            if file and not is_there and not (key == "handler" and file in _BUILT_IN):
+                yield f"{MANIFEST}: `{key}` names `{file}`, which is not in the archive"
+
+
+def _installed_packages(manifest: dict[str, Any]) -> Iterator[str]:
+    if file := manifest["model"].get("requirementsFile"):
+        yield f"{file}: pip installs what it lists, with `install_py_dep_per_model=true` in TorchServe's properties"
+
+
+def _is_own(name: str, sha256: str) -> bool:
+    """Whether a file is one of this version's handlers, wherever a package has them."""
+    if name == _MARINA:
+        return hashlib.sha256(PACKAGE_TEXT.encode()).hexdigest() == sha256
+    folder = next((folder for folder in _HANDLERS if name.startswith(folder)), None)
+    return folder is not None and _own_hashes().get(name.removeprefix(folder)) == sha256
+
+
+@cache
+def _own_hashes() -> dict[str, str]:
+    """The sha256 of each file of this version's handlers, by its path among them."""
+    origin = importlib.util.find_spec("marina.handlers")
+    if origin is None or origin.origin is None:
+        return {}
+    folder = Path(origin.origin).parent
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.rglob("*.py")
+    }

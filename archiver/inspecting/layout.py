@@ -26,19 +26,26 @@ def find_layout_oddities(mar: Path, archive: zipfile.ZipFile) -> Iterator[str]:
         if count > 1:
             yield f"{name}: {count} times in the archive"
     for info in members:
-        yield from _name_oddities(info)
+        yield from name_oddities(info.filename)
+        yield from _entry_oddities(info)
     with mar.open("rb") as stream:
         yield from _gaps(stream, members, archive.start_dir)
         yield from _trailing_bytes(stream, mar.stat().st_size)
 
 
-def _name_oddities(info: zipfile.ZipInfo) -> Iterator[str]:
-    name = info.filename
+def name_oddities(name: str) -> Iterator[str]:
+    """A sentence for each property of a name that would make a file appear elsewhere, or as another."""
     parts = name.replace("\\", "/").split("/")
     if name.startswith(("/", "\\")) or ".." in parts or _DRIVE.match(name):
         yield f"{name}: would be unpacked outside the model's folder"
     elif {"", "."} & set(parts[:-1] if name.endswith("/") else parts):
         yield f"{name}: would overwrite a member of another name"
+    if not name.isprintable():
+        yield f"{name}: its name contains invisible characters"
+
+
+def _entry_oddities(info: zipfile.ZipInfo) -> Iterator[str]:
+    name = info.filename
     if stat.S_ISLNK(info.external_attr >> 16):
         yield f"{name}: a symbolic link"
     elif stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -47,8 +54,6 @@ def _name_oddities(info: zipfile.ZipInfo) -> Iterator[str]:
         yield f"{name}: has a second name"
     if name != info.orig_filename:
         yield f"{name}: its name continues after a zero byte"
-    if not name.isprintable():
-        yield f"{name}: its name contains invisible characters"
 
 
 def _extra_fields(extra: bytes) -> set[int]:

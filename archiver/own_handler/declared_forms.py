@@ -7,8 +7,7 @@ from typing import Any
 from jsonschema import Draft202012Validator, SchemaError
 from referencing.exceptions import Unresolvable
 
-from marina.archiver.archive import RESERVED_MODULES
-from marina.archiver.sources import import_file
+from marina.archiver.user_code import import_file
 from marina.config.errors import SourceError, listed, nearest
 from marina.config.record import BodyFormat
 from marina.config.spec import Spec
@@ -50,11 +49,6 @@ def _load_own_handler(spec: Spec) -> type[Handler]:
     where = f"{spec.file}: `model.handler`"
     text, _, name = spec.model.handler.partition(":")
     file = spec.path(text)
-    module = file.stem
-    if module in RESERVED_MODULES:
-        raise SourceError(
-            f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
-        )
     loaded = import_file(spec, file, "model.handler")
     handler = getattr(loaded, name, None)
     if handler is None:

@@ -1,4 +1,4 @@
-"""The process that `generate` starts: `python -m marina.loadtest.sending.sender`, which reads one plan per line on stdin.
+"""The process that `generate` starts, `python -m marina.loadtest.sending.sender`. It reads one plan per line on stdin.
 
 It sends a plan of one part itself; for a plan of several parts it starts as many workers and leads them. It reports on
 stdout; the last line of each plan says that it is done. When stdin ends, the caller is gone or wants the load to stop.

@@ -51,7 +51,7 @@ def _models_in(module: ModuleType) -> list[str]:
 
 
 def _import_source(file: Path) -> ModuleType:
-    from marina.archiver.sources import import_file
+    from marina.archiver.user_code import import_file
     from marina.config.load import parse_spec
     from marina.starting.init_spec import ModelFacts, spec_text
 

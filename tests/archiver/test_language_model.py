@@ -326,7 +326,7 @@ def test_a_model_that_vllm_cannot_run_here_is_packed_but_not_judged(tmp_path: Pa
     assert draft.text is not None
     assert draft.text.vllm is not None
     weights = draft.text.vllm.files["model.safetensors"]
-    assert (weights.bytes, len(weights.sha256)) == ((TALES.parent / "model/model.safetensors").stat().st_size, 64)
+    assert weights.bytes == (TALES.parent / "model/model.safetensors").stat().st_size
     agreed = compare_text(draft, tmp_path, MODEL)
     assert agreed.agreement is None
     assert agreed.text == "not judged: no vLLM on this machine, no `/nowhere/python`"

@@ -8,11 +8,10 @@ import pytest
 import torch
 from specs import make_spec
 
-from marina.archiver import source_code
+from marina.archiver import user_code
 from marina.archiver.inspecting.inspect import inspect
 from marina.archiver.package import package
-from marina.archiver.source_code import local_modules
-from marina.archiver.sources import import_file
+from marina.archiver.user_code import import_file, local_modules
 from marina.config.errors import SourceError
 from marina.config.progress import Progress
 from marina.config.record import Package
@@ -138,7 +137,7 @@ def test_a_linked_file_finds_its_neighbours_beside_the_file_that_it_leads_to(fol
 def test_code_that_the_python_of_an_image_cannot_read_is_refused(
     field: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_code, "IMAGE_PYTHON", (3, 9))
+    monkeypatch.setattr(user_code, "IMAGE_PYTHON", (3, 9))
     late = "\ndef late(x):\n    match x:\n        case 1:\n            return x\n"
     own = "from marina.handlers import TensorHandler\nclass Own(TensorHandler):\n    pass\n"
     (folder / "own.py").write_text(own + (late if field == "model.handler" else ""), encoding="utf-8")

@@ -181,7 +181,7 @@ def test_inspect_of_another_file_is_an_input_error(tmp_path: Path, capsys: pytes
     [
         ("check folder", "folder: is a folder, not a file\n\nhint: marina init mine\n"),
         ("check --properties gone", "gone: no such file\n\nhint: marina check --properties config.properties\n"),
-        ("inspect folder", "folder: not a readable MAR: Is a directory\n"),
+        ("inspect folder", "folder: not a MAR: it has no `MAR-INF/MANIFEST.json`\n"),
         ("simulate SPEC --trace folder", "folder: cannot be read: Is a directory\n"),
         ("simulate SPEC --recorded gone", "gone: cannot be read: No such file or directory\n"),
         ("loadtest SPEC --cacert gone", "`--cacert`: gone contains no certificates: No such file or directory\n"),

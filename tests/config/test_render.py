@@ -7,7 +7,7 @@ import yaml
 from golden import GOLDEN, check_golden
 from specs import digits_spec, make_spec
 
-from marina.config.lint.linter import lint_file
+from marina.config.lint import lint_file
 from marina.config.render import Ports, render_log4j2, render_model_config, render_properties
 from marina.config.spec import Spec
 

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import lzma
-import marshal
 import pickle
 import struct
 import tarfile
@@ -234,40 +233,20 @@ def _nested(data: bytes, times: int) -> bytes:
 def members(mark: Path) -> dict[str, Members]:
     """Members by technique."""
     old = _old(mark)
-    python = {
-        "os.system": f"import os\nos.system('touch {mark}')\n",
-        "subprocess": "from subprocess import run\nrun(['true'])\n",
-        "exec of something encoded": "import base64\nexec(base64.b64decode('MQ=='))\n",
-        "a name put together": "import torch\ngetattr(torch, 'o' + 's')\n",
-        "through another module": "import torch\ntorch.os.system('true')\n",
-        "through classes": "().__class__.__base__.__subclasses__()\n",
-        "torch.load": "import torch\ntorch.load('model.pt', weights_only=False)\n",
-        "np.load": "import numpy as np\nnp.load('a.npy', allow_pickle=True)\n",
-        "load by another name": "from torch import load as read\nread('model.pt')\n",
-        "the builtins": "__builtins__['ev' + 'al']('1')\n",
-        "C library": "import ctypes\nctypes.CDLL(None)\n",
-        "operators of a library": "import torch\ntorch.ops.load_library('a')\n",
-        "the web": "import urllib.request\n",
-        "in an encoding": "# -*- coding: utf-7 -*-\n+AGkAbQBwAG8AcgB0- os\n",
-        "no Python": "this is (no Python\n",
-    }
-    native = b"\x7fELF\x02\x01\x01" + bytes(60) + b"\0system\0"
-    return {f"Python: {name}": {"handler.py": code.encode()} for name, code in python.items()} | {
-        "a library": {"fast.so": native},
-        "a library by another name": {"weights.bin": native},
-        "a Windows library": {"weights.bin": b"MZ\x90\0"},
-        "compiled Python": {"handler.pyc": b"\0" * 16 + marshal.dumps(compile("1", "a", "eval"))},
+    engine = zlib.compressobj(9, zlib.DEFLATED, 9)
+    return {
         "a module in place of numpy": {"numpy.py": b"x = 1\n"},
+        "a module in place of json, where a record may look": {"source/json.py": b"x = 1\n"},
         "a package in place of torch": {"torch/__init__.py": b"x = 1\n"},
         "sitecustomize": {"sitecustomize.py": b"x = 1\n"},
-        "a script": {"setup": b"#!/bin/sh\ntrue\n"},
-        "a wheel": {"a.whl": zipped({"a/__init__.py": b"import os\n"})},
         "Python's YAML tags": {"model-config.yaml": b"a: !!python/object/apply:os.system ['true']\n"},
         "Java's YAML tags": {
             "model-config.yaml": b"a: !!javax.script.ScriptEngineManager [!!java.net.URL ['http://a']]\n"
         },
         "a spelt out YAML tag": {"model-config.yaml": b"a: !<tag:yaml.org,2002:python/name:os.system> ''\n"},
-        "a Keras layer": {"model.h5": b"\x89HDF\r\n\x1a\n" + b'{"class_name": "Lambda"}'},
+        "packages of its own": {"model-config.yaml": b'{minWorkers: 1, "useVenv": yes}'},
+        "code from elsewhere": {"model-config.yaml": b"handler:\n  trust_remote_code: True\n"},
+        "code from elsewhere, as JSON": {"setup_config.json": b'{"trust_remote_code": true}'},
         "out of the folder": {"../../a": b""},
         "out of the folder, as Windows writes it": {"..\\a": b""},
         "from the root": {"/etc/cron.d/a": b""},
@@ -277,13 +256,35 @@ def members(mark: Path) -> dict[str, Members]:
         "a .pkl that cannot be followed": {"vocabulary.pkl": b"\xff\xfe\x00"},
         "escapes in a name": {"\x1b[2J\x1b[1;1Hmodel": b""},
         "much out of little": {"a.gz": gzip.compress(bytes(300_000_000), 1)},
+        "the old form of xz": {"weights.bin": lzma.compress(old, format=lzma.FORMAT_ALONE)},
+        "zlib with a small window": {"weights.bin": engine.compress(old) + engine.flush()},
+        "a line that Python runs when it starts": {"evil.pth": b"import os; os.system('true')\n"},
+        **{f"array of objects, {kind}": {"a.npy": _array_of(kind, old)} for kind in ("'|O'", "'O8'", "[('a', '|O')]")},
     }
+
+
+def _array_of(kind: str, payload: bytes) -> bytes:
+    """A numpy file whose header says what the values are."""
+    header = f"{{'descr': {kind}, 'fortran_order': False, 'shape': (1,), }}".encode().ljust(118 - 1) + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + payload
+
+
+# What picklescan does not see, as docs and the command say: nothing else of `pickles` is called sound.
+MISSED = {
+    "EXT1", "EXT2", "EXT4", "a persistent reference", "a persistent reference in text", "behind plain data",
+}  # fmt: skip
+# The same, if the file is not named like a pickle.
+MISSED_UNNAMED = MISSED | {
+    "an argument that pickletools refuses", "a float that pickletools refuses", "an import that is not finished",
+    "in the middle of numbers", "in the middle, protocol 0",
+}  # fmt: skip
+# Programs of tensors, which are listed as what runs.
+PROGRAMS = {"TorchScript", "TorchScript in a flatbuffer", "TorchScript in a flatbuffer in an archive"}
 
 
 def manifests() -> dict[str, dict[str, object]]:
     """Fields of a manifest that refer to something outside the archive."""
     return {
-        "requirements": {"requirementsFile": "requirements.txt"},
         "a handler elsewhere": {"handler": "/tmp/handler.py:run"},
         "a model file elsewhere": {"modelFile": "../model.py"},
         "a list for a name": {"serializedFile": ["a"]},
@@ -332,6 +333,30 @@ def _comment(file: Path) -> None:
         archive.comment = b"cos\nsystem\n"
 
 
+def _at(signature: bytes, offset: int, data: bytes) -> Callable[[Path], None]:
+    """Overwrites a field of an archive's last member, in its own header or in the directory."""
+
+    def change(file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        at = content.rfind(signature) + offset
+        content[at : at + len(data)] = data
+        file.write_bytes(bytes(content))
+
+    return change
+
+
+def _named(name: str, extra: bytes = b"") -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        info = zipfile.ZipInfo(name)
+        info.extra = extra
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.writestr(info, b"x")
+
+    return change
+
+
+_BEFORE, _DIRECTORY = b"PK\x03\x04", b"PK\x01\x02"
+_SECOND_NAME = struct.pack("<HHBI", 0x7075, 17, 1, zlib.crc32(b"c.txt")) + b"../../d.pth\n"
 LAYOUTS: dict[str, Callable[[Path], None]] = {
     "bytes behind": lambda file: _added(file, b"more"),
     "an archive behind": lambda file: _added(file, zipped({MANIFEST: b"{}"})),
@@ -340,4 +365,15 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "a link": _link,
     "an encrypted member": _encrypted,
     "a comment": _comment,
+    "another method in front": _at(_BEFORE, 8, b"\x08\0"),
+    "other flags in front": _at(_BEFORE, 6, b"\x08\0"),
+    "another sum in front": _at(_BEFORE, 14, b"AAAA"),
+    "another length in front": _at(_BEFORE, 18, b"\x10\0\0\0"),
+    "another full length in front": _at(_BEFORE, 22, b"\x10\0\0\0"),
+    "longer in the directory": _at(_DIRECTORY, 24, b"\xff\xff\xff\x7f"),
+    "a device": _at(_DIRECTORY, 38, struct.pack("<I", 0o020777 << 16)),
+    "a pipe": _at(_DIRECTORY, 38, struct.pack("<I", 0o010777 << 16)),
+    "a second name": _named("c.txt", _SECOND_NAME),
+    "the same name, spelt otherwise": _named("./a.txt"),
+    "a name with two slashes": _named("b//a.txt"),
 }

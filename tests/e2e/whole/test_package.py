@@ -184,11 +184,11 @@ def test_inspect_verifies_every_file(packaged: Packaged, tmp_path: Path) -> None
             if name == "labels.txt":
                 continue
             data = source.read(name)
-            target.writestr(name, data + b"#" if name == "handlers/base.py" else data)
+            target.writestr(name, data + b"#" if name == "marina/handlers/base.py" else data)
         target.writestr("extra.py", b"")
     report = inspect(tmp_path / "bad.mar")
     assert set(report.damage) == {
-        "handlers/base.py: not the recorded content",
+        "marina/handlers/base.py: not the recorded content",
         "extra.py: not in the record",
         "labels.txt: recorded, but missing",
     }

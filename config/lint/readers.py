@@ -1,8 +1,16 @@
-"""Reads a `.properties` file as its two readers do: `java.util.Properties`, and the torchserve launcher's own loop."""
+"""Reads TorchServe's two configuration files as it does.
+
+`config.properties` has two readers, `java.util.Properties` and the torchserve launcher's own loop; `model-config.yaml`
+is YAML 1.1. Neither file is trusted: sizes and nesting are limited, and no tag creates an object."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marina.config.errors import InputError, Problem, SpecError
+from marina.config.yaml_lines import read_yaml
 
 _BLANKS = " \t\f"
 _LINE = re.compile(r"\r\n|\r|\n")
@@ -10,6 +18,8 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)?", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 # Characters that a backslash may sensibly stand before; before any other, Java drops the backslash.
 _ESCAPED_ON_PURPOSE = frozenset("tnrfu\\=:#! \t\"'")
+_MAX_BYTES = 1_000_000
+_HINT = "marina check --properties config.properties"
 
 
 @dataclass(frozen=True)
@@ -19,23 +29,50 @@ class Property:
     line: int
     key: str
     value: str
-    raw: str = ""
-    """The joined line before escapes were replaced."""
     lost: str = ""
     """The characters whose backslash Java drops."""
     malformed: bool = False
     """Whether it has a `\\u` without four hexadecimal digits, for which Java refuses the whole file."""
 
 
-def read_properties(text: str) -> list[Property]:
+def load_properties(file: Path) -> dict[str, str]:
+    """The values of a config.properties by key; InputError if it cannot be read."""
+    return {entry.key: entry.value for entry in read_properties(read_bytes(file))}
+
+
+def load_model_config(file: Path) -> dict[str, Any]:
+    """The values of a model-config.yaml by key, also those that TorchServe passes on to the handler; InputError, with
+    each line, if it cannot be read."""
+    values, _, problems = read_model_config(read_bytes(file), str(file))
+    if problems:
+        raise SpecError(problems)
+    return values
+
+
+def read_bytes(file: Path) -> bytes:
+    """The content of a configuration file; InputError if it is missing, or too long to be one."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+    except FileNotFoundError as err:
+        raise InputError(f"{file}: no such file", hint=_HINT) from err
+    except OSError as err:
+        raise InputError(f"{file}: not readable: {err.strerror}") from err
+    if len(data) > _MAX_BYTES:
+        raise InputError(f"{file}: more than {_MAX_BYTES:,} bytes; such a file has a few thousand")
+    return data
+
+
+def read_properties(data: bytes) -> list[Property]:
     """Every property in the order of the file, including duplicates."""
-    return [_entry(number, line) for number, line in _logical_lines(text)]
+    return [_entry(number, line) for number, line in _logical_lines(data.decode("latin-1"))]
 
 
-def read_as_launcher(text: str) -> dict[str, str]:
+def read_as_launcher(data: bytes) -> dict[str, str]:
     """The properties as `load_properties` of ts/model_server.py reads them: only `=`, no continuation lines, no
     escapes."""
-    pairs = (line.split("=", 1) for line in map(str.strip, _LINE.split(text)) if not line.startswith("#"))
+    lines = map(str.strip, _LINE.split(data.decode("latin-1")))
+    pairs = (line.split("=", 1) for line in lines if not line.startswith("#"))
     return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
@@ -70,7 +107,6 @@ def _entry(number: int, line: str) -> Property:
         line=number,
         key=_unescape(line[:end]),
         value=_unescape(rest),
-        raw=line,
         lost="".join(dict.fromkeys(part for part in escapes if len(part) == 1 and part not in _ESCAPED_ON_PURPOSE)),
         malformed="u" in escapes,
     )
@@ -93,3 +129,14 @@ def _character(escape: str) -> str:
     if len(escape) == 5:
         return chr(int(escape[1:], 16))
     return _CONTROL.get(escape, escape)
+
+
+def read_model_config(data: bytes, file: str) -> tuple[dict[str, Any], dict[str, int], list[Problem]]:
+    """The values of a model-config.yaml and the line of each by key, and what in it cannot be read."""
+    try:
+        values, lines, problems = read_yaml(data.decode("utf-8-sig"), file)
+    except UnicodeDecodeError as err:
+        return {}, {}, [Problem(file, data.count(b"\n", 0, err.start) + 1, "", "not UTF-8")]
+    except SpecError as err:
+        return {}, {}, list(err.problems)
+    return values, {str(place[0]): line for place, line in lines.items() if len(place) == 1}, problems

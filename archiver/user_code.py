@@ -1,0 +1,165 @@
+"""A user's Python files: imports them, finds the modules beside them that they import, and copies all for a worker."""
+
+import ast
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from marina.archiver.archive import RESERVED_MODULES
+from marina.archiver.torchvision_import import install
+from marina.config.errors import SourceError
+from marina.config.spec import Spec
+from marina.handlers.networks import import_folders, import_source, top_folder
+
+# The package `marina`.
+_OURS = Path(__file__).parents[1]
+# The Python of every image that `marina image` builds.
+IMAGE_PYTHON = (3, 11)
+# What was imported before the last user's file, and the folders that were put on the path for it.
+_before: set[str] = set()
+_folders: list[str] = []
+
+
+def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
+    """Imports a user's Python file, which can itself import the files beside it, also later, when it is called."""
+    where = f"{spec.file}: `{field}`"
+    if not file.is_file() or file.suffix != ".py":
+        raise SourceError(f"{where}: no such file: `{file}`")
+    with running_user_code(f"{where}: `{file}`"):
+        for relative, path in local_modules(file).items():
+            _check_names(where, relative, path, import_folders(file))
+        _put_on_path([str(folder) for folder in import_folders(file)])
+        install()
+        return import_source(file)
+
+
+def _check_names(where: str, relative: str, path: Path, folders: list[Path]) -> None:
+    """Refuses what would work here and not in a worker, or only beside Marina's own folders."""
+    if Path(relative).parts[0].removesuffix(".py") == "marina" and path.parent.resolve() != _OURS.resolve():
+        text = f"{where}: `{path}` has the name of Marina's own package, so nothing can import it"
+        raise SourceError(text, hint="rename the file")
+    root = path.parents[len(Path(relative).parts) - 1]
+    old = {name for name in imported_names(path, root) if name.partition(".")[0] == "handlers"}
+    if old and not any((folder / "handlers.py").is_file() or _is_own(folder / "handlers") for folder in folders):
+        first = min(old)
+        text = f"{where}: `{path}` imports from `{first}`, which is called `marina.{first}`"
+        raise SourceError(text, hint=f"in {path.name}: from marina.{first} import …")
+
+
+def _is_own(package: Path) -> bool:
+    """Whether a folder is a package of the user's, and not the one in a clone of Marina that he works in."""
+    return package.is_dir() and package.resolve() != (_OURS / "handlers").resolve()
+
+
+def _put_on_path(folders: list[str]) -> None:
+    """Puts folders first on the path, and leaves them there. What an earlier file had put there goes, with the modules
+    that it imported from there, because another model may have a `layers.py`, too."""
+    for folder in _folders:
+        sys.path.remove(folder)
+    theirs = {name for name in set(sys.modules) - _before if "." not in name and _lies_in(sys.modules[name], _folders)}
+    for name in set(sys.modules) - _before:
+        if name.partition(".")[0] in theirs:
+            del sys.modules[name]
+    _before.clear()
+    _before.update(sys.modules)
+    _folders[:] = folders
+    sys.path[:0] = folders
+
+
+def _lies_in(module: ModuleType, folders: list[str]) -> bool:
+    origin = Path(getattr(module, "__file__", None) or "/")
+    return str(origin.parent.parent if origin.name == "__init__.py" else origin.parent) in folders
+
+
+@contextmanager
+def running_user_code(what: str) -> Iterator[None]:
+    """Runs a user's code: its errors become a SourceError, and it may change the current folder only for itself."""
+    folder = Path.cwd()
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as err:
+        raise SourceError(f"{what} failed: {type(err).__name__}: {err}") from err
+    except SystemExit as err:
+        hint = 'put what a training does under `if __name__ == "__main__":`'
+        raise SourceError(f"{what} ended the program, with exit code {err.code}", hint=hint) from err
+    finally:
+        os.chdir(folder)
+
+
+def stage_modules(spec: Spec, file: Path, field: str, folder: Path) -> str:
+    """Copies a user's file and the modules beside it that it imports to a folder from which a worker imports; returns
+    the file's place in there."""
+    for relative, path in local_modules(file).items():
+        if (top := Path(relative).parts[0].removesuffix(".py")) in RESERVED_MODULES:
+            raise SourceError(
+                f"{spec.file}: `{field}`: `{path}` would hide the module `{top}` in the worker",
+                hint="rename the file",
+            )
+        check_syntax(spec, path, field)
+        target = folder / relative
+        if target.exists():
+            raise SourceError(
+                f"{spec.file}: `{field}`: `{path}` has the name of a file of the package", hint="rename it"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    return file.relative_to(top_folder(file)).as_posix()
+
+
+def check_syntax(spec: Spec, file: Path, field: str) -> None:
+    """Raises SourceError if a file that a worker runs has syntax that the Python of an image does not know."""
+    try:
+        ast.parse(file.read_bytes(), feature_version=IMAGE_PYTHON)
+    except SyntaxError as err:
+        python = ".".join(map(str, IMAGE_PYTHON))
+        text = f"{spec.file}: `{field}`: `{file}:{err.lineno}`: {err.msg}, allowed: Python {python}, which images have"
+        raise SourceError(text) from err
+
+
+def local_modules(file: Path) -> dict[str, Path]:
+    """A Python file and every module beside it that it imports, directly or through another, by relative path.
+
+    Imports inside functions count; imports by a name that is computed at run time do not."""
+    root = top_folder(file)
+    folders = [root, *import_folders(file)]
+    modules: dict[str, Path] = {}
+    waiting = [file, *_files_of(root, ".".join(file.relative_to(root).with_suffix("").parts))]
+    while waiting:
+        path = waiting.pop()
+        folder = next(folder for folder in folders if path.is_relative_to(folder))
+        relative = path.relative_to(folder).as_posix()
+        if relative in modules:
+            continue
+        modules[relative] = path
+        for name in imported_names(path, folder):
+            for place in folders:
+                waiting += _files_of(place, name)
+    return dict(sorted(modules.items()))
+
+
+def imported_names(path: Path, root: Path) -> Iterator[str]:
+    """The dotted names that a file imports, relative to the folder; each `from` import may name a module itself."""
+    package = path.relative_to(root).parent.parts
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*parents, *([node.module] if node.module else [])))
+            yield base
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _files_of(root: Path, name: str) -> list[Path]:
+    """The files in the folder that importing a dotted name would run."""
+    parts = [part for part in name.split(".") if part]
+    files = [root.joinpath(*parts[: end + 1]) / "__init__.py" for end in range(len(parts))]
+    if parts:
+        files.append(root.joinpath(*parts[:-1], f"{parts[-1]}.py"))
+    return [file for file in files if file.is_file()]
