@@ -4,7 +4,7 @@ import re
 from ipaddress import ip_network
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from marina.config.quantity import canonical, quantity
 from marina.config.sections.extension import Patch, Pod
@@ -51,9 +51,14 @@ def _memory(text: str) -> str:
     return text
 
 
-Cores = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_cores)]
+# For editors.
+_NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
+Cores = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_cores), _NUMBER_OR_TEXT]
 MemoryOrAuto = Annotated[
-    str, BeforeValidator(_bare_number), AfterValidator(lambda text: text if text == "auto" else _memory(text))
+    str,
+    BeforeValidator(_bare_number),
+    AfterValidator(lambda text: text if text == "auto" else _memory(text)),
+    _NUMBER_OR_TEXT,
 ]
 
 

@@ -147,15 +147,9 @@ def test_a_misspelt_key_is_one_error(key: str, wrong: str) -> None:
     assert f"unknown field, did you mean `{key}`?" in error
 
 
-def test_errors_inside_of_a_misspelt_section_are_reported_too() -> None:
+def test_a_misspelt_section_is_not_missing_too() -> None:
     text = "name: a\nmodle:\n  source: torchvision:resnet18\n  weights: random\n  precision: fp8\n"
-    assert errors_of(text) == [
-        "spec.yaml:2: `modle`: unknown field, did you mean `model`?",
-        "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, `fp32`, `int4`, `int8`",
-    ]
-    text = yaml.safe_dump(changed({"kubernetes.resorces": {"cpu": 0}}), sort_keys=False)
-    fields = [error.split("`")[1] for error in errors_of(text)]
-    assert fields == ["kubernetes.resorces", "kubernetes.resources.cpu"]
+    assert errors_of(text) == ["spec.yaml:2: `modle`: unknown field, did you mean `model`?"]
 
 
 def test_a_misspelt_key_beside_the_right_one_suggests_nothing() -> None:
