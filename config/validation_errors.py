@@ -160,18 +160,13 @@ def _known_fields(section: Location, data: dict[str, Any]) -> list[str]:
     return list(annotation.model_fields) if _is_section(annotation) else []
 
 
-<<<<<<< HEAD
 def _instead(location: Location) -> str | None:
     """What to write instead of a field that is gone."""
     return _GONE.get(".".join(part for part in location if isinstance(part, str)))
 
 
-def _unknown(name: str, section: Location) -> tuple[str, str | None]:
-    known = _known_fields(section)
-=======
 def _unknown(name: str, section: Location, data: dict[str, Any]) -> tuple[str, str | None]:
     known = _known_fields(section, data)
->>>>>>> spec
     close = nearest(name, known)
     if instead := _instead((*section, name)):
         return f"no longer a field, instead: {instead}", None
