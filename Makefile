@@ -57,7 +57,7 @@ manifests: setup  ## write Kubernetes manifests under build/  (SPEC=FILE)
 simulate: setup  ## show how the autoscaler follows traffic, without a cluster  (SPEC=FILE ARGS='--step 2.2')
 	$(BIN)/marina simulate '$(SPEC)' $(ARGS)
 
-verify: setup  ## check manifests, without a cluster  (SPEC=FILE, or ARGS='--dir DIR')
+verify: setup  ## check manifests, without a cluster  (SPEC=FILE)
 	$(BIN)/marina verify '$(SPEC)' $(ARGS)
 
 deploy: setup  ## apply the manifests to a cluster, and wait until the pods serve  (SPEC=FILE CONTEXT=C)
@@ -87,9 +87,6 @@ bench-serve: setup  ## ResNet-50 over HTTP: requests/s, compared with others and
 bench-lengths: setup  ## requests of many lengths: in buckets, dynamic, and padded to the largest
 	$(BIN)/python tests/bench/lengths/bench_lengths.py $(ARGS)
 
-bench-kinds: setup  ## eleven kinds of models, from their files to a verdict without an edit
-	$(BIN)/python tests/bench/kinds/bench_kinds.py $(ARGS)
-
 bench-overhead: setup  ## what the tensor handler costs, compared with a handler that does nothing
 	$(BIN)/python tests/bench/bench_overhead.py $(ARGS)
 
@@ -99,22 +96,13 @@ bench-parts: setup  ## the parts of an answer, each with and without its optimis
 bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray Serve
 	$(BIN)/python tests/bench/bench_peers.py $(ARGS)
 
-bench-encoder: setup  ## the language example behind Marina, TorchServe, FastAPI and BentoML
-	$(BIN)/python tests/bench/encoder/bench_encoder.py $(ARGS)
-
-bench-attack: setup  ## thousands of hostile requests to a served model  (ARGS='--bodies 20000')
-	$(BIN)/python tests/bench/bench_attack.py $(ARGS)
-
-bench-memory: setup  ## the largest pictures that a spec permits, in a pod's memory
-	$(BIN)/python tests/bench/bench_memory.py $(ARGS)
-
 bench-start: setup  ## cold start of ResNet-50, with aot and with jit
 	$(BIN)/python tests/bench/bench_start.py $(ARGS)
 
 bench-verdict: setup  ## how often a verdict is wrong, for queues whose p99 is known
 	$(BIN)/python tests/bench/bench_verdict.py $(ARGS)
 
-bench-knee: setup  ## how often a calibration's interval holds the true knee, for simulated queues
+bench-knee: setup  ## how often a calibration's interval holds the true knee, and how long it measures
 	$(BIN)/python tests/bench/bench_knee.py $(ARGS)
 
 bench-compare: setup  ## how often a comparison is wrong, for pairs whose difference is known
@@ -126,20 +114,8 @@ bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: 
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
 	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 
-bench-streams: setup  ## streamed answers of the fake engine: time between tokens, tokens/s
-	$(BIN)/python tests/bench/text/bench_streams.py $(ARGS)
-
 bench-text: setup  ## language models: a step and a prompt, by Marina's engines and others  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_text.py $(ARGS)
-
-bench-text-http: setup  ## language models over HTTP: 1, 8 and 32 streams of each server  (ARGS=--quick)
-	$(BIN)/python tests/bench/text/bench_text_http.py $(ARGS)
-
-bench-speculation: setup  ## an answer with and without guessed tokens, in turns  (ARGS=--quick)
-	$(BIN)/python tests/bench/text/bench_speculation.py $(ARGS)
-
-bench-promises: setup  ## prompts that begin alike, priorities, and a Redis that dies  (ARGS=priorities)
-	$(BIN)/python tests/bench/text/bench_promises.py $(ARGS)
 
 bench-clients: setup  ## what the load test and guidellm measure of the same server  (ARGS='--only fake')
 	$(BIN)/python tests/bench/text/bench_clients.py $(ARGS)
@@ -158,7 +134,7 @@ smoke: setup  ## install the wheel with only its own dependencies, and start it
 	build/smoke/bin/pip install --quiet --constraint constraints.txt .
 	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check '../$(SPEC)' >/dev/null
 	build/smoke/bin/marina check --fields | diff - build/smoke/share/doc/marina/reference/spec.md
-	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q 'hint: ../bin/marina init mine' error
+	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q '../bin/marina init FOLDER' error
 	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import marina.config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
 	rm -rf build/smoke build/lib build/bdist.*
 
@@ -190,7 +166,7 @@ docs: setup  ## write the reference from the code, and build the site of docs/ i
 
 golden: setup  ## write the golden files and the generated pages of docs/ again
 	$(BIN)/python docs/generate.py
-	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/k8s/manifests/test_k8s_golden.py
+	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_schema.py tests/k8s/manifests/test_k8s_golden.py
 
 clean:  ## remove what was built; keep the virtual environment
 	rm -rf build

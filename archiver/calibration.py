@@ -28,7 +28,7 @@ Rows = tuple[torch.Tensor, ...]
 def calibration_inputs(spec: Spec, source: Source, image: ImageSpec | None) -> Rows:
     """One tensor per input with a row per calibration item, or seeded random rows if the spec has no calibration."""
     if spec.model.calibration is None:
-        return examples(spec, source, GENERATED_ROWS)
+        return examples(spec, source, max(GENERATED_ROWS, *spec.model.batch_sizes))
     folder = spec.path(spec.model.calibration)
     if not folder.is_dir():
         raise SourceError(f"{spec.file}: `model.calibration`: no such folder: `{folder}`")

@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,15 @@ from marina.config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderR
 from marina.config.machine import free_memory
 from marina.config.record import Agreement, Artifact, Draft, Writing
 from marina.config.spec import Spec
-from marina.handlers.generation import (
-    LIBRARY,
-    Engine,
-    Llama,
-    ModelTokenizer,
-    NoToken,
-    OtherFamily,
-    Sampling,
-    TemplateRefused,
-    Token,
-    UnknownModel,
-    check_weights,
-    fingerprint_files,
-    make_engine,
-    weight_files,
-)
+from marina.handlers.generation.engine import Engine, NoToken, Sampling, Token
+from marina.handlers.generation.engines import make_engine
+from marina.handlers.generation.engines.compiled import LIBRARY
+from marina.handlers.generation.engines.llama import Llama
+from marina.handlers.generation.engines.shape import OtherFamily, UnknownModel
+from marina.handlers.generation.engines.vllm_engine import fingerprint_files
+from marina.handlers.generation.engines.weights import check_weights, weight_files
+from marina.handlers.generation.prompts import Prompts, TemplateRefused
+from marina.handlers.generation.tokenizer import ModelTokenizer, template_source
 from marina.handlers.record import TextSpec, parse_record
 
 FOLDER, _GENERATION = "model", "generation_config.json"
@@ -85,6 +79,7 @@ def _stage_folder(spec: Spec, into: Path) -> tuple[ModelFolder, tuple[int, ...]]
             if file.is_file():
                 shutil.copy(file, into / file.name)
         ends = _end_tokens(folder, into, ModelTokenizer(into))
+        _check_template(into)
         if computed and spec.vllm is None:
             check_weights(into)
     except FolderRefused as err:
@@ -112,6 +107,21 @@ def _end_tokens(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tu
     return tuple(ends)
 
 
+def _check_template(folder: Path) -> str | None:
+    """Why the chat template refuses a conversation of one message; None if it does not, or if there is none. Raises
+    TemplateRefused if it cannot be read. It is rendered as in a server, with the same limits."""
+    if template_source(folder) is None:
+        return None
+    with closing(Prompts(folder, limit=_MOST_TOKENS)) as prompts:
+        try:
+            prompts.read([{"role": "user", "content": PROMPT}])
+        except TemplateRefused as err:
+            if err.is_broken:
+                raise
+            return err.reason
+    return None
+
+
 def folder_warnings(draft: Draft, staged: Path) -> Iterator[str]:
     """Warnings about what is allowed but looks like a mistake in the model's folder."""
     tokens = ModelTokenizer(staged / FOLDER)
@@ -120,11 +130,7 @@ def folder_warnings(draft: Draft, staged: Path) -> Iterator[str]:
             f"`{TOKENIZER}` has no {listed(tokens.missing)}, which `{TOKENIZER_CONFIG}` adds: prompts will have each "
             "as plain text. This writes both files anew: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    try:
-        if tokens.template is not None:
-            tokens.template.render([{"role": "user", "content": PROMPT}])
-    except TemplateRefused as err:
-        reason = err.__cause__ or err
+    if reason := _check_template(staged / FOLDER):
         yield f"the chat template refuses a conversation of one message, and such requests will get 400: {reason}"
     if draft.text is None or draft.text.engine == "fake":
         return

@@ -32,7 +32,7 @@ from marina.handlers.request import JSON
 BUILT_IN = {
     "image": ("marina.handlers.image", "ImageHandler"),
     "tensor": ("marina.handlers.tensor", "TensorHandler"),
-    "text": ("marina.handlers.generation", "TextHandler"),
+    "text": ("marina.handlers.generation.handler", "TextHandler"),
 }
 # The handler that `text` means if the model has a task.
 ENCODER = ("marina.handlers.encoder", "EncoderHandler")

@@ -7,6 +7,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from marina.config.errors import ToolMissing
+
 DISTRIBUTION = "marina-torchserve"
 _ALL_EXTRAS = "serve,package,loadtest,deploy"
 # The folder around the package `marina`: a clone, or site-packages.
@@ -14,8 +16,11 @@ _ROOT = Path(__file__).parents[2]
 
 
 def distribution_version() -> str:
-    """The version of the installed Marina."""
-    return metadata.version(DISTRIBUTION)
+    """The version of the installed Marina; ToolMissing in a clone that is not set up."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError as err:
+        raise ToolMissing("Marina is not installed here, so it has no version", hint=install_command()) from err
 
 
 def install_command(extras: str = _ALL_EXTRAS) -> str:

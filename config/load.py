@@ -1,10 +1,7 @@
-"""Reads a spec file into a frozen `Spec`, or raises all its errors at once.
-
-A wrong field does not hide other errors: it is removed, the rest is completed with defaults, and the rules about
-combinations still check every field that is right."""
+"""Reads a spec file into a frozen `Spec`, or raises all its errors at once: first those of fields, and only if every
+field is right, those of fields that do not fit together."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,26 +11,12 @@ from pydantic_core import ErrorDetails
 
 from marina.config.combinations import find_conflicts
 from marina.config.errors import InputError, Problem, SpecError, reason_of
-from marina.config.sections import Text
+from marina.config.sections import LARGEST, Kubernetes, Text
 from marina.config.spec import Spec
-from marina.config.validation_errors import error_text, field_location, is_section, meant_field
+from marina.config.validation_errors import error_text, field_location, meant_field
 from marina.config.yaml_lines import Location, line_of, read_yaml
 
-_TYPES = ("int_type", "literal_error")
 _MAX_CHARACTERS = 1_000_000
-# Values for required fields that are missing or wrong, so that the rules about combinations can still run.
-_PLACEHOLDERS: dict[Location, object] = {
-    ("name",): "placeholder",
-    ("model",): {"source": "torchvision:placeholder"},
-    ("model", "source"): "torchvision:placeholder",
-    ("model", "image", "height"): 1,
-    ("model", "image", "width"): 1,
-    ("slo", "p99_ms"): 100.0,
-    ("text", "route", "to"): "placeholder",
-    ("text", "sessions", "redis"): "redis://placeholder",
-    ("cost", "pod_hour"): 1.0,
-    ("kubernetes", "route", "gateway"): "placeholder/placeholder",
-}
 
 
 def load_spec(file: Path, *, files: bool = True) -> Spec:
@@ -44,7 +27,7 @@ def load_spec(file: Path, *, files: bool = True) -> Spec:
     return parse_spec(_read(file), file, files=files)
 
 
-# The fields that identify a deployment, and the sections around them.
+# The fields that identify a deployment, and the section around one of them.
 _IDENTIFYING_FIELDS = ("name", "kubernetes", "kubernetes.namespace")
 _WITHOUT_SPEC = "a deployment can be named without a spec: NAME -n NAMESPACE"
 
@@ -55,12 +38,13 @@ def load_name(file: Path) -> tuple[str, str]:
         data, lines, problems = read_yaml(_read(file), str(file))
     except InputError as err:
         raise InputError(err.message, hint=_WITHOUT_SPEC) from err
-    spec, broken = _validate(data, str(file), lines, problems)
-    # A field that is given twice counts as wrong too, although YAML would take the last of the two.
-    relevant = [problem for problem in problems if problem.field in _IDENTIFYING_FIELDS]
-    if problems and (not data or relevant or broken & {tuple(field.split(".")) for field in _IDENTIFYING_FIELDS}):
-        raise InputError(SpecError(relevant or problems).message, hint=_WITHOUT_SPEC)
-    return spec.name, spec.kubernetes.namespace
+    try:
+        _validate(data, str(file), lines, problems)
+    except SpecError as err:
+        relevant = [problem for problem in err.problems if problem.field in _IDENTIFYING_FIELDS]
+        if relevant:
+            raise InputError(SpecError(relevant).message, hint=_WITHOUT_SPEC) from err
+    return data["name"], data.get("kubernetes", {}).get("namespace", Kubernetes().namespace)
 
 
 def _read(file: Path) -> str:
@@ -83,50 +67,39 @@ def _read(file: Path) -> str:
 def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
     """Like `load_spec`, for text that was already read; errors name `file`, and relative paths start at its folder."""
     data, lines, problems = read_yaml(text, str(file))
-    spec, broken = _validate(data, str(file), lines, problems)
+    spec = _validate(data, str(file), lines, problems)
     spec._file, spec._lines = file, lines
-    for conflict in find_conflicts(spec, broken, files=files):
+    for conflict in find_conflicts(spec, files=files):
         # The field may be a default that another one contradicts, in a section that is not in the file.
         written = (field for field in conflict.read if field in lines)
         place = conflict.location if conflict.location[:1] in lines else next(written, ())
-        line, field = line_of(lines, place), ".".join(map(str, conflict.location))
-        problems.append(Problem(str(file), line, field, conflict.text, conflict.hint))
+        problems.append(_problem(str(file), line_of(lines, place), conflict.location, conflict.text, conflict.hint))
     if problems:
         raise SpecError(problems)
     return spec
 
 
-def _validate(
-    data: dict[str, Any], file: str, lines: dict[Location, int], problems: list[Problem]
-) -> tuple[Spec, set[Location]]:
-    """Builds the spec from the fields of `data` that are right; also returns the locations of the wrong ones."""
-    broken: set[Location] = set()
+def _validate(data: dict[str, Any], file: str, lines: dict[Location, int], problems: list[Problem]) -> Spec:
+    """The spec without the rules about combinations. Raises SpecError with every wrong field, and with the `problems`
+    that the file already has."""
     data = _with_default_p99(data)
-    # Removing a wrong field can make the section around it wrong; at most once for each level of the file.
-    for _ in range(10):
-        try:
-            return Spec.model_validate_json(json.dumps(data)), broken
-        except ValidationError as err:
-            errors = _without_other_types([(error, field_location(error)) for error in err.errors(include_url=False)])
-            misspelt = _misspelt(errors, data)
-            moved = {meant for location, meant in misspelt.items() if _move_section(data, lines, location, meant)}
-            broken |= set(misspelt.values()) - moved
-            # A wrong item removes its whole list, and a misspelt name leaves a field missing: neither is a second
-            # problem. Nor is a value that is missing because it was not readable as YAML.
-            reported = {place for known in broken | moved for place in _around(known)}
-            unreadable = {(problem.line, problem.field) for problem in problems}
-            for error, location in errors:
-                if location in reported:
-                    continue
-                broken.add(location)
-                reported.update(_around(location))
-                problem = _problem(file, lines, location, *error_text(error, location, data))
-                if (problem.line, problem.field) not in unreadable:
-                    problems.append(problem)
-            for _, location in errors:
-                if location not in moved:
-                    _remove(data, location)
-    raise AssertionError(f"{file}: the spec could not be repaired: {sorted(map(str, broken))}")
+    found: list[Problem] = []
+    try:
+        spec = Spec.model_validate_json(json.dumps(data))
+    except ValidationError as err:
+        errors = [(error, field_location(error)) for error in err.errors(include_url=False)]
+        # A misspelt name leaves a field missing, and a value that is not readable as YAML too: neither is a second
+        # problem.
+        reported = {meant_field(place, data) for error, place in errors if error["type"] == "extra_forbidden"}
+        unreadable = {(problem.line, problem.field) for problem in problems}
+        for error, location in _innermost(errors):
+            if location not in reported:
+                problem = _problem(file, line_of(lines, location), location, *error_text(error, location, data))
+                found += [problem] if (problem.line, problem.field) not in unreadable else []
+            reported.add(location)
+    if problems or found:
+        raise SpecError([*problems, *found])
+    return spec
 
 
 def _with_default_p99(data: dict[str, Any]) -> dict[str, Any]:
@@ -136,66 +109,20 @@ def _with_default_p99(data: dict[str, Any]) -> dict[str, Any]:
         return data
     longest = text.get("max_tokens") if isinstance(text, dict) else None
     parts = (slo.get("ttft_p99_ms"), slo.get("itl_p99_ms"), longest or Text.model_fields["max_tokens"].default)
-    if not all(isinstance(part, int | float) for part in parts):
+    # What is out of bounds gets an error of its own, and only that.
+    numbers = [min(max(part, 0), LARGEST) for part in parts if isinstance(part, int | float)]
+    if len(numbers) < len(parts):
         return data
-    first, gap, tokens = parts
-    return data | {"slo": slo | {"p99_ms": max(0.001, first + gap * (tokens - 1))}}
+    first, gap, tokens = numbers
+    return data | {"slo": slo | {"p99_ms": min(max(0.001, first + gap * (tokens - 1)), LARGEST)}}
 
 
-def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:
-    """Drops "not of this type" for a location, if there are errors inside of it: the other type was meant."""
-    sections = {place for _, location in errors for place in _around(location[:-1])}
-    return [(error, location) for error, location in errors if error["type"] not in _TYPES or location not in sections]
+def _innermost(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:
+    """The errors without those around others: of a field that may be a number or a list, pydantic says both, and it
+    counts only the items that are right."""
+    around = {location[:end] for _, location in errors for end in range(len(location))}
+    return [(error, location) for error, location in errors if location not in around]
 
 
-def _around(location: Location) -> Iterator[Location]:
-    """The location, and every section around it."""
-    return (location[:end] for end in range(1, len(location) + 1))
-
-
-def _misspelt(errors: list[tuple[ErrorDetails, Location]], data: dict[str, Any]) -> dict[Location, Location]:
-    """Maps unknown fields to the fields they probably stand for, unless those are given as well."""
-    meant: dict[Location, Location] = {}
-    for error, location in errors:
-        field = meant_field(location) if error["type"] == "extra_forbidden" else None
-        if field is not None and field not in meant.values() and field[-1] not in _parent(data, location):
-            meant[location] = field
-    return meant
-
-
-def _move_section(data: dict[str, Any], lines: dict[Location, int], location: Location, meant: Location) -> bool:
-    """Moves a section with a misspelt name to its right name, so that errors inside of it are reported too."""
-    section = _parent(data, location).get(location[-1])
-    if not (isinstance(section, dict) and section and is_section(meant)):
-        return False
-    _parent(data, location)[meant[-1]] = section
-    for place, line in list(lines.items()):
-        if place[: len(location)] == location:
-            lines[(*meant, *place[len(location) :])] = line
-    return True
-
-
-def _parent(data: Any, location: Location) -> dict[Any, Any]:
-    for part in location[:-1]:
-        data = data[part]
-    return data if isinstance(data, dict) else {}
-
-
-def _remove(data: dict[str, Any], location: Location) -> None:
-    """Removes a wrong value, so that its default or a placeholder is validated instead."""
-    parent: Any = data
-    for depth, part in enumerate(location[:-1]):
-        if not isinstance(parent.get(part), dict):
-            # For an item of a list, the whole list is removed: a shorter list is a value that nobody wrote.
-            location = location[: depth + 1]
-            break
-        parent = parent[part]
-    parent.pop(location[-1], None)
-    if location in _PLACEHOLDERS:
-        parent[location[-1]] = _PLACEHOLDERS[location]
-    elif location[:2] == ("model", "inputs") and location[-1] == "shape":
-        parent[location[-1]] = [1]
-
-
-def _problem(file: str, lines: dict[Location, int], location: Location, text: str, hint: str | None) -> Problem:
-    return Problem(file, line_of(lines, location), ".".join(map(str, location)), text, hint)
+def _problem(file: str, line: int, location: Location, text: str, hint: str | None) -> Problem:
+    return Problem(file, line, ".".join(map(str, location)), text, hint)

@@ -4,6 +4,7 @@ signals end work as Ctrl-C does."""
 
 import ctypes
 import os
+import platform
 import re
 import signal
 import threading
@@ -64,6 +65,12 @@ def environment_with(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's model, as the kernel names it; its architecture if that has no name."""
+    name = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", kernel_text(cpuinfo), re.MULTILINE)
+    return " ".join(name[1].split()) if name else platform.machine()
 
 
 def usable_cores(groups: Path = _GROUPS) -> int:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from marina.config.sections import KINDS, Model
 from marina.config.spec import Spec
 from marina.config.validation_errors import section_in, types_in
 
@@ -29,16 +30,22 @@ def render_reference() -> str:
 
 def _tables(path: str, section: type[BaseModel]) -> Iterator[str]:
     title = f"`{path}`" if path else "Top level"
-    about = re.sub(r"\s+", " ", section.__doc__ or "").strip()
+    kinds: dict[str, type[BaseModel]] = {**KINDS} if section in KINDS.values() else {"": section}
+    described: list[type[BaseModel]] = [section] if len(kinds) == 1 else [Model, *kinds.values()]
+    about = re.sub(r"\s+", " ", described[0].__doc__ or "").strip()
     yield f"\n## {title}\n\n{about}\n\n| field | type | default | meaning |\n| --- | --- | --- | --- |\n"
     inner: list[tuple[str, type[BaseModel]]] = []
-    for name, field in section.model_fields.items():
-        meaning = re.sub(r"\s+", " ", field.description or "").replace("|", "\\|")
-        yield f"| `{name}` | {_kind(field)} | {_default(field)} | {meaning} |\n"
+    for name in dict.fromkeys(name for kind in described for name in kind.model_fields):
+        field = next(kind.model_fields[name] for kind in described if name in kind.model_fields)
+        having = [words for words, kind in kinds.items() if name in kind.model_fields]
+        only = "" if len(having) == len(kinds) else f"Only for {', '.join(having)}. "
+        meaning = only + re.sub(r"\s+", " ", field.description or "").replace("|", "\\|")
+        default = "" if only and field.is_required() else _default(field)
+        yield f"| `{name}` | {_kind(field)} | {default} | {meaning} |\n"
         below = section_in(field.annotation)
         if below is not None:
-            kinds = {get_origin(part) for part in types_in(field.annotation)}
-            many = ".NAME" if dict in kinds else ".N" if tuple in kinds else ""
+            containers = {get_origin(part) for part in types_in(field.annotation)}
+            many = ".NAME" if dict in containers else ".N" if tuple in containers else ""
             inner.append((f"{path}.{name}".lstrip(".") + many, below))
     for where, below in inner:
         yield from _tables(where, below)

@@ -12,12 +12,12 @@ from pydantic import PrivateAttr
 
 from marina.config.quantity import quantity
 from marina.config.sections import (
+    AnyModel,
     Cost,
     Encoding,
     Image,
     Kubernetes,
     Load,
-    Model,
     Name,
     Scaling,
     Section,
@@ -45,7 +45,7 @@ class Spec(Section):
     """A DNS label of at most 40 characters: the name of the MAR, the image and every object."""
     version: Version = "1.0"
     """Version of the model, as text. Lands in the MAR, the metrics and the labels."""
-    model: Model
+    model: AnyModel
     """What is served."""
     serving: Serving = Serving()
     """How TorchServe runs it."""

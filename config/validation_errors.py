@@ -10,7 +10,7 @@ from pydantic import BaseModel, StringConstraints
 from pydantic_core import ErrorDetails
 
 from marina.config.errors import listed, nearest
-from marina.config.sections import BAD_KEY, PATTERNS
+from marina.config.sections import HANDLERS, KINDS, PATTERNS, kind_of
 from marina.config.spec import Spec
 from marina.config.yaml_lines import Location
 
@@ -20,6 +20,14 @@ _GONE = {
     "kubernetes.cpu_labels": "`node_selector`: with one, no other labels are needed",
     "kubernetes.log_shipper": "a sidecar by `patches`, which reads the file that `MARINA_LOG_FILE` in `pod.env` names",
     "kubernetes.model.path": "`claim: NAME/PATH`; an image has it as `/model.mar`",
+    "kubernetes.patches.file": "the same mapping under `merge`",
+    "kubernetes.patches.operations": "a strategic merge patch under `merge`",
+    "kubernetes.pod.affinity": "a patch of the Deployment",
+    "kubernetes.pod.annotations": "a patch of the Deployment",
+    "kubernetes.pod.dns": "a patch of the Deployment",
+    "kubernetes.pod.host_aliases": "a patch of the Deployment",
+    "kubernetes.pod.labels": "a patch of the Deployment",
+    "kubernetes.pod.service_account_annotations": "a patch of the ServiceAccount",
     "kubernetes.priority_class": "a patch of the Deployment",
     "kubernetes.rollout.max_unavailable": "`max_surge: 0` for a cluster without room for one more pod",
     "kubernetes.runtime_class": "a patch of the Deployment",
@@ -107,24 +115,22 @@ def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) ->
     kind, context = error["type"], error.get("ctx", {})
     got = _value_at(data, location)
     if kind == "extra_forbidden":
-        return _unknown(str(location[-1]), location[:-1])
+        return _unknown(str(location[-1]), location[:-1], data)
     if kind == "missing":
         return "missing", f"add `{location[-1]}` to the spec; `marina check --fields` says what it means"
-    alternatives = _alternatives(_annotation_at(location))
+    alternatives = _alternatives(_annotation_at(location, data))
     if alternatives and kind != "value_error":
         return f"got {_shown(got)}, allowed: {alternatives}", None
     if kind == "value_error":
-        text = str(context["error"]).rpartition("|")[2]
-        # A section's check may be about the key of an entry instead of its value.
-        if error["loc"][-1] == "[key]":
-            text = text.replace("allowed: ", BAD_KEY, 1)
-        return f"got {_shown(location[-1])} {text}" if text.startswith(BAD_KEY) else f"got {_shown(got)}, {text}", None
+        close = nearest(str(got), HANDLERS) if location == ("model", "handler") else None
+        hint = f"did you mean `{close}`?" if close else None
+        return f"got {_shown(got)}, {str(context['error']).rpartition('|')[2]}", hint
     if kind == "string_pattern_mismatch":
         allowed = PATTERNS[context["pattern"]]
     else:
         allowed = allowed_values(error)
     if error["loc"][-1] == "[key]":
-        return f"got {_shown(location[-1])} {BAD_KEY}{allowed}", None
+        return f"got {_shown(location[-1])} as a name, allowed: {allowed}", None
     hint = None
     key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
     if kind == "string_type" and isinstance(got, (int, float)):
@@ -141,29 +147,31 @@ def allowed_values(error: ErrorDetails) -> str:
     return _WANTED[kind] if kind in _WANTED else _BOUNDS[kind].format(**error.get("ctx", {}))
 
 
-def meant_field(location: Location) -> Location | None:
+def meant_field(location: Location, data: dict[str, Any]) -> Location | None:
     """The field that an unknown one is probably a misspelling of; None if no name is close."""
-    if ".".join(map(str, location)) in _GONE:
+    if _instead(location):
         return None
-    close = nearest(str(location[-1]), _known_fields(location[:-1]))
+    close = nearest(str(location[-1]), _known_fields(location[:-1], data))
     return (*location[:-1], close) if close else None
 
 
-def is_section(location: Location) -> bool:
-    """Whether a field holds fields of its own."""
-    return _is_section(_annotation_at(location))
-
-
-def _known_fields(section: Location) -> list[str]:
-    annotation = _annotation_at(section)
+def _known_fields(section: Location, data: dict[str, Any]) -> list[str]:
+    annotation = _annotation_at(section, data)
     return list(annotation.model_fields) if _is_section(annotation) else []
 
 
-def _unknown(name: str, section: Location) -> tuple[str, str | None]:
-    known = _known_fields(section)
+def _instead(location: Location) -> str | None:
+    """What to write instead of a field that is gone."""
+    return _GONE.get(".".join(part for part in location if isinstance(part, str)))
+
+
+def _unknown(name: str, section: Location, data: dict[str, Any]) -> tuple[str, str | None]:
+    known = _known_fields(section, data)
     close = nearest(name, known)
-    if instead := _GONE.get(".".join(map(str, (*section, name)))):
+    if instead := _instead((*section, name)):
         return f"no longer a field, instead: {instead}", None
+    if section == ("model",) and (owners := [words for words, kind in KINDS.items() if name in kind.model_fields]):
+        return f"not for {kind_of(data['model'])}, only for: {', '.join(owners)}", f"delete `{name}`"
     if not section and name in _FIELDS_FOR_SEVERAL_MODELS:
         hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/how-to/several-models.md"
         return "unknown field: a spec describes one model", hint
@@ -213,10 +221,12 @@ def _step(annotation: Any, part: str | int) -> Any:
     return None
 
 
-def _annotation_at(location: Location) -> Any:
+def _annotation_at(location: Location, data: dict[str, Any]) -> Any:
     annotation: Any = Spec
-    for part in location:
+    for place, part in enumerate(location):
         annotation = _step(annotation, part)
+        if place == 0 and part == "model":
+            annotation = KINDS[kind_of(data["model"])]
     return next((part for part in types_in(annotation) if _is_section(part)), annotation)
 
 

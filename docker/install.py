@@ -49,7 +49,10 @@ PROOFS = {
 def requirements(extra: str, project: Path) -> list[str]:
     """The requirements of Marina itself, and of one of its extras."""
     data = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
-    return [*data["dependencies"], *data["optional-dependencies"][extra]]
+    extras = data["optional-dependencies"]
+    if extra not in extras:
+        sys.exit(f"error: `EXTRA`: got `{extra}`, allowed: {', '.join(sorted([*extras, 'vllm']))}")
+    return [*data["dependencies"], *extras[extra]]
 
 
 def install_extra(extra: str, wheels: Path) -> None:
@@ -116,11 +119,12 @@ def settle(top: Path) -> None:
 
 
 def download(extra: str, folder: Path) -> None:
-    """Downloads wheels of an extra's requirements and of pip, for the Python and with the pip configuration of this
-    machine."""
-    needed = requirements(extra, HERE.parent / "pyproject.toml")
-    constraints = str(HERE.parent / "constraints.txt")
-    options = ("--quiet", "--only-binary", ":all:", "--constraint", constraints, "--dest", str(folder))
+    """Downloads wheels of an extra's requirements, or those of vLLM, and of pip, for the Python and with the pip
+    configuration of this machine."""
+    # vLLM pins a torch of its own.
+    needed = [VLLM] if extra == "vllm" else requirements(extra, HERE.parent / "pyproject.toml")
+    pinned = () if extra == "vllm" else ("--constraint", str(HERE.parent / "constraints.txt"))
+    options = ("--quiet", "--only-binary", ":all:", *pinned, "--dest", str(folder))
     _run(sys.executable, "-m", "pip", "download", *options, *needed, "pip")
 
 

@@ -24,11 +24,11 @@ from marina.config.reference import render_reference
 from marina.handlers.validation import AnswerError, RequestError
 from marina.k8s.monitoring.catalogue import CATALOGUE, Kind, Series
 from marina.k8s.rollout.record import RolloutRecord
-from marina.k8s.verify.check import TOPICS, all_rules
+from marina.k8s.verify import all_rules
 from marina.loadtest.calibrating.evidence import Evidence
 from marina.loadtest.comparing.comparison import Comparison
 from marina.loadtest.judging.record import LoadTestOutcome
-from marina.server.system import Exit
+from marina.server.system.exits import Exit
 
 REFERENCE = Path(__file__).parent / "reference"
 SOURCES = Path(marina.__file__).parent.parent
@@ -133,7 +133,11 @@ def _calls(tree: ast.Module) -> Iterator[tuple[Series, str]]:
     words: dict[str, str] = {}
     for node in sorted(ast.walk(tree), key=lambda node: (getattr(node, "lineno", 0), not isinstance(node, ast.Assign))):
         if isinstance(node, ast.Assign):
-            words |= _assigned(node)
+            words |= _assigned(node, words)
+            if isinstance(node.targets[0], ast.Subscript):
+                yield from _named_by_keys([(node.targets[0].slice, node.value)], words)
+        elif isinstance(node, ast.Dict):
+            yield from _named_by_keys(zip(node.keys, node.values, strict=True), words)
         elif isinstance(node, ast.Call | ast.Tuple):
             name, *rest = [_text(each, words) for each in (node.args if isinstance(node, ast.Call) else node.elts)] or [
                 None
@@ -141,6 +145,17 @@ def _calls(tree: ast.Module) -> Iterator[tuple[Series, str]]:
             texts = [text for text in rest if text and " " in text]
             if name and texts and re.fullmatch(r"(marina|inference|ts)_[a-z_]+", name):
                 yield _series_of(name, node), texts[0]
+
+
+def _named_by_keys(
+    pairs: Iterable[tuple[ast.expr | None, ast.expr]], words: Mapping[str, str]
+) -> Iterator[tuple[Series, str]]:
+    """The metrics of a table `{"ready": (value, "its text")}`, without the `marina_` of their names."""
+    for key, value in pairs:
+        name = f"marina_{_text(key, {})}" if key else ""
+        texts = [text for each in getattr(value, "elts", []) if (text := _text(each, words)) and " " in text]
+        if isinstance(value, ast.Tuple) and texts and re.fullmatch(r"marina_[a-z_]+", name):
+            yield _series_of(name, value), texts[0]
 
 
 def _series_of(name: str, node: ast.Call | ast.Tuple) -> Series:
@@ -159,17 +174,20 @@ def _series_of(name: str, node: ast.Call | ast.Tuple) -> Series:
     return CATALOGUE.get(full, Series(full, kind, "page", frozenset(labels)))
 
 
-def _assigned(node: ast.Assign) -> dict[str, str]:
+def _assigned(node: ast.Assign, words: Mapping[str, str]) -> dict[str, str]:
     target, value = node.targets[0], node.value
     pairs = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         pairs = list(zip(target.elts, value.elts, strict=False))
-    return {name.id: text for name, what in pairs if isinstance(name, ast.Name) and (text := _text(what, {}))}
+    return {name.id: text for name, what in pairs if isinstance(name, ast.Name) and (text := _text(what, words))}
 
 
 def _text(node: ast.AST, words: Mapping[str, str]) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = [_text(part.value if isinstance(part, ast.FormattedValue) else part, words) for part in node.values]
+        return "".join(part or "" for part in parts)
     return words.get(node.id) if isinstance(node, ast.Name) else None
 
 
@@ -223,10 +241,8 @@ def _rules() -> Iterator[str]:
         "An **error** is something that a cluster refuses, or that does harm in every cluster; a **warning** works,\n"
         "but is against good practice. `marina verify --explain RULE` prints one rule.\n"
     )
-    for topic in TOPICS:
-        yield f"\n## {topic.name}\n"
-        rows = ((f"`{rule.id}`", rule.level, rule.what, rule.why, rule.fix) for rule in topic.rules)
-        yield _table("rule", "level", "what", "why", "what to do", rows=rows)
+    rows = ((f"`{rule.id}`", rule.level, rule.what, rule.why, rule.fix) for rule in all_rules())
+    yield _table("rule", "level", "what", "why", "what to do", rows=rows)
 
 
 # Records

@@ -11,7 +11,7 @@ _HOMES = {
     "Handler": "base",
     "ImageHandler": "image",
     "TensorHandler": "tensor",
-    "TextHandler": "generation",
+    "TextHandler": "generation.handler",
 }
 _HOMES |= dict.fromkeys(("Answer", "Form", "Request"), "request") | dict.fromkeys(_ERRORS, "validation")
 

@@ -86,7 +86,7 @@ def fit_array(array: Array, spec: TensorSpec) -> Array:
     """Converts an array to the declared type, if that costs nothing but precision, and checks its shape and range. A
     leading dimension of size 1 is removed."""
     dtype = numpy_dtype(spec.dtype)
-    if array.shape == (1, *spec.shape):
+    if len(array.shape) == len(spec.shape) + 1 and array.shape[0] == 1 and spec.fits(array.shape[1:]):
         array = array[0]
     if not spec.fits(array.shape):
         raise Unprocessable(

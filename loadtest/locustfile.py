@@ -6,12 +6,13 @@ exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and prints a warning 
 import random
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import FastHttpUser, constant, constant_throughput, events, task
+from locust import User, constant, constant_throughput, events, task
 from locust.env import Environment
 from locust.exception import CatchResponseError
 
@@ -22,17 +23,14 @@ if find_spec("marina") is None:
 from marina.config.errors import MarinaError
 from marina.config.load import load_spec
 from marina.config.record import read_package
-from marina.config.request_headers import UNCACHED
 from marina.loadtest.closed_loop import CLOSED_LOOP_WARNING, EVENTS, ClosedLoop
 from marina.loadtest.judging import client_timeout_s, objective_of
 from marina.loadtest.sending import (
     BROKEN,
-    REFUSED,
-    TIMEOUT,
     Checker,
     Client,
-    HttpAnswer,
     LoadRequest,
+    RequestResult,
     packaged_request,
     send_and_check,
     spec_request,
@@ -66,7 +64,7 @@ def prepare(environment: Environment, **_: object) -> None:
         # Otherwise it would be 1, as after a FAIL.
         sys.exit(err.exit_code)
     ModelUser.request = request
-    ModelUser.connection_timeout = ModelUser.network_timeout = client_timeout_s(objective)
+    ModelUser.timeout_s = client_timeout_s(objective)
     ModelUser.checkers = [Checker(body.expected) for body in request.all_bodies]
     print(CLOSED_LOOP_WARNING, file=sys.stderr)
     # gevent's clock was not updated during these imports, which would shorten the time of `-t`.
@@ -79,46 +77,23 @@ def set_pace(environment: Environment, **_: object) -> None:
     ModelUser.wait_time = constant_throughput(options.pace) if options.pace else constant(0)
 
 
-class ModelUser(FastHttpUser):
-    """A user that sends the spec's samples and checks the structure of each answer."""
+class ModelUser(User):
+    """A user that sends the spec's samples, one after another, and checks each answer."""
 
     request: LoadRequest
     checkers: list[Checker]
+    timeout_s: float
     wait_time: Any = constant(0)
-    _stream_client: Client | None = None
-
-    def __init__(self, environment: Environment) -> None:
-        # Locust puts host and path together as they are, and TorchServe does not know `//predictions`.
-        self.host = self.host and self.host.rstrip("/")
-        super().__init__(environment)
+    _client: Client | None = None
 
     @task
     def predict(self) -> None:
         bodies = self.request.all_bodies
         (which,) = random.choices(range(len(bodies)), [body.weight for body in bodies])
-        if bodies[which].expected.form == "events":
-            self._predict_streamed(which)
-            return
-        headers = UNCACHED | {"Content-Type": bodies[which].content_type}
-        client: Any = self.client
-        with client.post(self.request.path, bodies[which].body, headers=headers, catch_response=True) as response:
-            failure = self._failure(response, self.checkers[which])
-            if failure is None:
-                response.success()
-            else:
-                response.failure(failure)
-
-    def _predict_streamed(self, which: int) -> None:
-        """Sends a request whose answer is streamed, which Locust's own client would only return as a whole."""
-        if self._stream_client is None:
-            self._stream_client = Client(self.request.model_copy(update={"url": f"{self.host}{self.request.path}"}))
         begun = time.perf_counter()
-        timeout_s = float(self.network_timeout)
-        result = send_and_check(
-            self._stream_client, which, self.checkers[which], timeout_s, lambda: time.perf_counter() - begun
-        )
-        request: Any = self.environment.events.request
-        request.fire(
+        result = self._send(which, lambda: time.perf_counter() - begun)
+        fired: Any = self.environment.events.request
+        fired.fire(
             request_type="POST",
             name=self.request.path,
             response_time=(time.perf_counter() - begun) * 1000,
@@ -127,12 +102,15 @@ class ModelUser(FastHttpUser):
             context={EVENTS: result.events},
         )
 
-    def _failure(self, response: Any, checker: Checker) -> str | None:
-        if response.status_code:
-            return checker.failure(HttpAnswer(response.status_code, response.content or b"", keep_alive=True))
-        if isinstance(response.error, TimeoutError):
-            return TIMEOUT
-        return REFUSED if isinstance(response.error, ConnectionRefusedError) else BROKEN
+    def _send(self, which: int, clock: Callable[[], float]) -> RequestResult:
+        try:
+            if self._client is None:
+                # TorchServe does not know `//predictions`.
+                url = f"{(self.host or '').rstrip('/')}{self.request.path}"
+                self._client = Client(self.request.model_copy(update={"url": url}))
+        except OSError:
+            return RequestResult(BROKEN, 0, None)
+        return send_and_check(self._client, which, self.checkers[which], self.timeout_s, clock)
 
 
 hooks: Any = events

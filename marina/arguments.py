@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from marina.config.duration import HELP
 from marina.config.errors import InputError, listed, nearest
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ exit codes:
   3    the measurement cannot be trusted
   {DEFECT}   a defect of marina itself
   {INTERRUPTED}  interrupted"""
-DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
+DEFAULT_SPEC = Path("spec.yaml")
+"""The spec in the current folder, for those who name none."""
 BUILD = Path("build")
 
 
@@ -42,6 +44,10 @@ class Parser(argparse.ArgumentParser):
         for pattern, text in _ARGPARSE_TEXTS:
             message = re.sub(f"^{pattern}$", text, message)
         raise InputError(message, hint=f"{self.prog} --help")
+
+    def format_help(self) -> str:
+        times = any(action.metavar == "TIME" for action in self._actions)
+        return super().format_help() + (f"\n{HELP}\n" if times else "")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -77,7 +83,7 @@ def add_verb(
         formatter_class=HelpFormatter,
     )
     if spec:
-        shown = f"spec of the model (default: {DEFAULT_SPEC})"
+        shown = f"spec of the model (default: {DEFAULT_SPEC} in this folder)"
         parser.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=DEFAULT_SPEC, help=shown)
     parser.add_argument("--json", action="store_true", help=f"print {as_json} as JSON")
     if progress:

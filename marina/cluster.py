@@ -1,13 +1,12 @@
 """`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: everything about the cluster."""
 
 import argparse
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
-from marina.config.errors import InputError
+from marina.config.duration import duration_s
 from marina.config.progress import Progress
 from marina.terminal import commands_text, is_name, localised, place_options
 
@@ -25,10 +24,10 @@ def add_verbs(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         verify,
-        "check manifests, without a cluster",
+        "check a spec's manifests, without a cluster",
         "marina verify",
         "marina verify my/spec.yaml --kubernetes 1.34",
-        "marina verify --dir manifests --json",
+        "marina verify my/spec.yaml --json",
         "marina verify --explain pdb-blocks-drain",
     )
     _verify_options(parser)
@@ -71,21 +70,22 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
         delete,
         "delete what `deploy` applied, and nothing else",
         "marina delete my/spec.yaml",
-        "marina delete mine -n shop --with-namespace",
+        "marina delete mine -n shop",
         spec=False,
     )
-    _delete_options(parser)
+    _named_options(parser)
 
 
 def manifests(options: argparse.Namespace) -> int:
-    from marina.k8s import check_evidence, diff_folder, make_plan, next_steps, summary_text, write_format
+    from marina.k8s.manifests import check_evidence, make_plan, next_steps, summary_text
+    from marina.k8s.platforms import diff_folder, write_format
 
     spec = read_spec(options)
     out = options.out / spec.name
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_evidence(spec, plan.evidence, options.accept)
     if options.check:
-        differing = diff_folder(plan, out, options.format, options.check, progress)
+        differing = diff_folder(plan, options.format, options.check, progress)
         if options.json:
             print_json([{"file": file, "diff": diff} for file, diff in differing.items()])
         elif differing:
@@ -108,23 +108,16 @@ def manifests(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from marina.k8s import explain_rule, verify_folder, verify_spec
+    from marina.k8s.verify import explain_rule, verify_spec
 
     if options.explain:
         rule = explain_rule(options.explain)
         shown = {name: getattr(rule, name) for name in ("id", "level", "what", "why", "fix")}
         print_result(options, shown, "{id} ({level})\n  {what}\n  {why}\n  hint: {fix}".format_map(shown))
         return 0
-    if options.dir and options.live:
-        text = "`--live`: not together with `--dir`, because there is no spec to compare with"
-        raise InputError(text, hint="marina verify SPEC --live URL")
-    progress = Progress(quiet=options.quiet)
-    if options.dir:
-        verified = verify_folder(options.dir, options.kubernetes, progress)
-    else:
-        spec = read_spec(options)
-        folder, accepted = options.out / spec.name, options.accept
-        verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
+    spec, progress = read_spec(options), Progress(quiet=options.quiet)
+    folder, accepted = options.out / spec.name, options.accept
+    verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
     for note in verified.notes:
         progress.say(f"note: {note}")
     print_result(options, verified.to_data(), verified.to_text())
@@ -132,54 +125,54 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def deploy(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
+    from marina.k8s.cluster import connect
 
     spec = read_spec(options)
     out = options.out / spec.name
-    cluster = k8s.connect(options.context, options.kubeconfig)
     typed = " ".join([quote(str(options.spec)), *place_options("deploy", options)])
-    placement = k8s.Placement(cluster, spec.name, spec.kubernetes.namespace, typed)
-    how = k8s.RolloutOptions(
+    cluster = connect(options.context, options.kubeconfig)
+    placement = rollout.Placement(cluster, spec.name, spec.kubernetes.namespace, typed)
+    how = rollout.RolloutOptions(
         timeout_s=options.timeout,
         force=options.force_conflicts,
         go_back=not options.no_rollback,
         dry_run=options.dry_run,
         accepted=options.accept,
     )
-    release, progress = k8s.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
-    return _print_record(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
+    release, progress = rollout.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
+    return _print_record(options, rollout.deploy(placement, release, how, progress, out / "rollout.json"))
 
 
 def rollback(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
 
-    placement = _placement(options)
-    how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
-    progress = Progress(quiet=options.quiet)
-    record_file = _record_file(options, placement)
-    return _print_record(options, k8s.rollback(placement, how, progress, record_file, to=options.to))
+    placement, progress = _placement(options), Progress(quiet=options.quiet)
+    how = rollout.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
+    file = _record_file(options, placement)
+    return _print_record(options, rollout.rollback(placement, how, progress, file, to=options.to))
 
 
 def delete(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
-    record_file = _record_file(options, placement)
-    return _print_record(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
+    return _print_record(options, rollout.delete(placement, progress, _record_file(options, placement)))
 
 
 def status(options: argparse.Namespace) -> int:
-    from marina import k8s
+    from marina.k8s import rollout
 
     placement = _placement(options)
-    return _print_record(options, k8s.read_status(placement, options.out / placement.name))
+    return _print_record(options, rollout.read_status(placement, options.out / placement.name))
 
 
 def _placement(options: argparse.Namespace) -> Any:
     """The cluster, name and namespace of a deployment; other fields of the spec may be wrong, and the build folder
     missing."""
-    from marina import k8s
     from marina.config.load import load_name
+    from marina.k8s.cluster import connect
+    from marina.k8s.rollout import Placement
 
     typed = str(options.spec)
     if is_name(options):
@@ -188,7 +181,7 @@ def _placement(options: argparse.Namespace) -> Any:
         name, namespace = load_name(options.spec)
     namespace = options.namespace or namespace
     words = [quote(typed), *([f"-n {namespace}"] if options.namespace else []), *place_options("status", options)]
-    return k8s.Placement(k8s.connect(options.context, options.kubeconfig), name, namespace, " ".join(words))
+    return Placement(connect(options.context, options.kubeconfig), name, namespace, " ".join(words))
 
 
 def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:
@@ -213,7 +206,7 @@ def _cluster_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser
 def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the options of verbs that need only a name, so that they work even if the spec is broken or gone."""
     add = _cluster_options(parser).add_argument
-    text = f"a spec, or with -n the name of a deployed service (default: {DEFAULT_SPEC})"
+    text = f"a spec, or with -n the name of a deployed service (default: {DEFAULT_SPEC} in this folder)"
     add("spec", metavar="SPEC|NAME", type=Path, nargs="?", default=DEFAULT_SPEC, help=text)
     add("-n", "--namespace", metavar="NS", help="namespace in which it is deployed (default: the spec's)")
     return parser
@@ -237,8 +230,6 @@ def _manifests_options(parser: argparse.ArgumentParser) -> None:
 def _verify_options(parser: argparse.ArgumentParser) -> None:
     add = add_out_option(parser).add_argument
     _accept_option(parser)
-    text = "check the YAML and JSON files of this folder instead of SPEC's manifests"
-    add("--dir", metavar="DIR", type=Path, help=text)
     text = "check for this Kubernetes version, such as 1.34; may be repeated (default: all supported versions)"
     add("--kubernetes", metavar="V", action="append", default=[], help=text)
     text = "also check that a running server exports every metric that is used; URL of its pages, usually port 8090"
@@ -248,18 +239,17 @@ def _verify_options(parser: argparse.ArgumentParser) -> None:
 
 def _rollout_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add = parser.add_argument
-    text = "seconds that the rollout may take (default: no limit as long as it makes progress)"
-    add("--timeout", metavar="S", type=_seconds, help=text)
+    text = "how long the rollout may take (default: no limit as long as it makes progress)"
+    add("--timeout", metavar="TIME", type=_time_limit_s, help=text)
     add("--force-conflicts", action="store_true", help="take over fields that another field manager owns")
     return parser
 
 
-def _seconds(text: str) -> float:
-    """A time limit. One that is over at once, or is not a number, would fail every rollout, or none."""
-    with suppress(ValueError):
-        if float(text) >= 1:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"got `{text}`, allowed: 1 or more")
+def _time_limit_s(text: str) -> float:
+    """One that is over at once would fail every rollout."""
+    if (limit_s := duration_s(text)) >= 1:
+        return limit_s
+    raise argparse.ArgumentTypeError(f"got `{text}`, allowed: 1 second or more")
 
 
 def _deploy_options(parser: argparse.ArgumentParser) -> None:
@@ -273,8 +263,3 @@ def _deploy_options(parser: argparse.ArgumentParser) -> None:
 def _rollback_options(parser: argparse.ArgumentParser) -> None:
     text = "number of the revision to go back to (default: the one that ran before)"
     _rollout_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
-
-
-def _delete_options(parser: argparse.ArgumentParser) -> None:
-    text = "also delete the namespace, if it was made for this spec and nothing else is in it"
-    _named_options(parser).add_argument("--with-namespace", action="store_true", help=text)

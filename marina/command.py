@@ -61,7 +61,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         options = parsed
         return _run(options)
     except MarinaError as raised:
-        err = _missing_argument(raised) or raised
+        err = _missing_argument(raised, options) or raised
         if options.json:
             print_json(_error_record(err, options))
         else:
@@ -129,11 +129,14 @@ def _show_help(options: argparse.Namespace) -> int:
     return 0
 
 
-def _missing_argument(err: MarinaError) -> MarinaError | None:
-    """A better error if the default spec does not exist, as outside of the repository: the user typed no such file."""
+def _missing_argument(err: MarinaError, options: argparse.Namespace) -> MarinaError | None:
+    """A better error if no spec was named and there is none in this folder."""
     if err.message != f"{DEFAULT_SPEC}: no such spec":
         return None
-    return InputError("`SPEC`: missing: the spec of a model", hint="marina init mine, or the path of an existing one")
+    verb = options.run.__name__
+    named = f"\n      marina {verb} NAME -n NAMESPACE, for what is deployed" if hasattr(options, "namespace") else ""
+    hint = f"marina {verb} FOLDER/spec.yaml{named}\n      marina init FOLDER, to make one"
+    return InputError(f"`SPEC`: missing, and this folder has no {DEFAULT_SPEC}", hint=hint)
 
 
 class _PrintAction(argparse.Action):

@@ -3,15 +3,32 @@ for any other load test."""
 
 import argparse
 import json
+import re
 import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from marina import k8s, loadtest
 from marina.config.distribution import distribution_version
 from marina.config.errors import ClusterError, InputError
 from marina.config.progress import Progress
 from marina.config.spec import Spec
+from marina.k8s.cluster import Cluster, PodFacts, connect, read_endpoints, read_pod_facts
+from marina.k8s.manifests import LoadJob, Plan, load_objects, read_load_image, to_yaml
+from marina.k8s.rollout import pod_metrics, run_load, served_packages
+from marina.loadtest.judging import client_timeout_s, objective_of
+from marina.loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
+from marina.loadtest.running import RunOptions, ServerLimits
+from marina.loadtest.sending import (
+    LoadPlan,
+    OnSecond,
+    Server,
+    packaged_request,
+    read_record_lines,
+    read_second_line,
+    with_samples,
+)
+
+_PROCESSOR = re.compile(r'^marina_machine_info\{processor="([^"]*)"\}', re.MULTILINE)
 
 
 class InCluster:
@@ -19,16 +36,16 @@ class InCluster:
 
     def __init__(
         self,
-        plan: k8s.Plan,
+        plan: Plan,
         image: str,
-        cluster: k8s.Cluster,
+        cluster: Cluster,
         progress: Progress,
         *,
         service: str | None,
         one_pod: bool,
     ) -> None:
         self._service = service or plan.name
-        behind = k8s.read_endpoints(cluster, plan.namespace, self._service)
+        behind = read_endpoints(cluster, plan.namespace, self._service)
         self._selector = behind.selector
         self._loaded = behind.ready[:1] if one_pod else behind.ready
         self.pods = len(self._loaded)
@@ -36,41 +53,42 @@ class InCluster:
         if one_pod:
             self.url = self._loaded[0].url
         # With --service, the cluster spreads the load, also to pods that start meanwhile.
-        self.servers = () if service else tuple(loadtest.Server(name=pod.name, url=pod.url) for pod in self._loaded)
+        self.servers = () if service else tuple(Server(name=pod.name, url=pod.url) for pod in self._loaded)
         self._plan = plan
         self._image = image
         self._cluster = cluster
         self._progress = progress
-        self._machine: loadtest.Machine | None = None
-        facts = k8s.read_pod_facts(cluster, self._loaded[0]) if one_pod else None
+        self._machine: Machine | None = None
+        facts = read_pod_facts(cluster, self._loaded[0]) if one_pod else None
         self.cold_start_s = facts.cold_start_s if facts else None
-        self.confined = _limits_of(facts) if facts else None
+        page = pod_metrics(cluster, plan, self._loaded[0].name) if one_pod else ""
+        self.confined = _limits_of(facts, page) if facts else None
         self._peaks: dict[str, float] = {}
 
-    def generate(self, plan: loadtest.LoadPlan, on_second: loadtest.OnSecond) -> loadtest.Measurement:
+    def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """Runs the plan as one Job, with a pod for each part, and returns what they measured."""
         newest = 0
 
         def on_line(line: str) -> None:
             nonlocal newest
-            second = loadtest.read_second_line(line)
+            second = read_second_line(line)
             if second and second[0] > newest:
                 newest = second[0]
                 on_second(*second)
 
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
-        lines = k8s.run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
-        measured, self._machine = loadtest.read_record_lines(lines)
+        lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
+        measured, self._machine = read_record_lines(lines)
         self.read_memory()
         return measured
 
-    def memory(self) -> loadtest.PeakMemory | None:
+    def memory(self) -> PeakMemory | None:
         """The peak memory of each process of the loaded pod; None if several are loaded."""
         parts, workers = dict(self._peaks), sorted(name for name in self._peaks if name.startswith("worker "))
         if "torchserve" not in parts or not workers:
             return None
-        return loadtest.PeakMemory(
+        return PeakMemory(
             java_bytes=int(parts["torchserve"]),
             workers_bytes=tuple(int(parts[name]) for name in workers),
             supervisor_bytes=int(parts.get("supervisor", 0)),
@@ -80,37 +98,37 @@ class InCluster:
         """Reads the memory of the loaded pod, if it is only one; its processes keep what a load made them take."""
         if self.confined is None:
             return
-        page = k8s.pod_metrics(self._cluster, self._plan, self._loaded[0].name)
-        for name, size in loadtest.parse_reading(page, 0.0).memory.items():
+        page = pod_metrics(self._cluster, self._plan, self._loaded[0].name)
+        for name, size in parse_reading(page, 0.0).memory.items():
             self._peaks[name] = max(size, self._peaks.get(name, 0.0))
 
     def served_sha256(self) -> str:
         """The sha256 of the package that the pods serve; InputError if they cannot be asked, serve different ones, or
         are no longer all ready."""
         try:
-            ready_pods = [
-                pod.name for pod in k8s.read_endpoints(self._cluster, self._plan.namespace, self._service).ready
-            ]
+            ready_pods = [pod.name for pod in read_endpoints(self._cluster, self._plan.namespace, self._service).ready]
             if gone := sorted({server.name for server in self.servers} - set(ready_pods)):
                 raise InputError(f"pods stopped being ready during the load: {', '.join(gone)}")
             asked = [server.name for server in self.servers] or ready_pods
-            served = sorted(set(k8s.served_packages(self._cluster, self._plan, asked)))
+            served = sorted(set(served_packages(self._cluster, self._plan, asked)))
         except ClusterError as err:
             raise InputError(err.message, hint=err.hint) from err
         if len(served) > 1:
             raise InputError(f"the pods serve different packages: {', '.join(sha[:12] for sha in served)}")
         return served[0]
 
-    def machine(self) -> loadtest.Machine:
+    def machine(self) -> Machine:
         """The machine of the pod that led the load."""
-        return self._machine or loadtest.this_machine()
+        return self._machine or this_machine()
 
 
-def _limits_of(facts: k8s.PodFacts) -> loadtest.ServerLimits | None:
+def _limits_of(facts: PodFacts, page: str) -> ServerLimits | None:
+    """The pod's limits, and its machine: the cluster does not know the processor's model, but its page names it."""
     if facts.cores is None:
         return None
-    machine = loadtest.Machine(
-        processor=facts.architecture,
+    processor = _PROCESSOR.search(page)
+    machine = Machine(
+        processor=processor[1] if processor else facts.architecture,
         cores=facts.node_cores,
         cpu_limit=facts.cores,
         memory_bytes=facts.node_memory_bytes,
@@ -118,45 +136,43 @@ def _limits_of(facts: k8s.PodFacts) -> loadtest.ServerLimits | None:
         system=facts.system,
         python="",
     )
-    return loadtest.ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
+    return ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
 
 
 def image_of(spec: Spec, folder: Path) -> str:
     """The image of the sending pods: by digest, if `marina image --target loadtest --push` recorded one."""
-    built = k8s.read_load_image(folder, spec)
+    built = read_load_image(folder, spec)
     return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{distribution_version()}"
 
 
-def job_of(image: str, load: loadtest.LoadPlan, name: str) -> k8s.LoadJob:
+def job_of(image: str, load: LoadPlan, name: str) -> LoadJob:
     """The Job of one load."""
     seconds = load.schedule.total_s + load.timeout_s
-    return k8s.LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
+    return LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
 
 
-def dry_run_text(spec: Spec, plan: k8s.Plan, image: str, how: loadtest.RunOptions, options: argparse.Namespace) -> str:
+def dry_run_text(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
     """The objects of a run as YAML, or as JSON with `--json`, as `kubectl create -f -` takes them."""
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
-    objective = loadtest.objective_of(spec)
+    objective = objective_of(spec)
     schedule = how.schedule(spec, objective)
     url = f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
-    request = loadtest.packaged_request(plan.package, options.out / spec.name, url)
-    load = loadtest.LoadPlan(
-        request=loadtest.with_samples(request, spec, plan.package.record, schedule.trace),
+    request = packaged_request(plan.package, options.out / spec.name, url)
+    load = LoadPlan(
+        request=with_samples(request, spec, plan.package.record, schedule.trace),
         schedule=schedule,
         parts=how.processes,
-        timeout_s=loadtest.client_timeout_s(objective, how.timeout_s),
+        timeout_s=client_timeout_s(objective, how.timeout_s),
         **objective.limits,
     )
-    objects = k8s.load_objects(plan, job_of(image, load, f"{plan.name}-load"))
+    objects = load_objects(plan, job_of(image, load, f"{plan.name}-load"))
     if options.json:
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2) + "\n"
-    return k8s.to_yaml(objects)
+    return to_yaml(objects)
 
 
-def target_of(
-    plan: k8s.Plan, image: str, options: argparse.Namespace, *, service: str | None, one_pod: bool
-) -> InCluster:
+def target_of(plan: Plan, image: str, options: argparse.Namespace, *, service: str | None, one_pod: bool) -> InCluster:
     """The deployed service in the cluster of `--context`, or with `one_pod` only one of its pods."""
-    cluster, progress = k8s.connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
+    cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
     return InCluster(plan, image, cluster, progress, service=service, one_pod=one_pod)

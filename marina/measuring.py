@@ -17,6 +17,7 @@ from marina.arguments import (
     refuse_ignored,
     stage_options,
 )
+from marina.config.duration import duration_s
 from marina.config.errors import InputError, as_input_error
 from marina.terminal import localised
 
@@ -30,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
             verbs,
             loadtest,
             "load a server and say whether it meets the objective: PASS, FAIL or INVALID",
-            "marina loadtest --rate 200 --duration 60",
+            "marina loadtest --rate 200 --duration 2m",
             "marina loadtest my/spec.yaml --url http://10.0.0.7:8080 --repeat 3",
             "marina loadtest --in-cluster --processes 4",
         )
@@ -47,7 +48,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def loadtest(options: argparse.Namespace) -> int:
-    from marina.loadtest import RunOptions, measuring_into, next_step, run_load_test, verdict_text
+    from marina.loadtest.running import RunOptions, measuring_into, next_step, run_load_test, verdict_text
 
     spec, how = read_spec(options), stage_options(RunOptions, options)
     options.in_cluster |= options.dry_run
@@ -57,7 +58,7 @@ def loadtest(options: argparse.Namespace) -> int:
         raise InputError("`--one-pod`: not together with `--service`, whose Service chooses the pods")
     if options.in_cluster:
         from marina import in_cluster
-        from marina.k8s import make_plan
+        from marina.k8s.manifests import make_plan
 
         plan = make_plan(spec, options.out / spec.name)
         image = options.image or in_cluster.image_of(spec, options.out / spec.name)
@@ -110,8 +111,9 @@ def _target_arguments(options: argparse.Namespace) -> list[str]:
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    from marina.loadtest import CalibrateOptions, evidence_text, measuring_into
-    from marina.loadtest import calibrate as run
+    from marina.loadtest.calibrating import CalibrateOptions, evidence_text
+    from marina.loadtest.calibrating import calibrate as run
+    from marina.loadtest.running import measuring_into
 
     spec = read_spec(options)
     _check_target(options)
@@ -124,13 +126,13 @@ def calibrate(options: argparse.Namespace) -> int:
         raise InputError(text, hint="set `text.slots` and `serving.threads`, and calibrate without `--tune`")
     if options.in_cluster:
         from marina import in_cluster
-        from marina.k8s import make_plan
+        from marina.k8s.manifests import make_plan
 
         image = options.image or in_cluster.image_of(spec, out)
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
         where = replace(where, remote=target)
     with measuring_into(out):
-        # If there are better settings, the patch should be applied first: evidence of the present ones would mislead.
+        # Better settings should be applied first: evidence of the present ones would mislead.
         if options.tune and not _tune(options, spec, how, where):
             return 0
         evidence = run(spec, how, where, quiet=options.quiet)
@@ -140,17 +142,17 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches for better settings and prints them; returns whether the spec's own are the best."""
-    from marina.loadtest import find_package, objective_of, settings_space, tune_settings, tuning_record, tuning_text
+    from marina.loadtest.calibrating import tune_settings
+    from marina.loadtest.running import find_package
 
     # A search takes minutes: if the calibration after it has no package, fail now.
     find_package(where)
-    tuning, space = tune_settings(spec, how, where.out, quiet=options.quiet), settings_space(spec, objective_of(spec))
-    best_already = bool(tuning.best == tuning.tried[0])
+    tuning = tune_settings(spec, how, where.out, quiet=options.quiet)
     if not options.json:
-        print(tuning_text(tuning, space, spec.file, where.out))
-    elif not best_already:
-        print_json(tuning_record(tuning, space))
-    return best_already
+        print(tuning.to_text(spec.file))
+    elif not tuning.unchanged:
+        print_json(tuning.to_data())
+    return bool(tuning.unchanged)
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
@@ -161,8 +163,8 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     add("--any-package", action="store_true", help="do not check which package the server at --url serves")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    text = "seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
-    add("--timeout", dest="timeout_s", metavar="S", type=float, help=text)
+    text = "how long a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
+    add("--timeout", dest="timeout_s", metavar="TIME", type=duration_s, help=text)
     text = "send this header with every request; $VALUE is read from the environment and stored nowhere"
     add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
     add("--cacert", metavar="FILE", type=Path, help="certificates to trust of servers and pages at https")
@@ -184,19 +186,17 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--rate", metavar="R", type=float, help="requests/s to send (default: the spec's `slo.throughput_rps`)")
     add("--repeat", metavar="N", type=int, help="number of runs, which are judged together (default: 1)")
-    text = "seconds of load before anything is measured (default: 5)"
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
-    text = "seconds to measure (default: 30, or longer if the p99 needs more requests)"
-    add("--duration", dest="duration_s", metavar="S", type=float, help=text)
-    text = "measure for at most S seconds while the verdict is undecided (default: ten times the first run)"
-    add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
+    text = "load before anything is measured (default: 5)"
+    add("--warmup", dest="warmup_s", metavar="TIME", type=duration_s, help=text)
+    text = "how long to measure (default: 30, or longer if the p99 needs more requests)"
+    add("--duration", dest="duration_s", metavar="TIME", type=duration_s, help=text)
+    text = "measure for at most this long while the verdict is undecided (default: ten times the first run)"
+    add("--max-duration", dest="max_duration_s", metavar="TIME", type=duration_s, help=text)
     text = "replay recorded traffic: CSV or JSON lines with time and sample (default: the spec's `load.replay`)"
     add("--replay", metavar="FILE", type=Path, help=text)
     add("--speed", metavar="TIMES", type=float, help="replay it this many times as fast (default: 1)")
-    text = "one long run, such as 90s, 30m or 2h; FAIL if memory, open files or latency grow"
-    add("--soak", dest="soak_s", metavar="TIME", type=_seconds, help=text)
-    text = "raise the rate steadily, and say at which rate the objective is missed"
-    add("--ramp", metavar="FROM:TO", type=_ramp, help=text)
+    text = "one long run, such as 2h; FAIL if memory, open files or latency grow"
+    add("--soak", dest="soak_s", metavar="TIME", type=duration_s, help=text)
     text = "send from pods in the cluster to every ready pod of the deployed service, `slo.throughput_rps` to each"
     add("--in-cluster", action="store_true", help=text)
     add("--one-pod", action="store_true", help="with --in-cluster: load only one pod")
@@ -216,49 +216,30 @@ def _cluster_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> float:
-    """Parses a duration such as `2h`."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    try:
-        return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"got `{text}`, allowed: a time such as `90s`, `30m` or `2h`") from None
-
-
-def _ramp(text: str) -> tuple[float, float]:
-    """Parses a range of rates such as `10:200`."""
-    begin, _, end = text.partition(":")
-    try:
-        return float(begin), float(end)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"got `{text}`, allowed: two rates such as `10:200`") from None
-
-
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     _target_options(parser)
     add = parser.add_argument
-    text = "number of searches, which must find about the same rate (default: 1)"
-    add("--repeat", metavar="N", type=int, help=text)
-    text = "seconds of load before each run (default: 2)"
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
+    text = "load before each run (default: 2)"
+    add("--warmup", dest="warmup_s", metavar="TIME", type=duration_s, help=text)
     text = "rate of the first run, requests/s (default: a little below what short bursts show)"
     add("--first", metavar="R", type=float, help=text)
-    text = "seconds of each run (default: as long as its requests and a growing queue need)"
-    add("--trial", dest="trial_s", metavar="S", type=float, help=text)
-    text = "seconds that all runs together may take (default: no limit; an estimate is printed at the start)"
-    add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
-    text = "how precisely to find the rate, as a share of it (default: 0.03)"
+    text = "how long each run is (default: as long as its requests and a growing queue need)"
+    add("--trial", dest="trial_s", metavar="TIME", type=duration_s, help=text)
+    text = "how long all runs together may take (default: no limit; an estimate is printed at the start)"
+    add("--max-duration", dest="max_duration_s", metavar="TIME", type=duration_s, help=text)
+    text = "how precisely to find the rate, as a share of it (default: 0.05)"
     add("--tolerance", metavar="SHARE", type=float, help=text)
     text = "measure one pod of the deployed service, under its own limits, from pods in the cluster"
     add("--in-cluster", action="store_true", help=text)
     _cluster_options(parser)
-    text = "first search for better workers, threads and batching; writes a patch for the spec"
+    text = "first search for better workers, threads and batching, and say what to write into the spec"
     add("--tune", action="store_true", help=text)
 
 
 def server_options(options: argparse.Namespace, name: str) -> Any:
     """The server that these options name, as `TargetOptions`."""
-    from marina.loadtest import TargetOptions, parse_header
+    from marina.loadtest.running import TargetOptions
+    from marina.loadtest.sending import parse_header
 
     _check_certificates(options)
     return TargetOptions(

@@ -20,12 +20,14 @@ def add_verbs(verbs: Any) -> None:
         "marina check",
         "marina check my/spec.yaml",
         "marina check --fields",
+        "marina check --schema > spec.schema.json",
         "marina check --properties config.properties",
         progress=False,
     )
     text = "check a config.properties or model-config.yaml of TorchServe instead"
     added.add_argument("--properties", metavar="FILE", type=Path, help=text)
     added.add_argument("--fields", action="store_true", help="explain every field of a spec, and stop")
+    added.add_argument("--schema", action="store_true", help="print the JSON Schema of a spec, for editors, and stop")
     added = add_out_option(
         add_verb(
             verbs,
@@ -74,6 +76,11 @@ def check(options: argparse.Namespace) -> int:
             raise InputError("`--json`: not together with `--fields`, which prints a page in Markdown")
 
         print(render_reference(), end="")
+        return 0
+    if options.schema:
+        from marina.config.schema import render_schema
+
+        print(render_schema(), end="")
         return 0
     if options.properties:
         return _lint(options)

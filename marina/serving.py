@@ -33,12 +33,12 @@ def add_verbs(verbs: Any) -> None:
     add("--port-base", metavar="N", type=int, default=8080, help=text)
     text = "address on which inference and the pages listen (default: 127.0.0.1)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
-    text = "serve /docs, a page to try the model, and /openapi.json, on port N+10 (default: on)"
+    text = "serve /docs, a page to try the model, and /openapi.json (default: on)"
     add("--docs", action=argparse.BooleanOptionalAction, default=True, help=text)
 
 
 def serve(options: argparse.Namespace) -> int:
-    from marina.server import serve as run
+    from marina.server.serving import serve as run
 
     spec = read_spec(options)
     mar = options.mar or options.out / spec.name / "model.mar"

@@ -32,7 +32,7 @@ def main() -> int:
     add("--port-base", metavar="N", type=int, default=8080, help=text)
     text = "address on which inference and the pages listen (default: 127.0.0.1)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
-    add("--docs", action="store_true", help="serve /docs, a page to try the model, and /openapi.json, on port N+10")
+    add("--docs", action="store_true", help="serve /docs, a page to try the model, and /openapi.json")
     text = "also write the log to this file, rotated once (default: $MARINA_LOG_FILE)"
     add("--log-file", metavar="FILE", type=Path, default=os.environ.get("MARINA_LOG_FILE"), help=text)
     options = parser.parse_args()

@@ -38,11 +38,12 @@ _VARIABLE = "MODEL_URL"
 
 def fetch(file: Path, *, sha256: str, url: str | None, pause_s: float = _PAUSE_S) -> None:
     """Returns once `file` exists and has this hash. With a URL it is downloaded first, unless it already does."""
-    if url and not (file.is_file() and file_sha256(file) == sha256):
+    got = file_sha256(file) if file.is_file() else None
+    if url and got != sha256:
         _download(url, file, pause_s)
-    if not file.is_file():
+        got = file_sha256(file)
+    if got is None:
         raise InputError(f"{file}: no such MAR in the volume", hint="kubernetes: {model: {path: PATH_IN_THE_VOLUME}}")
-    got = file_sha256(file)
     if got != sha256:
         file_or_url = _printable(url) if url else str(file)
         if url:

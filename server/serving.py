@@ -1,57 +1,47 @@
 """`serve` checks everything first, then runs one supervisor around one TorchServe until it is asked to stop."""
 
-import os
 import shlex
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 from marina.config.errors import InputError, as_input_error
+from marina.config.mar import open_mar
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.server.java import (
+from marina.server.java.checks import (
     MAX_CONNECTIONS,
-    Child,
-    Door,
-    Frontend,
-    Launch,
-    RequestLog,
-    Traffic,
     check_disk_space,
     check_package,
     check_ports,
+    check_temporary_folder,
     connection_limit,
     find_java,
-    plan_launch,
 )
-from marina.server.pages import (
-    Docs,
-    PageResponse,
-    body_types,
-    door_pages,
-    html_response,
-    json_response,
-    metrics_response,
-    serve_pages,
-    start_page,
-)
+from marina.server.java.child import Child
+from marina.server.java.door import Door
+from marina.server.java.follow import RequestLog
+from marina.server.java.frontend import Frontend
+from marina.server.java.launch import Launch, plan_launch
+from marina.server.java.traffic import Traffic
+from marina.server.pages import body_types, door_pages
 from marina.server.supervisor import Supervisor
-from marina.server.system import (
-    LogFile,
-    Output,
-    Signals,
-    Sink,
-    adopt_orphans,
-    create_run_directory,
-    log_line,
-    reachable_host,
-    temporary_parent,
-)
-from marina.server.watching import Disk, Health, MetricsPage, Prober, Renewals, ServerFacts, WorkerMetrics
+from marina.server.system.output import LogFile, Output, Sink, log_line
+from marina.server.system.processes import adopt_orphans
+from marina.server.system.rundir import create_run_directory, temporary_parent
+from marina.server.system.signals import Signals
+from marina.server.system.sockets import reachable_host
+from marina.server.watching.disk import Disk
+from marina.server.watching.health import Health
+from marina.server.watching.metrics import MetricsPage, ServerFacts
+from marina.server.watching.pages import PageResponse, json_response, serve_pages
+from marina.server.watching.probe import Prober
+from marina.server.watching.renewals import Renewals
+from marina.server.watching.worker_metrics import WorkerMetrics
 
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 
 
@@ -67,25 +57,34 @@ def serve(
     """Runs a server and blocks until it has ended. Returns one of `Exit`; raises MarinaError if a check fails, before
     anything was started.
 
-    Inference and the supervisor's pages listen on `host`, and nothing else listens. `docs` adds the page for
-    trying the model; `log_file` also receives the log, for a sidecar that ships it. Must run in the main thread,
-    because it handles SIGTERM and SIGINT."""
+    Inference and the supervisor's pages listen on `host`, and nothing else listens. `docs` adds the page for trying the
+    model to the port of inference; `log_file` also receives the log, for a sidecar that ships it. Must run in the main
+    thread, because it handles SIGTERM and SIGINT."""
     began = time.monotonic()
     ports, java = Ports(port_base), find_java()
     record = check_package(spec, mar)
     check_ports(ports, host)
+    check_temporary_folder(temporary_parent())
     check_disk_space(mar, temporary_parent())
-    sink = _log_sink(log_file)
+    sink, sha256 = _log_sink(log_file), file_sha256(mar)
+    with open_mar(mar) as archive:
+        sample = archive.read(record.sample.file)
     directory = create_run_directory()
     try:
-        # The sample's content type comes first: error messages suggest the first one.
-        types = tuple(dict.fromkeys((record.sample.content_type, *body_types(record))))
-        pages = door_pages(record, ports=ports, docs=docs)
         launch = plan_launch(
-            spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java, types=types, pages=pages
+            spec,
+            mar=mar,
+            ports=ports,
+            host=host,
+            directory=directory.path,
+            java=java,
+            sha256=sha256,
+            # The sample's content type comes first: error messages suggest the first one.
+            types=tuple(dict.fromkeys((record.sample.content_type, *body_types(record)))),
+            pages=door_pages(record, sample, ports=ports, sha256=sha256, docs=docs),
         )
         output = Output(sink)
-        server = _ModelServer(spec, launch, record=record, ports=ports, docs=docs, output=output)
+        server = _ModelServer(spec, launch, record=record, sample=sample, docs=docs, output=output)
         try:
             return server.run(began)
         finally:
@@ -103,32 +102,33 @@ class _ModelServer:
         launch: Launch,
         *,
         record: Record,
-        ports: Ports,
+        sample: bytes,
         docs: bool,
         output: Output,
     ) -> None:
-        self._spec, self._launch, self._record, self._ports = spec, launch, record, ports
+        self._spec, self._launch, self._record, self._docs = spec, launch, record, docs
+        ports = launch.ports
         self._output, self._signals = output, Signals()
         self._say(f"loading {spec.name} {spec.version}, workers × threads {spec.workers} × {spec.threads} …")
         adopt_orphans()
         traffic, health = Traffic(spec), Health(spec.workers)
         frontend = Frontend(spec.name, ports, launch.address, launch.directory)
         try:
-            door = Door(launch.address, launch.port)
+            door = Door(launch.address, ports.inference)
         except OSError as err:
             raise _port_taken(ports.inference, "inference", err) from err
         self._child = Child(launch, door, traffic=traffic, log=RequestLog(spec), output=self._output)
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
-        prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
+        asked = sample, record.sample.content_type
+        prober = Prober(frontend, health, traffic, asked, timeout_s=timeout_s, gpu=gpu)
         renewals = Renewals(
             spec.serving, launch.directory / "renew", health, request_inference=prober.request_inference, say=self._say
         )
         self._disk = Disk(launch.directory, say=self._say)
         self._facts = ServerFacts(
-            sha256=file_sha256(launch.mar),
+            sha256=launch.sha256,
             java_pid=self._child.pid,
-            supervisor_pid=os.getpid(),
             renewed=lambda: renewals.renewed,
             renewals_failed=lambda: renewals.failed,
             dropped_lines=lambda: self._output.dropped,
@@ -136,7 +136,6 @@ class _ModelServer:
         )
         if (limit := connection_limit()) < MAX_CONNECTIONS:
             self._say(f"warning: {limit} connections at once instead of {MAX_CONNECTIONS:,}: the limit on open files")
-        self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics", say=self._say)
         self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
         self._supervisor = Supervisor(
@@ -156,9 +155,9 @@ class _ModelServer:
             self._facts.ready_after_s = time.monotonic() - began
             self._announce(self._facts.ready_after_s)
 
-        port = self._ports.supervisor
+        port = self._launch.ports.supervisor
         try:
-            pages = serve_pages(self._launch.address, port, self._routes(), self._docs.posts() if self._docs else {})
+            pages = serve_pages(self._launch.address, port, self._routes())
         except OSError as err:
             raise _port_taken(port, "supervisor", err) from err
         try:
@@ -176,47 +175,30 @@ class _ModelServer:
     def _routes(self) -> dict[str, Callable[[], PageResponse]]:
         supervisor, record = self._supervisor, self._record
         package = {"name": record.name, "version": record.version, "compile": record.compile}
-        package |= {"sha256": self._facts.sha256, "mar": str(self._launch.mar)}
+        package |= {"sha256": self._launch.sha256, "mar": str(self._launch.mar)}
 
         def ready() -> PageResponse:
             body = {**supervisor.readiness(), "warnings": self._disk.warnings()}
             return json_response(200 if body["ready"] else 503, body)
 
-        routes = self._docs.routes() if self._docs else {}
-        start = html_response(start_page(record, docs=self._docs is not None, ports=self._ports, pages=""))
-        return routes | {
-            "/": lambda: start,
+        return {
             "/live": lambda: json_response(200, {"live": True, "state": supervisor.state}),
             "/ready": ready,
-            "/metrics": lambda: metrics_response(self._page.text()),
+            "/metrics": lambda: PageResponse(200, self._page.text().encode(), _METRICS_TYPE),
             "/package": lambda: json_response(200, package),
         }
-
-    def _make_docs(self) -> Docs:
-        return Docs(
-            self._record,
-            self._sample()[0],
-            sha256=self._facts.sha256,
-            host=reachable_host(self._launch.address),
-            ports=self._ports,
-            timeout_s=self._spec.serving.response_timeout_s,
-        )
-
-    def _sample(self) -> tuple[bytes, str]:
-        with zipfile.ZipFile(self._launch.mar) as archive:
-            return archive.read(self._record.sample.file), self._record.sample.content_type
 
     def _announce(self, took_s: float) -> None:
         name = self._spec.load.sample
         file = self._spec.path(name) if name else None
         if file is None or not file.is_file():
             file = self._launch.model / self._record.sample.file
-        url = f"http://{reachable_host(self._launch.address)}:{self._ports.inference}"
+        url = f"http://{reachable_host(self._launch.address)}:{self._launch.ports.inference}"
         body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
         self._say(f"ready in {took_s:.1f} s at {url}")
         self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.name}"]))
         if self._docs:
-            self._say(f"try it at http://{reachable_host(self._launch.address)}:{self._ports.supervisor}/docs")
+            self._say(f"try it at {url}/docs")
 
     def _say(self, text: str) -> None:
         as_json = self._spec.serving.log == "json"

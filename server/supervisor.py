@@ -11,9 +11,16 @@ from dataclasses import dataclass, field
 
 from marina.config.sections import Serving
 from marina.config.spec import Spec
-from marina.server.java import Child, NoDoorError, OpenCounts
-from marina.server.system import Exit, ProcessHandles, Signals, Sockets, read_sockets
-from marina.server.watching import Health, Prober, Renewals, drain
+from marina.server.java.child import Child
+from marina.server.java.door import NoDoorError, OpenCounts
+from marina.server.system.exits import Exit
+from marina.server.system.processes import ProcessHandles
+from marina.server.system.signals import Signals
+from marina.server.system.sockets import Sockets, read_sockets
+from marina.server.watching.drain import drain
+from marina.server.watching.health import Health
+from marina.server.watching.probe import Prober
+from marina.server.watching.renewals import Renewals
 
 # How often the state is polled: while the server starts or recovers, and while it is ready and deaths wake us up
 # anyway.

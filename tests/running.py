@@ -20,7 +20,7 @@ from marina.config.errors import Refused
 from marina.config.ports import free_port_base
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.server.system import reachable_host
+from marina.server.system.sockets import reachable_host
 
 _POLL_S = 0.05
 

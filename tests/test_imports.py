@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+DIGITS = "config/examples/digits/spec.yaml"
 FOLDERS = ("archiver", "config", "handlers", "k8s", "loadtest", "server")
 LIST = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
 # What the jar is compiled from.
@@ -84,7 +85,9 @@ def test_the_command_line_imports_stages_only_when_their_verb_runs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["--help"], ["check"], ["verify", "--kubernetes", "1.34", "--out", "none"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["check", DIGITS], ["verify", DIGITS, "--kubernetes", "1.34", "--out", "none"]]
+)
 def test_the_command_line_starts_without_heavy_imports(arguments: list[str]) -> None:
     code = "import sys, marina\ntry:\n marina.main(sys.argv[1:])\nexcept SystemExit: pass\n" + (
         "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"

@@ -1,40 +1,20 @@
-"""Rules about encoders: where they come from, and which fields are not for them."""
+"""Rules about encoders and their folders."""
 
 from collections.abc import Iterator
 from os.path import isdir
 
-from marina.config.combinations.rule import FILES, FORMS, Conflicts, rule
+from marina.config.combinations.rule import FILES, Conflicts, rule
 from marina.config.hf_folder import FolderRefused, read_model_folder
 from marina.config.spec import Spec
 
-_NOT_FOR_ENCODERS = ("image", "inputs", "outputs")
-
-
-@rule("model.source", "model.handler", "model.task", into=FORMS)
-def _a_task_needs_a_folder(spec: Spec) -> Conflicts:
-    model = spec.model
-    if model.task is None:
-        if model.encoding is not None:
-            yield "model.encoding", "only for a model with a `task`", "add `task: embed`, or delete `encoding`"
-        return
-    if model.folder is None:
-        yield "model.source", f"got `{model.source}`, allowed with a `task`: `hf:./folder`", "delete `task`"
-    if model.handler != "text":
-        yield "model.handler", f"got `{model.handler}`, allowed with a `task`: `text`", "handler: text"
-
 
 @rule("model")
-def _no_fields_that_an_encoder_ignores(spec: Spec) -> Conflicts:
+def _the_task_fits_its_fields(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.task is None:
-        return
-    for field in _NOT_FOR_ENCODERS:
-        if getattr(model, field) is not None:
-            yield f"model.{field}", "not for the `text` handler, whose model's folder says it", f"delete `{field}`"
     if model.labels is not None and model.task in ("embed", "rerank"):
         yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
     # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
-    if model.encoding is not None and model.task != "embed" and model.encoding.pooling != "mean":
+    if model.task not in (None, "embed") and spec.encoding.pooling != "mean":
         yield "model.encoding.pooling", "only for `task: embed`", "delete `pooling`"
 
 

@@ -7,26 +7,18 @@ from marina.config.spec import Spec
 PRECISIONS = {"cpu": ("bf16", "fp32", "int8"), "cuda": ("bf16", "fp16", "fp32")}
 
 
-@rule("model.handler", "model.source", "model.image", "model.inputs", "model.labels")
-def _inputs_fit_handler(spec: Spec) -> Conflicts:
+@rule("model.handler", "model.source", "model.image", "model.inputs")
+def _inputs_are_known(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.writes or model.task is not None:
+    if model.folder:
         return
     if model.handler == "image":
-        if model.image is None and not spec.model.from_torchvision:
+        if model.image is None and not model.from_torchvision:
             text = f"missing: `{model.source}` does not say what size its pictures have"
             yield "model.image", text, "add `image: {height: 224, width: 224}` under `model`"
-        if model.inputs is not None:
-            yield "model.inputs", "not for the `image` handler, whose input is described by `image`", "delete `inputs`"
     elif model.inputs is None and not model.source.endswith(".pt2") and not _own_handler_takes_pictures(spec):
         text = f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`"
         yield "model.inputs", text, "add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`"
-    if model.handler == "tensor":
-        if model.image is not None:
-            text = "not for the `tensor` handler, whose inputs are described by `inputs`"
-            yield "model.image", text, "delete `image`"
-        if model.labels is not None:
-            yield "model.labels", "not for the `tensor` handler, whose answers have no classes", "delete `labels`"
 
 
 def _own_handler_takes_pictures(spec: Spec) -> bool:

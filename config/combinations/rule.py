@@ -1,4 +1,4 @@
-"""Registers rules about several fields of a spec, in one of three tables."""
+"""Registers rules about several fields of a spec, and those about the files that it names."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,8 +7,6 @@ from marina.config.spec import Spec
 Conflicts = Iterator[tuple[str, str, str | None]]
 Rule = Callable[[Spec], Conflicts]
 Table = list[tuple[tuple[str, ...], Rule]]
-# Rules about the form of one value run first: a field that they refuse counts as broken for all other rules.
-FORMS: Table = []
 COMBINATIONS: Table = []
 FILES: Table = []
 

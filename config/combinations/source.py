@@ -2,17 +2,16 @@
 
 import re
 from functools import partial
-from keyword import iskeyword
 from os.path import exists, isdir, isfile  # not Path.is_file, which raises OSError for a name that is too long
 from pathlib import Path
 
-from marina.config.combinations.rule import FILES, FORMS, Conflicts, rule
+from marina.config.combinations.rule import FILES, Conflicts, rule
 from marina.config.errors import listed, nearest
 from marina.config.request_headers import CONTENT_TYPES
+from marina.config.sections import HANDLERS
 from marina.config.spec import Spec
 from marina.config.torchvision_models import model_error
 
-HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
 # One of several files, such as `model-00001-of-00003.safetensors`, or their index.
 _PART = re.compile(r"-\d+-of-(?!0*1\.)\d+\.\w+$|\.index\.json$")
@@ -22,20 +21,12 @@ _MERGE = (
 )
 
 
-@rule("model.source", into=FORMS)
-def _source_form(spec: Spec) -> Conflicts:
-    source = spec.model.source
-    kind, _, name = source.partition(":")
-    named = kind in ("hf", "torchvision") or kind.endswith(".py")
-    if not (named and name) and not source.endswith(".pt2"):
-        allowed = "`torchvision:NAME`, `./file.py:factory`, `./program.pt2` or `hf:./folder`"
-        yield "model.source", f"got `{source}`, allowed: {allowed}", None
-
-
 @rule("model.source", "model.weights")
 def _weights_form(spec: Spec) -> Conflicts:
     source, weights = spec.model.source, spec.model.weights
-    if source.endswith(".pt2") or spec.model.folder:
+    if spec.model.folder:
+        return
+    if source.endswith(".pt2"):
         if weights is not None:
             yield "model.weights", f"got `{weights}`, but `{source}` contains its weights", "delete `weights`"
         return
@@ -54,30 +45,9 @@ def _weights_form(spec: Spec) -> Conflicts:
         yield "model.weights", text, None
 
 
-@rule("model.handler", into=FORMS)
-def _handler_form(spec: Spec) -> Conflicts:
-    handler = spec.model.handler
-    file, _, name = handler.partition(":")
-    if handler not in HANDLERS and not (file.endswith(".py") and _importable(name)):
-        close = nearest(handler, HANDLERS)
-        hint = f"did you mean `{close}`?" if close else None
-        yield "model.handler", f"got `{handler}`, allowed: {listed(HANDLERS)} or `./file.py:Class`", hint
-    elif file.endswith(".py") and not _importable(Path(file).stem):
-        yield "model.handler", f"got `{handler}`, allowed: a file name that Python can import", None
-
-
-def _importable(name: str) -> bool:
-    """Whether `import` takes the name, which a worker's entry module writes."""
-    return name.isidentifier() and not iskeyword(name)
-
-
-@rule("model.files", "model.handler")
-def _files_need_an_own_handler(spec: Spec) -> Conflicts:
-    files = spec.model.files
-    if files and spec.model.handler in HANDLERS:
-        text = f"not for the `{spec.model.handler}` handler, which reads no files"
-        yield "model.files", text, "delete `files`, or use a handler of your own"
-    names = [Path(file).name for file in files]
+@rule("model.files")
+def _files_have_different_names(spec: Spec) -> Conflicts:
+    names = [Path(file).name for file in spec.model.files]
     if twice := next((name for name in names if names.count(name) > 1), None):
         text = f"two files are called `{twice}`, and all are packed into one folder of the MAR"
         yield "model.files", text, "rename one of them"

@@ -1,46 +1,29 @@
-"""Rules about language models: where they come from, which fields are not for them, and how much they write."""
+"""Rules about language models: their folders, their engines, and how much they write."""
 
 from collections.abc import Iterator
 from os.path import isdir
 
-from marina.config.combinations.rule import FILES, FORMS, Conflicts, rule
+from marina.config.combinations.rule import FILES, Conflicts, rule
 from marina.config.errors import listed
 from marina.config.hf_folder import FolderRefused, read_model_folder
-from marina.config.sections import Model
 from marina.config.spec import Spec
 
 # How long a step of the engine `fake` takes, which computes nothing.
 _FAKE_STEP_S = 0.02
 # The value of `compile` that each engine needs.
 _COMPILE_OF_ENGINE = {"aot": "aot", "torch": "eager", "vllm": "eager"}
-# Fields of `model` that are only for models with one answer.
-_NOT_FOR_WRITERS = ("image", "inputs", "labels", "outputs")
 
 
-@rule("model.source", "model.handler", "text", into=FORMS)
-def _the_source_fits_the_handler(spec: Spec) -> Conflicts:
-    model = spec.model
-    if model.writes and model.folder is None:
-        yield "model.source", f"got `{model.source}`, allowed for the `text` handler: `hf:./folder`", None
-    elif model.folder is not None and not model.writes and model.task is None:
-        yield "model.handler", f"got `{model.handler}`, allowed for `{model.source}`: `text`", "handler: text"
-    if not model.writes and spec.text is not None:
-        yield "text", f"not for the `{model.handler}` handler, which does not write text", "delete `text`"
-
-
-@rule("model", "serving.max_batch", "serving.max_worker_memory_mb")
-def _no_fields_that_a_writer_ignores(spec: Spec) -> Conflicts:
+@rule("model", "serving.max_batch", "serving.max_worker_memory_mb", "text")
+def _only_a_writer_has_slots(spec: Spec) -> Conflicts:
     if not spec.model.writes:
+        if spec.text is not None:
+            yield "text", f"not for the `{spec.model.handler}` handler, which does not write text", "delete `text`"
         return
-    for field in _NOT_FOR_WRITERS:
-        if getattr(spec.model, field) is not None:
-            yield f"model.{field}", "not for the `text` handler, whose model's folder says it", f"delete `{field}`"
-    if spec.model.batch_sizes != Model.model_fields["batch_sizes"].default:
-        yield "model.batch_sizes", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
     if spec.serving.max_batch is not None:
-        yield "serving.max_batch", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
+        yield "serving.max_batch", "not for a language model, which has slots", "delete it, and set `text.slots`"
     if spec.serving.max_worker_memory_mb is not None:
-        text = "not for the `text` handler, whose worker never has a moment without open answers to restart in"
+        text = "not for a language model, whose worker never has a moment without open answers to restart in"
         yield "serving.max_worker_memory_mb", text, "delete `max_worker_memory_mb`"
 
 

@@ -8,9 +8,9 @@ from marina.config.sections.encoding import Encoding
 from marina.config.sections.extension import Patch, Pod
 from marina.config.sections.kubernetes import Kubernetes
 from marina.config.sections.load import Load
-from marina.config.sections.model import Dtype, Image, Model, Precision, Tensor
+from marina.config.sections.model import HANDLERS, KINDS, AnyModel, Dtype, Image, Model, Precision, Tensor, kind_of
 from marina.config.sections.scaling import Scaling
-from marina.config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
+from marina.config.sections.section import LARGEST, PATTERNS, Name, Positive, Section, Version
 from marina.config.sections.serving import Serving
 from marina.config.sections.slo import Slo
 from marina.config.sections.text import Text
@@ -18,8 +18,11 @@ from marina.config.sections.varying import Varying
 from marina.config.sections.vllm import Vllm
 
 __all__ = [
-    "BAD_KEY",
+    "HANDLERS",
+    "KINDS",
+    "LARGEST",
     "PATTERNS",
+    "AnyModel",
     "Cost",
     "Dtype",
     "Encoding",
@@ -30,6 +33,7 @@ __all__ = [
     "Name",
     "Patch",
     "Pod",
+    "Positive",
     "Precision",
     "Scaling",
     "Section",
@@ -40,4 +44,5 @@ __all__ = [
     "Varying",
     "Version",
     "Vllm",
+    "kind_of",
 ]

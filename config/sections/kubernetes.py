@@ -4,7 +4,7 @@ import re
 from ipaddress import ip_network
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from marina.config.quantity import canonical, quantity
 from marina.config.sections.extension import Patch, Pod
@@ -51,9 +51,14 @@ def _memory(text: str) -> str:
     return text
 
 
-Cores = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_cores)]
+# For editors.
+_NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
+Cores = Annotated[str, BeforeValidator(_bare_number), AfterValidator(_cores), _NUMBER_OR_TEXT]
 MemoryOrAuto = Annotated[
-    str, BeforeValidator(_bare_number), AfterValidator(lambda text: text if text == "auto" else _memory(text))
+    str,
+    BeforeValidator(_bare_number),
+    AfterValidator(lambda text: text if text == "auto" else _memory(text)),
+    _NUMBER_OR_TEXT,
 ]
 
 
@@ -181,8 +186,8 @@ class Kubernetes(Section):
     """User and group of the pods' processes; the default is the image's own. null: the namespace chooses, as on
     OpenShift. Lands in the Deployment."""
     node_selector: Labels = Field(default={})
-    """Labels that a node must have. Without any, nodes must have the labels that Node Feature Discovery sets for
-    `model.cpu_target`. Lands in the Deployment."""
+    """Labels that a node must have; default: those that Node Feature Discovery sets for `model.cpu_target`. Lands in
+    the Deployment."""
     tolerations: tuple[Taint, ...] = ()
     """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; pods with a GPU always tolerate
     `nvidia.com/gpu`. Lands in the Deployment."""
@@ -195,6 +200,6 @@ class Kubernetes(Section):
     monitoring: Monitoring = Monitoring()
     """How the cluster's Prometheus reads its metrics."""
     pod: Pod = Pod()
-    """What you add to the pods."""
+    """Variables and volumes that you add to the pods."""
     patches: tuple[Patch, ...] = ()
     """Changes to the rendered objects, applied in this order, before `verify` and `deploy` read them."""

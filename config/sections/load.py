@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from marina.config.sections.section import Filled, Section
+from marina.config.sections.section import Filled, Positive, Section
 
 
 class Load(Section):
@@ -12,7 +12,7 @@ class Load(Section):
 
     sample: Filled | None = None
     """A picture, a `.json` or a `.npy` file; default: one generated from the model's inputs. Lands in the MAR."""
-    samples: Annotated[dict[Filled, Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
+    samples: Annotated[dict[Filled, Positive], Field(min_length=1)] | None = None
     """What the load test sends instead of `sample`: files or folders of files, each with its weight. With `{cat.jpg: 3,
     pages/: 1}`, three of four requests send the cat. Each line of a `.jsonl` file is a body. Default: `sample` alone.
     Read by `marina loadtest`, `calibrate` and `compare`."""

@@ -1,16 +1,50 @@
 """The sections of a spec about what is served: the model and its inputs."""
 
-from typing import Annotated, Literal
+from keyword import iskeyword
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
 
 from marina.config.cpu_targets import CpuTarget
+from marina.config.errors import listed
 from marina.config.sections.encoding import Encoding
 from marina.config.sections.section import Count, Filled, Identifier, Natural, Section, Share
 from marina.config.sections.varying import Varying
 
+HANDLERS = ("image", "tensor", "text")
+Task = Literal["classify", "embed", "rerank", "tokens"]
 Precision = Literal["bf16", "fp16", "fp32", "int4", "int8"]
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
+
+
+_SOURCES = "`torchvision:NAME`, `./file.py:factory`, `./program.pt2`"
+# The values of fields that only other kinds of models have.
+_ABSENT: dict[str, Any] = {
+    "weights": None,
+    "files": (),
+    "task": None,
+    "encoding": None,
+    "image": None,
+    "inputs": None,
+    "outputs": None,
+    "labels": None,
+    "batch_sizes": (1, 4),
+}
+
+
+def _importable(name: str) -> bool:
+    """Whether `import` takes the name, which a worker's entry module writes."""
+    return name.isidentifier() and not iskeyword(name)
+
+
+def _own_handler(handler: str) -> str:
+    file, _, name = handler.partition(":")
+    if not (file.endswith(".py") and _importable(name)):
+        raise ValueError(f"allowed: {listed(HANDLERS)} or `./file.py:Class`")
+    if not _importable(PurePath(file).stem):
+        raise ValueError("allowed: a file name that Python can import")
+    return handler
 
 
 class Image(Section):
@@ -82,69 +116,77 @@ class Tensor(Section):
         return tuple(side.max if isinstance(side, Varying) else side for side in self.shape)
 
 
+# Fields of several kinds of models.
+Picture = Annotated[
+    Image | None,
+    Field(description="How a picture becomes the model's input; default for torchvision: what its weights need."),
+]
+Inputs = Annotated[
+    Annotated[dict[Identifier, Tensor], Field(min_length=1)] | None,
+    Field(
+        description="Inputs by name, in the order of the model's arguments; needed unless a `.pt2` program or, for a "
+        "handler of your own, `image` says them."
+    ),
+]
+LabelFile = Annotated[
+    Filled | None,
+    Field(
+        description="`imagenet`, or a text file with one label on each line; default: none, or those of the folder. "
+        "Lands in the MAR."
+    ),
+]
+
+
 class Model(Section):
-    """What is served."""
+    """What is served. Which fields it has depends on the kind of model, which `handler` and `task` say."""
 
     source: Filled
     """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
-    `transformers` saves it. Read by `marina package`."""
-    weights: Filled | None = None
-    """`random` (always the same), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`,
-    `.pth` or `.ckpt` state dict or checkpoint; a `.pt2` program and a `hf:` folder contain theirs. Read by
-    `marina package`."""
+    `transformers` saves it, for `handler: text`. Read by `marina package`."""
     handler: str = "image"
     """`image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry module."""
-    files: tuple[str, ...] = ()
-    """Files that a handler of your own reads, such as its vocabulary. Land in the folder `files` of the MAR."""
-    task: Literal["classify", "embed", "rerank", "tokens"] | None = None
-    """What an encoder from a `hf:` folder answers. classify: the most likely labels of a text; embed: its embedding;
-    rerank: how well documents fit a query; tokens: a label for each token. Compiled into the graph."""
-    encoding: Encoding | None = None
-    """How an encoder reads texts."""
-    image: Image | None = None
-    """Input of an `image` model; default for torchvision: what the model's weights need."""
-    inputs: Annotated[dict[Identifier, Tensor], Field(min_length=1)] | None = None
-    """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by a handler of your own unless
-    there is an `image`."""
-    outputs: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
-    """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
-    labels: Filled | None = None
-    """`imagenet`, or a text file with one label on each line; default: answers have no labels. Lands in the MAR."""
     precision: Precision = "fp32"
-    """fp32, bf16 or int8 on cpu, and int4 for a compiled `text` model; fp32, fp16 or bf16 on cuda. Compiled into the
+    """fp32, bf16 or int8 on cpu, and int4 for a compiled language model; fp32, fp16 or bf16 on cuda. Compiled into the
     artifact."""
     compile: Literal["aot", "eager", "export", "jit"] = "aot"
     """aot: compiled when it is packaged; jit: compiled when a worker starts, from a packed cache; export: the exported
     program runs uncompiled; eager: not exported either: the worker runs the files of `./file.py:factory`, or, for a
-    `text` model, torch's own kernels."""
+    language model, torch's own kernels."""
     cpu_target: CpuTarget = "native"
     """The CPUs that it is compiled for. native: CPUs like the packaging machine's; x86-64-v3: all with AVX2;
-    x86-64-v4: all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and in the
-    Deployment's node affinity."""
-    batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
-    """The batch sizes that are compiled, and run once before a worker is ready, in rows; a batch is cut and padded to
-    them. Lands in the MAR."""
+    x86-64-v4: all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and, as a
+    node selector, in the Deployment."""
     calibration: Filled | None = None
     """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
-    them, and every artifact is checked on them. It needs as many as the largest of `batch_sizes`. For a `text` model:
+    them, and every artifact is checked on them. It needs as many as the largest of `batch_sizes`. For a language model:
     texts that it should know better than by guessing."""
     min_agreement: Share = 0.99
     """Share of the checked inputs that must get the same answer from the artifact as from the eager fp32 model (image:
     the same top class; tensor: within 5 % of its largest value); with fewer, no MAR is written."""
 
-    @field_validator("batch_sizes")
-    @classmethod
-    def _ascending(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        if list(sizes) != sorted(set(sizes)):
-            raise ValueError("allowed: different sizes in ascending order")
-        return sizes
+    if TYPE_CHECKING:
+        weights: str | None
+        files: tuple[str, ...]
+        task: Task | None
+        encoding: Encoding | None
+        image: Image | None
+        inputs: dict[str, Tensor] | None
+        outputs: tuple[str, ...] | None
+        labels: str | None
+        batch_sizes: tuple[int, ...]
+    else:
 
-    @field_validator("outputs")
+        def __getattr__(self, name: str) -> Any:
+            """The value of a field that only other kinds of models have."""
+            return _ABSENT[name] if name in _ABSENT else super().__getattr__(name)
+
+    @field_validator("source")
     @classmethod
-    def _different(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if names and len(set(names)) < len(names):
-            raise ValueError("allowed: a different name for each output")
-        return names
+    def _named(cls, source: str) -> str:
+        kind, _, name = source.partition(":")
+        if not (name and (kind in ("hf", "torchvision") or kind.endswith(".py"))) and not source.endswith(".pt2"):
+            raise ValueError(f"allowed: {_SOURCES} or `hf:./folder`")
+        return source
 
     @property
     def folder(self) -> str | None:
@@ -154,9 +196,144 @@ class Model(Section):
     @property
     def writes(self) -> bool:
         """Whether it is a language model, which answers token by token."""
-        return self.handler == "text" and self.task is None
+        return isinstance(self, Writer)
 
     @property
     def from_torchvision(self) -> bool:
         """Whether the source is the name of a torchvision model."""
         return self.source.startswith("torchvision:")
+
+
+class Batched(Model):
+    """A model that answers rows in batches."""
+
+    batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
+    """The batch sizes that are compiled, and run once before a worker is ready, in rows; a batch is cut and padded to
+    them. Lands in the MAR."""
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _ascending(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if list(sizes) != sorted(set(sizes)):
+            raise ValueError("allowed: different sizes in ascending order")
+        return sizes
+
+
+class Network(Batched):
+    """A model whose weights are loaded into a network."""
+
+    weights: Filled | None = None
+    """`random` (always the same), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`,
+    `.pth` or `.ckpt` state dict or checkpoint; a `.pt2` program contains its own. Read by `marina package`."""
+    outputs: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
+    """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
+
+    @field_validator("source")
+    @classmethod
+    def _no_folder(cls, source: str) -> str:
+        if source.startswith("hf:"):
+            raise ValueError(f"allowed: {_SOURCES}; a folder needs `handler: text`")
+        return source
+
+    @field_validator("outputs")
+    @classmethod
+    def _different(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names and len(set(names)) < len(names):
+            raise ValueError("allowed: a different name for each output")
+        return names
+
+
+class ImageModel(Network):
+    """Pictures in, classes out."""
+
+    handler: Literal["image"] = "image"
+    """`image`: pictures in, classes out."""
+    image: Picture = None
+    labels: LabelFile = None
+
+
+class TensorModel(Network):
+    """Arrays in, arrays out."""
+
+    handler: Literal["tensor"]
+    """`tensor`: arrays in, arrays out."""
+    inputs: Inputs = None
+
+
+class OwnModel(Network):
+    """A network behind a handler of your own."""
+
+    handler: Annotated[str, AfterValidator(_own_handler), WithJsonSchema({"type": "string", "pattern": r"\.py:"})]
+    """A handler of your own as `./file.py:Class`."""
+    files: tuple[str, ...] = ()
+    """Files that a handler of your own reads, such as its vocabulary. Land in the folder `files` of the MAR."""
+    image: Picture = None
+    inputs: Inputs = None
+    labels: LabelFile = None
+
+
+class Encoder(Batched):
+    """Texts in, classes, scores or embeddings out."""
+
+    handler: Literal["text"]
+    """`text`: texts in; what comes out says `task`."""
+    task: Task
+    """What an encoder from a `hf:` folder answers. classify: the most likely labels of a text; embed: its embedding;
+    rerank: how well documents fit a query; tokens: a label for each token. Compiled into the graph."""
+    encoding: Encoding | None = None
+    """How an encoder reads texts."""
+    labels: LabelFile = None
+
+    @field_validator("source")
+    @classmethod
+    def _is_folder(cls, source: str) -> str:
+        return check_folder(source)
+
+
+class Writer(Model):
+    """A language model."""
+
+    handler: Literal["text"]
+    """`text`: a language model."""
+
+    @field_validator("source")
+    @classmethod
+    def _is_folder(cls, source: str) -> str:
+        return check_folder(source)
+
+
+def check_folder(source: str) -> str:
+    """The source, if it is a folder as `transformers` saves it, or else ValueError."""
+    if not source.startswith("hf:"):
+        raise ValueError("allowed for the `text` handler: `hf:./folder`")
+    return source
+
+
+KINDS: dict[str, type[Model]] = {
+    "`handler: image`": ImageModel,
+    "`handler: tensor`": TensorModel,
+    "a handler of your own": OwnModel,
+    "`handler: text` with a `task`": Encoder,
+    "`handler: text` without a `task`": Writer,
+}
+
+
+def kind_of(model: Any) -> str:
+    """The kind of a model, or of the fields of one, as errors name it."""
+    if isinstance(model, Model):
+        return next(words for words, kind in KINDS.items() if type(model) is kind)
+    fields = model if isinstance(model, dict) else {}
+    image, tensor, own, encoder, writer = KINDS
+    if fields.get("task") is not None:
+        return encoder
+    return {"image": image, "tensor": tensor, "text": writer}.get(str(fields.get("handler", "image")), own)
+
+
+AnyModel = Annotated[
+    Annotated[ImageModel, Tag("`handler: image`")]
+    | Annotated[TensorModel, Tag("`handler: tensor`")]
+    | Annotated[OwnModel, Tag("a handler of your own")]
+    | Annotated[Encoder, Tag("`handler: text` with a `task`")]
+    | Annotated[Writer, Tag("`handler: text` without a `task`")],
+    Discriminator(kind_of),
+]

@@ -5,8 +5,6 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-# How the text about the key of an entry begins, if the key is wrong and not its value.
-BAD_KEY = "as a name, allowed: "
 PATTERNS: dict[str, str] = {}
 """The patterns of texts, each with the words that errors use for it."""
 
@@ -108,14 +106,15 @@ _LabelKey = Annotated[
     str, matching(f"^({_OBJECT}/)?{_LABEL}$", f"{_CHARACTERS}, with or without `example.org/` before them")
 ]
 Labels = dict[_LabelKey, Annotated[str, matching(f"^({_LABEL})?$", _CHARACTERS)]]
-Annotations = dict[_LabelKey, str]
 # The largest number that Java and Kubernetes take.
-_LARGEST = 2**31 - 1
-Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+LARGEST = 2**31 - 1
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
 # YAML reads the bare word `off` as false.
 OrOff = BeforeValidator(lambda value: "off" if value is False else value)
-Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
-Seconds = Annotated[float, Field(gt=0, le=_LARGEST)]
+Natural = Annotated[int, Field(ge=0, le=LARGEST)]
+Seconds = Annotated[float, Field(gt=0, le=LARGEST)]
+# A time in ms, a rate, a price or a weight: with larger ones, sums would no longer be numbers.
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

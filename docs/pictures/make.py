@@ -71,7 +71,7 @@ PARTS = (
         440,
         76,
         "Supervisor, PID 1",
-        ("watches both, reports ready, drains", "8090: /ready /metrics"),
+        ("watches both, reports ready, drains", "8090: /live /ready /metrics"),
         ours=True,
     ),
     Box(748, 236, 172, 76, "Prometheus", ("rules, alerts,", "dashboard")),
@@ -221,7 +221,7 @@ def _docs_page(spec: str) -> int:
                     return server.returncode
                 time.sleep(0.2)
             for theme in THEMES:
-                address = f"http://127.0.0.1:{PORT + 10}/docs"
+                address = f"http://127.0.0.1:{PORT}/docs"
                 picture = photograph(address, theme, DOCS_SIZE, prepare=send_the_sample)
                 _write(f"docs-{theme}.webp", picture)
         finally:

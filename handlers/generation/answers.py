@@ -7,11 +7,10 @@ from typing import Any
 
 import orjson
 
-from marina.handlers.generation.detokenizer import REPLACEMENT
 from marina.handlers.generation.engine import Token
 from marina.handlers.generation.parameters import Parameters
 from marina.handlers.generation.sequence import Piece
-from marina.handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.tokenizer import REPLACEMENT, ModelTokenizer
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 _DONE = b"data: [DONE]\n\n"

@@ -9,8 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,8 +22,7 @@ from marina.handlers.caching import open_cache
 from marina.handlers.generation.answers import AnswerWriter, VerbatimWriter
 from marina.handlers.generation.engines import make_engine
 from marina.handlers.generation.engines.weights import vocabulary_size
-from marina.handlers.generation.forwarding import ForwardedAnswer
-from marina.handlers.generation.grammars import GrammarRefused, Grammars, with_options
+from marina.handlers.generation.grammars import Grammars
 from marina.handlers.generation.loop import EngineFailed, EngineLoop, Waitable, end_worker
 from marina.handlers.generation.metrics import TextMetrics
 from marina.handlers.generation.open_requests import (
@@ -37,23 +34,32 @@ from marina.handlers.generation.open_requests import (
     HistoryWait,
     OpenAnswer,
     OpenRequest,
+    PromptWait,
     RouteWait,
     SchemaWait,
+    Waiting,
     describe_models,
     refusing_if_busy,
     set_response,
     wait_for_history,
 )
 from marina.handlers.generation.parameters import Limits
+from marina.handlers.generation.prompts import PendingPrompt, Prompts
 from marina.handlers.generation.refusals import RequestRefused
-from marina.handlers.generation.routing import SmallModelRoute, open_route
+from marina.handlers.generation.routing import ForwardedAnswer, SmallModelRoute, open_route
 from marina.handlers.generation.scheduler import Scheduler
 from marina.handlers.generation.sequence import AnswerSource, GenerationTask, TextSequence
 from marina.handlers.generation.sessions import ConversationAnswer, open_conversations
 from marina.handlers.generation.shared_answers import SharedAnswers
 from marina.handlers.generation.text_cache import AnswerRecording, CachedAnswer, TextCache
-from marina.handlers.generation.text_request import RequestReader, TextRequest
-from marina.handlers.generation.tokenizer import TOKENIZER, ModelTokenizer
+from marina.handlers.generation.text_request import ConversationRequest, RequestReader, TextRequest, UnreadRequest
+from marina.handlers.generation.tokenizer import (
+    DECODED_TOGETHER,
+    TOKENIZER,
+    Detokenizer,
+    ModelTokenizer,
+    template_source,
+)
 from marina.handlers.machine import machine_mismatches
 from marina.handlers.metrics import Metrics
 from marina.handlers.record import PackedRecord, RecordError, TextSpec, load_record
@@ -83,12 +89,21 @@ class TextHandler:
         sys.setswitchinterval(0.001)
         folder = self.directory / self.text.folder
         self.tokenizer = ModelTokenizer(folder)
-        limits = Limits(self.record.name, self.text.context, self.text.max_tokens, vocabulary_size(folder))
-        self._reader = RequestReader(self.tokenizer, limits, self.record.max_request_bytes)
+        limits = Limits(
+            model=self.record.name,
+            context=self.text.context,
+            max_tokens=self.text.max_tokens,
+            vocabulary=vocabulary_size(folder),
+            tokens=self.tokenizer.count,
+            longest=self.tokenizer.longest,
+            has_template=template_source(folder) is not None,
+        )
+        self._reader = RequestReader(limits, self.record.max_request_bytes)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
         engine = make_engine(self.text, folder, self.record.precision)
         self.loop = EngineLoop(engine, scheduler, self._make_sequence, self.metrics, failed=end_worker)
+        self.prompts = Prompts(folder, self.text.context)
         self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
         self._text_cache = TextCache(None)
         self._shared = SharedAnswers(self.loop.submit)
@@ -118,8 +133,7 @@ class TextHandler:
         responses = self._open_all([(ids[index], rows[index], context.get_all_request_header(index)) for index in new])
         if self._closing.exists():
             self._end_all(responses)
-        self._wait(bool(responses))
-        self._advance_waiting(responses)
+        self._wait(responses)
         self._shared.restart_failed()
         answers: list[tuple[bytes, bool | None]] = []
         for index, request_id in enumerate(ids):
@@ -140,19 +154,29 @@ class TextHandler:
     ) -> dict[str, FullResponse]:
         """Opens the new requests; returns the responses of those that are answered at once, by their ids."""
         responses: dict[str, FullResponse] = {}
+        steps = {request_id: partial(self._read, row, headers, request_id) for request_id, row, headers in requests}
+        self._take_steps(steps, responses)
+        return responses
+
+    def _take_steps(
+        self,
+        steps: Mapping[str, Callable[[], TextRequest | OpenRequest | FullResponse]],
+        responses: dict[str, FullResponse],
+    ) -> None:
+        """Takes requests to their next state, by their ids. Those whose prompts are tokens are started, with one
+        look-up in the cache for all of them."""
         read: list[TextRequest] = []
-        for request_id, row, headers in requests:
-            request = self._guarded(request_id, partial(self._read, row, headers, request_id))
+        for request_id, step in steps.items():
+            request = self._guarded(request_id, step)
             if isinstance(request, TextRequest):
                 read.append(request)
             else:
                 self._settle(request_id, request, responses)
-        lookups = self._text_cache.find([(request.parameters, request.control) for request in read])
+        asked = [(request.parameters, request.control) for request in read]
+        lookups = self._text_cache.find(asked) if read else []
         for request, cached in zip(read, lookups, strict=True):
-            self._settle(
-                request.task.id, self._guarded(request.task.id, partial(self._start, request, cached)), responses
-            )
-        return responses
+            started = self._guarded(request.task.id, partial(self._start, request, cached))
+            self._settle(request.task.id, started, responses)
 
     def _settle(self, request_id: str, opened: OpenRequest | FullResponse, responses: dict[str, FullResponse]) -> None:
         if isinstance(opened, FullResponse):
@@ -163,27 +187,39 @@ class TextHandler:
 
     def _read(
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str
-    ) -> TextRequest | HistoryWait | FullResponse:
+    ) -> TextRequest | Waiting | FullResponse:
         path = str(headers.get("url_path") or "").strip("/")
         if path == "v1/models" or path.startswith("v1/models/"):
             return describe_models(path.removeprefix("v1/models").strip("/"), self.record.name)
         request = self._reader.read(row, headers, request_id, path)
-        return request if isinstance(request, TextRequest) else wait_for_history(request, self._conversations)
+        if isinstance(request, ConversationRequest):
+            return wait_for_history(request, self._conversations)
+        return self._tokenise(request)
 
-    def _advance_waiting(self, responses: dict[str, FullResponse]) -> None:
-        """Starts the answers of requests whose wait is over: for a schema, a stored history or the small model."""
-        for request_id, request in list(self._open.items()):
-            is_late = isinstance(request, SchemaWait) and request.request.task.is_overdue(time.monotonic())
+    def _tokenise(self, request: TextRequest | UnreadRequest) -> TextRequest | PromptWait:
+        if isinstance(request, TextRequest):
+            return request
+        return PromptWait(request, self.prompts.begin(request.prompt, self.loop.wake))
+
+    def _advance_waiting(self, responses: dict[str, FullResponse]) -> bool:
+        """Takes requests whose wait is over to their next state; False if there are none."""
+        now = time.monotonic()
+        steps = {}
+        for request_id, request in self._open.items():
+            deadline = request.deadline if isinstance(request, PromptWait | SchemaWait) else None
+            is_late = deadline is not None and now > deadline
             if not isinstance(request, OpenAnswer) and (is_late or request.awaited.is_ready):
-                self._settle(request_id, self._guarded(request_id, partial(self._end_wait, request)), responses)
+                steps[request_id] = partial(self._end_wait, request)
+        self._take_steps(steps, responses)
+        return bool(steps)
 
-    def _end_wait(self, waiting: SchemaWait | RouteWait | HistoryWait) -> OpenAnswer | SchemaWait | RouteWait:
-        if isinstance(waiting, SchemaWait):
-            return self._submit_with_grammar(waiting)
+    def _end_wait(self, waiting: Waiting) -> TextRequest | OpenRequest:
         if isinstance(waiting, HistoryWait):
-            request = waiting.unread.read(waiting.awaited.turn())
-            (cached,) = self._text_cache.find([(request.parameters, request.control)])
-            return self._start(request, cached)
+            return self._tokenise(waiting.unread.read(waiting.awaited.turn()))
+        if isinstance(waiting, PromptWait):
+            return waiting.read()
+        if isinstance(waiting, SchemaWait):
+            return self._submit(waiting.with_grammar(self.grammars), waiting.recording)
         if waiting.awaited.has_failed or waiting.awaited.end == "error":
             # Nothing was sent to the client yet, so this model can answer instead.
             return self._write_here(waiting.request, waiting.recording)
@@ -218,19 +254,6 @@ class TextHandler:
         self.metrics.count_schema(compiling.is_known)
         return SchemaWait(request, compiling, recording)
 
-    def _submit_with_grammar(self, waiting: SchemaWait) -> OpenAnswer:
-        request = waiting.request
-        if not waiting.awaited.is_ready:
-            raise RequestRefused("its schema was not compiled in time", code="busy", status=503, retry_after_s=1)
-        try:
-            grammar = self.grammars.begin(waiting.awaited)
-        except GrammarRefused as err:
-            text = f"`response_format`: this schema cannot be enforced: {err}"
-            raise RequestRefused(text, param="response_format") from err
-        schema = with_options(request.parameters.schema or "{}")
-        sampling = replace(request.task.sampling, grammar=grammar, schema=schema)
-        return self._submit(replace(request, task=replace(request.task, sampling=sampling)), waiting.recording)
-
     def _submit(self, request: TextRequest, recording: AnswerRecording | None) -> OpenAnswer:
         is_joined, takes = False, request.control.may_read
         with refusing_if_busy():
@@ -254,24 +277,28 @@ class TextHandler:
 
     def _make_sequence(self, task: GenerationTask) -> TextSequence:
         ends = () if task.sampling.ignore_eos else self.text.ends
-        return TextSequence(task, self.tokenizer.make_detokenizer(task.prompt), frozenset(ends))
+        return TextSequence(task, Detokenizer(self.tokenizer.decode, task.prompt[-DECODED_TOGETHER:]), frozenset(ends))
 
-    def _wait(self, has_responses: bool) -> None:
-        """Waits until there is something to send. Text of running answers is sent at most once in `flush_ms`."""
-        answers = [request for request in self._open.values() if isinstance(request, OpenAnswer)]
-        awaited = [request.awaited for request in self._open.values() if not isinstance(request, OpenAnswer)]
-        watched: list[Waitable] = [*(answer.source for answer in answers), *awaited]
-        try:
-            is_ready = bool(watched) and self.loop.wait(watched, 0 if has_responses else _WAKE_S)
-        except EngineFailed:
-            for answer in answers:
-                answer.is_lost = answer.source.end is None
-            return
+    def _wait(self, responses: dict[str, FullResponse]) -> None:
+        """Waits until there is something to send, and starts answers meanwhile. Text of running answers is sent at most
+        once in `flush_ms`."""
+        until, is_ready, has_started = time.monotonic() + _WAKE_S, True, True
+        while has_started and is_ready:
+            answers = [request for request in self._open.values() if isinstance(request, OpenAnswer)]
+            awaited = [request.awaited for request in self._open.values() if not isinstance(request, OpenAnswer)]
+            watched: list[Waitable] = [*(answer.source for answer in answers), *awaited]
+            left_s = 0 if responses else max(0, until - time.monotonic())
+            try:
+                is_ready = bool(watched) and self.loop.wait(watched, left_s)
+            except EngineFailed:
+                for answer in answers:
+                    answer.is_lost = answer.source.end is None
+                is_ready = False
+            has_started = self._advance_waiting(responses)
         if not is_ready:
             return
         ready = [answer for answer in answers if answer.source.is_ready]
-        is_urgent = has_responses or any(waitable.is_ready for waitable in awaited)
-        if not is_urgent and all(answer.has_text and not answer.source.end for answer in ready):
+        if not responses and all(answer.has_text and not answer.source.end for answer in ready):
             time.sleep(self._pace.wait_s(time.monotonic()))
         self._pace.flush(time.monotonic())
 
@@ -290,7 +317,7 @@ class TextHandler:
             self.loop.cancel(unread)
         request = self._open[request_id]
         source = request.source if isinstance(request, OpenAnswer) else request.awaited
-        if isinstance(source, ForwardedAnswer):
+        if isinstance(source, ForwardedAnswer | PendingPrompt):
             source.cancel()
 
     def _send_piece(
@@ -335,12 +362,12 @@ class TextHandler:
         body = (self.directory / self.record.sample.file).read_bytes()
         headers = {"content-type": self.record.sample.content_type}
         responses = self._open_all([("-", {"body": body}, headers)])
-        opened: OpenRequest | FullResponse = responses["-"] if responses else self._open.pop("-")
-        if isinstance(opened, SchemaWait):
-            wait([opened.awaited.matcher])
-            opened = self._guarded("-", partial(self._submit_with_grammar, opened))
-        if isinstance(opened, FullResponse):
-            raise RecordError(f"`sample`: was answered with {opened.status}: {opened.body.decode()}")
+        while not responses and not isinstance(self._open["-"], OpenAnswer):
+            self.loop.wait([self._open["-"].awaited], _WAKE_S)
+            self._advance_waiting(responses)
+        if responses:
+            raise RecordError(f"`sample`: was answered with {responses['-'].status}: {responses['-'].body.decode()}")
+        opened = self._open.pop("-")
         assert isinstance(opened, OpenAnswer)
         with self.loop.polled():
             while not opened.source.end:

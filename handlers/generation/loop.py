@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from marina.handlers.generation.engine import Engine, NoToken, Token, Usage
+from marina.handlers.generation.engine import Engine, NoToken, Token
+from marina.handlers.generation.metrics import TextMetrics
 from marina.handlers.generation.scheduler import Scheduler
 from marina.handlers.generation.sequence import AnswerSource, GenerationTask, Piece, TextSequence
 
@@ -35,18 +36,6 @@ class Waitable(Protocol):
     def is_ready(self) -> bool: ...
 
 
-class LoopObserver(Protocol):
-    """Is called for every event of the loop, in the loop's thread, `on_cancel` also in the thread that cancels."""
-
-    def on_token(self, sequence: TextSequence, gap_s: float | None) -> None: ...
-
-    def on_end(self, sequence: TextSequence) -> None: ...
-
-    def on_cancel(self) -> None: ...
-
-    def on_usage(self, usage: Usage, waiting: int) -> None: ...
-
-
 class EngineLoop:
     """Runs tasks from their submission to their end. Every method may be called from any thread."""
 
@@ -55,7 +44,7 @@ class EngineLoop:
         engine: Engine,
         scheduler: Scheduler,
         make: Callable[[GenerationTask], TextSequence],
-        observer: LoopObserver,
+        observer: TextMetrics,
         *,
         failed: Callable[[], object],
     ) -> None:
@@ -157,6 +146,7 @@ class EngineLoop:
     def _prepare(self) -> bool:
         """Before a step: frees the slots of sequences that were cancelled or are overdue, and gives free slots to tasks
         that wait. Sleeps while there is nothing to compute. False when the loop is to end."""
+        starting: list[TextSequence] = []
         with self._changed:
             self._observer.on_usage(self._engine.usage(), len(self._scheduler))
             if not self._changed.wait_for(
@@ -175,14 +165,19 @@ class EngineLoop:
             for sequence in [known for known in self._sequences.values() if known.task.is_overdue(now)]:
                 sequence.finish("length")
                 self._release(sequence)
-            held = len(self._running)
-            while (usage := self._engine.usage()).sequences < usage.slots and (task := self._scheduler.take(now)):
+            usage = self._engine.usage()
+            while usage.sequences + len(starting) < usage.slots and (task := self._scheduler.take(now)):
                 sequence = self._running[task.id] = self._sequences[task.id]
-                with self._isolating(sequence):
-                    self._engine.add(task.id, task.prompt, task.sampling)
-                if sequence.end:
-                    self._release(sequence)
-            if len(self._running) > held:
+                starting.append(sequence)
+            self._changed.notify_all()
+        # An engine may copy the beginning of a prompt from another slot, which takes time.
+        for sequence in starting:
+            with self._isolating(sequence):
+                self._engine.add(sequence.task.id, sequence.task.prompt, sequence.task.sampling)
+        with self._changed:
+            for sequence in [failed for failed in starting if failed.end]:
+                self._release(sequence)
+            if starting:
                 # Prompts make a step long, so the new numbers are published before it.
                 self._observer.on_usage(self._engine.usage(), len(self._scheduler))
             self._changed.notify_all()

@@ -18,7 +18,7 @@ GAP_BUCKETS = (
 
 
 class TextMetrics:
-    """The series of one model; the `LoopObserver` of its loop."""
+    """The series of one model. The loop tells it of each event, of `on_cancel` also in the thread that cancels."""
 
     def __init__(self, base: Metrics, model: str) -> None:
         self._base = base

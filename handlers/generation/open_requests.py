@@ -4,23 +4,25 @@ While a request waits, TorchServe gets nothing for it, because the first thing t
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import responses
 from typing import Any, TypeAlias
 
 import orjson
 
 from marina.handlers.generation.answers import JSON, VerbatimWriter
-from marina.handlers.generation.forwarding import ForwardedAnswer
-from marina.handlers.generation.grammars import PendingGrammar
+from marina.handlers.generation.grammars import GrammarRefused, Grammars, PendingGrammar
 from marina.handlers.generation.loop import EngineFailed
 from marina.handlers.generation.parameters import check_model
+from marina.handlers.generation.prompts import PendingPrompt, TemplateRefused
 from marina.handlers.generation.refusals import RequestRefused, error_body
+from marina.handlers.generation.response_format import with_options
+from marina.handlers.generation.routing import ForwardedAnswer
 from marina.handlers.generation.scheduler import Busy
 from marina.handlers.generation.sequence import AnswerSource
 from marina.handlers.generation.sessions import ConversationAnswer, ConversationStore, HistoryRead
 from marina.handlers.generation.text_cache import AnswerRecording
-from marina.handlers.generation.text_request import CONVERSATION_HEADER, ConversationRequest, TextRequest
+from marina.handlers.generation.text_request import CONVERSATION_HEADER, ConversationRequest, TextRequest, UnreadRequest
 
 
 @dataclass
@@ -53,12 +55,50 @@ class OpenAnswer:
 
 
 @dataclass(frozen=True)
+class PromptWait:
+    """A request that waits until its prompt is tokens."""
+
+    request: UnreadRequest
+    awaited: PendingPrompt
+
+    @property
+    def deadline(self) -> float | None:
+        return self.request.deadline
+
+    def read(self) -> TextRequest:
+        """The request with its tokens; raises RequestRefused."""
+        if not self.awaited.is_ready:
+            raise _late("its prompt was not read in time")
+        try:
+            return self.request.with_tokens(self.awaited.tokens.result())
+        except TemplateRefused as err:
+            raise RequestRefused(str(err), param="messages") from err
+
+
+@dataclass(frozen=True)
 class SchemaWait:
     """A request that waits until its schema is compiled."""
 
     request: TextRequest
     awaited: PendingGrammar
     recording: AnswerRecording | None
+
+    @property
+    def deadline(self) -> float | None:
+        return self.request.task.deadline
+
+    def with_grammar(self, grammars: Grammars) -> TextRequest:
+        """The request with its grammar; raises RequestRefused."""
+        if not self.awaited.is_ready:
+            raise _late("its schema was not compiled in time")
+        try:
+            grammar = grammars.begin(self.awaited)
+        except GrammarRefused as err:
+            text = f"`response_format`: this schema cannot be enforced: {err}"
+            raise RequestRefused(text, param="response_format") from err
+        schema = with_options(self.request.parameters.schema or "{}")
+        sampling = replace(self.request.task.sampling, grammar=grammar, schema=schema)
+        return replace(self.request, task=replace(self.request.task, sampling=sampling))
 
 
 @dataclass(frozen=True)
@@ -87,7 +127,12 @@ class FullResponse:
     retry_after_s: int | None = None
 
 
-OpenRequest: TypeAlias = OpenAnswer | SchemaWait | RouteWait | HistoryWait
+Waiting: TypeAlias = HistoryWait | PromptWait | SchemaWait | RouteWait
+OpenRequest: TypeAlias = OpenAnswer | Waiting
+
+
+def _late(message: str) -> RequestRefused:
+    return RequestRefused(message, code="busy", status=503, retry_after_s=1)
 
 
 def _failure(message: str, code: str, status: int = 503) -> FullResponse:

@@ -3,17 +3,19 @@
 A parameter that would change the answer is never ignored. It may be sent with the value that changes nothing, as
 clients do."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from marina.handlers.generation.engine import Sampling
-from marina.handlers.generation.grammars import read_schema
+from marina.handlers.generation.prompts import Messages
 from marina.handlers.generation.refusals import RequestRefused, as_json, describe_briefly, quote_choice, wrong_value
-from marina.handlers.generation.template import TemplateRefused
-from marina.handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.response_format import read_schema
 
 Endpoint = Literal["chat", "completion"]
+# A prompt as it was sent: a text, a conversation, or tokens.
+Prompt: TypeAlias = str | Messages | tuple[int, ...]
 
 # Parameters that are not supported, with the values that are accepted all the same, because they change nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -74,16 +76,23 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the served model allows. `vocabulary` is how many tokens its weights have, None if that is unknown."""
+    """What the served model allows. `vocabulary` is how many tokens its weights have, None if that is unknown; its
+    tokenizer has `tokens`, the longest of them with `longest` characters."""
 
     model: str
     context: int
     max_tokens: int
-    vocabulary: int | None = None
+    vocabulary: int | None
+    tokens: int
+    longest: int
+    has_template: bool
 
 
-def read_parameters(body: object, endpoint: Endpoint, tokenizer: ModelTokenizer, limits: Limits) -> Parameters:
-    """Raises RequestRefused, with the parameter's name, if one is wrong or not supported."""
+def read_parameters(
+    body: object, endpoint: Endpoint, limits: Limits
+) -> tuple[Prompt, Callable[[Sequence[int]], Parameters]]:
+    """The prompt, and what makes the parameters of its tokens. Both raise RequestRefused, with the parameter's name, if
+    one is wrong or not supported."""
     if not isinstance(body, Mapping):
         raise RequestRefused(f"the body: got {describe_briefly(body)}, allowed: an object")
     # Clients send null for a parameter that is not set.
@@ -91,8 +100,8 @@ def read_parameters(body: object, endpoint: Endpoint, tokenizer: ModelTokenizer,
     _check_names(given, endpoint)
     check_model(given.get("model", limits.model), limits.model)
     _check_unused(given)
-    prompt = _prompt(given, endpoint, tokenizer, limits)
-    max_tokens = _max_tokens(given, endpoint, limits, len(prompt))
+    prompt = _conversation(given, limits) if endpoint == "chat" else _text(given, limits)
+    length, max_tokens = _max_tokens(given, limits)
     stream = _flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, endpoint)
     schema = read_schema(given.get("response_format"))
@@ -106,13 +115,38 @@ def read_parameters(body: object, endpoint: Endpoint, tokenizer: ModelTokenizer,
         top_k=_whole(given, "top_k", 0, 0, 1_000_000),
         seed=_whole(given, "seed", None, -(2**63), 2**63 - 1),
         logprobs=logprobs if with_logprobs else None,
-        max_tokens=max_tokens,
         ignore_eos=ignore_eos,
     )
     usage, so_far = _stream_options(given, stream)
-    return Parameters(
-        endpoint, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs, so_far, schema
+    parameters = Parameters(
+        endpoint, (), max_tokens, sampling, _stop(given), stream, usage, with_logprobs, so_far, schema
     )
+    return prompt, partial(_with_prompt, parameters, limits, length)
+
+
+def _with_prompt(parameters: Parameters, limits: Limits, length: str | None, prompt: Sequence[int]) -> Parameters:
+    """The parameters with the prompt's tokens. `length` is the parameter that says how long the answer is to be."""
+    param = "messages" if parameters.endpoint == "chat" else "prompt"
+    if not prompt:
+        raise RequestRefused("the prompt has no tokens", param=param)
+    if limits.vocabulary is not None and (highest := max(prompt)) >= limits.vocabulary:
+        # Some tokenizers have more tokens than the weights of their models.
+        text = f"the prompt has the token {highest}, the model knows those from 0 to {limits.vocabulary - 1}"
+        raise RequestRefused(text, param=param)
+    room, max_tokens = limits.context - len(prompt), parameters.max_tokens
+    if room < 1:
+        raise _too_long(f"{len(prompt)} tokens or more", limits, param)
+    if length and max_tokens > room:
+        text = f"the prompt has {len(prompt)} tokens and `{length}` is {max_tokens}, allowed: {limits.context} together"
+        raise RequestRefused(text, param=length, code="context_length_exceeded")
+    max_tokens = min(max_tokens, room)
+    sampling = replace(parameters.sampling, max_tokens=max_tokens)
+    return replace(parameters, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling)
+
+
+def _too_long(got: str, limits: Limits, param: str) -> RequestRefused:
+    text = f"the prompt has {got}, allowed: at most {limits.context - 1}, so that one more fits"
+    return RequestRefused(text, param=param, code="context_length_exceeded")
 
 
 def check_model(given: object, served: str) -> None:
@@ -147,33 +181,37 @@ def _check_unused(given: Mapping[str, Any]) -> None:
         raise wrong_value("metadata", metadata, "an object")
 
 
-def _prompt(given: Mapping[str, Any], endpoint: Endpoint, tokenizer: ModelTokenizer, limits: Limits) -> tuple[int, ...]:
-    read, param = (_conversation, "messages") if endpoint == "chat" else (_text, "prompt")
-    prompt = read(given.get(param), tokenizer, limits.context)
-    if not prompt:
-        raise RequestRefused("the prompt has no tokens", param=param)
-    if limits.vocabulary is not None and (highest := max(prompt)) >= limits.vocabulary:
-        # Some tokenizers have more tokens than the weights of their models.
-        text = f"the prompt has the token {highest}, the model knows those from 0 to {limits.vocabulary - 1}"
-        raise RequestRefused(text, param=param)
-    return tuple(prompt)
-
-
-def _text(prompt: object, tokenizer: ModelTokenizer, limit: int) -> list[int]:
+def _text(given: Mapping[str, Any], limits: Limits) -> Prompt:
+    prompt = given.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return tokenizer.encode(_check_unicode(prompt, "prompt"), limit=limit)
-    allowed = f"a text, or a list of tokens from 0 to {tokenizer.count - 1}"
+        _check_fits(len(prompt), limits, "prompt")
+        return _check_unicode(prompt, "prompt")
+    allowed = f"a text, or a list of tokens from 0 to {limits.tokens - 1}"
     if not isinstance(prompt, list):
         raise wrong_value("prompt", prompt, allowed)
-    known = range(tokenizer.count)
+    known = range(limits.tokens)
     wrong = next((place for place, token in enumerate(prompt) if type(token) is not int or token not in known), None)
     if wrong is None:
-        return prompt
+        return tuple(prompt)
     if isinstance(prompt[wrong], str | list):
         raise RequestRefused(f"`prompt`: got a list of {len(prompt)} prompts, allowed: {allowed}", param="prompt")
-    raise wrong_value(f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {tokenizer.count - 1}", param="prompt")
+    raise wrong_value(f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {limits.tokens - 1}", param="prompt")
+
+
+def _conversation(given: Mapping[str, Any], limits: Limits) -> Messages:
+    if not limits.has_template:
+        raise RequestRefused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
+    messages = read_messages(given.get("messages"))
+    _check_fits(sum(len(message["content"]) for message in messages), limits, "messages")
+    return messages
+
+
+def _check_fits(characters: int, limits: Limits, param: str) -> None:
+    """Refuses a text that is too long whatever its tokens are, before it is read."""
+    if characters > limits.context * limits.longest:
+        raise _too_long(f"{characters} characters, so more than {limits.context} tokens", limits, param)
 
 
 def read_messages(messages: object) -> list[dict[str, str]]:
@@ -181,19 +219,6 @@ def read_messages(messages: object) -> list[dict[str, str]]:
     if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
         raise wrong_value("messages", messages, f"a list of 1 to {MAX_MESSAGES} messages")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
-
-
-def _conversation(messages: object, tokenizer: ModelTokenizer, limit: int) -> list[int]:
-    if tokenizer.template is None:
-        raise RequestRefused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
-    # Or else a message could end its turn and begin another one, as the system's.
-    read = [message | {"content": tokenizer.divide_special(message["content"])} for message in read_messages(messages)]
-    try:
-        return tokenizer.encode(tokenizer.template.render(read), special=False, limit=limit)
-    except TemplateRefused as err:
-        # The template may repeat a divided text.
-        text = str(err).encode(errors="ignore").decode()
-        raise RequestRefused(text[:300], param="messages") from err
 
 
 def _message(message: object, where: str) -> dict[str, str]:
@@ -231,22 +256,14 @@ def _is_text(part: object) -> bool:
     )
 
 
-def _max_tokens(given: Mapping[str, Any], endpoint: Endpoint, limits: Limits, prompt: int) -> int:
+def _max_tokens(given: Mapping[str, Any], limits: Limits) -> tuple[str | None, int]:
+    """The parameter that says how long the answer is to be, None without, and how long it may be."""
     name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
     if given.get("max_tokens", given.get(name)) != given.get(name):
         text = "`max_tokens`: differs from `max_completion_tokens`: give only one of them"
         raise RequestRefused(text, param="max_tokens")
-    room = limits.context - prompt
-    if room < 1:
-        text = f"the prompt has {prompt} tokens or more, allowed: at most {limits.context - 1}, so that one more fits"
-        raise RequestRefused(text, param="messages" if endpoint == "chat" else "prompt", code="context_length_exceeded")
     wanted = _whole(given, name, None, 1, limits.max_tokens)
-    if wanted is None:
-        return min(limits.max_tokens, room)
-    if wanted > room:
-        text = f"the prompt has {prompt} tokens and `{name}` is {wanted}, allowed: {limits.context} together"
-        raise RequestRefused(text, param=name, code="context_length_exceeded")
-    return int(wanted)
+    return (None, limits.max_tokens) if wanted is None else (name, int(wanted))
 
 
 def _logprobs(given: Mapping[str, Any], endpoint: Endpoint) -> tuple[bool, int]:

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from marina.handlers.generation.detokenizer import Detokenizer, StopFinder
 from marina.handlers.generation.engine import Sampling, Token
+from marina.handlers.generation.tokenizer import Detokenizer, StopFinder
 
 End = Literal["stop", "length", "error"]
 INTERACTIVE, BATCH = 0, 1

@@ -3,17 +3,17 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from marina.handlers.caching import CacheControl, parse_cache_control
 from marina.handlers.generation.parameters import Endpoint, Limits, Parameters, read_messages, read_parameters
+from marina.handlers.generation.prompts import Messages
 from marina.handlers.generation.refusals import RequestRefused, quote_choice
 from marina.handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 from marina.handlers.generation.sessions import ChatMessage, ConversationTurn
-from marina.handlers.generation.tokenizer import ModelTokenizer
 from marina.handlers.protocols import HEADER as PROTOCOL
 from marina.handlers.request import Request
 from marina.handlers.validation import RequestError
@@ -49,26 +49,34 @@ class TextRequest:
 
 
 @dataclass(frozen=True)
+class UnreadRequest:
+    """A request whose prompt is not tokens yet; `with_tokens` makes a TextRequest of it."""
+
+    prompt: str | Messages
+    deadline: float | None
+    with_tokens: Callable[[Sequence[int]], TextRequest]
+
+
+@dataclass(frozen=True)
 class ConversationRequest:
-    """A request in a stored conversation, with its own messages; `read` makes a TextRequest of it when the history is
-    known."""
+    """A request in a stored conversation, with its own messages; `read` goes on when the history is known."""
 
     conversation: str
     messages: list[ChatMessage]
-    read: Callable[[ConversationTurn], TextRequest]
+    read: Callable[[ConversationTurn], TextRequest | UnreadRequest]
 
 
 class RequestReader:
     """Reads requests for one model."""
 
-    def __init__(self, tokenizer: ModelTokenizer, limits: Limits, max_bytes: int) -> None:
-        self._tokenizer, self._limits, self._max_bytes = tokenizer, limits, max_bytes
-        self._body_bytes = _OTHER_BYTES + _BYTES_PER_CHARACTER * tokenizer.longest * limits.context
+    def __init__(self, limits: Limits, max_bytes: int) -> None:
+        self._limits, self._max_bytes = limits, max_bytes
+        self._body_bytes = _OTHER_BYTES + _BYTES_PER_CHARACTER * limits.longest * limits.context
         self._max_values = _OTHER_VALUES + _VALUES_PER_TOKEN * limits.context
 
     def read(
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
-    ) -> TextRequest | ConversationRequest:
+    ) -> TextRequest | UnreadRequest | ConversationRequest:
         """Raises RequestRefused if anything in the request is wrong."""
         arrived = time.monotonic()
         if path and path not in _ROUTES:
@@ -93,14 +101,14 @@ class RequestReader:
         endpoint = _ROUTES.get(path, by_body)
         conversation = request.headers.get(CONVERSATION_HEADER)
         if conversation is None:
-            return self._make_request(request, arrived, endpoint, body)
+            return self._read(request, arrived, endpoint, body)
         if endpoint != "chat":
             raise RequestRefused(f"`{CONVERSATION_HEADER}` is for v1/chat/completions", param=CONVERSATION_HEADER)
         if not _CONVERSATION.fullmatch(conversation):
             text = f"`{CONVERSATION_HEADER}`: allowed: 1 to 128 letters, digits, `.`, `_`, `:` and `-`"
             raise RequestRefused(text, param=CONVERSATION_HEADER)
         messages = read_messages(body.get("messages") if isinstance(body, Mapping) else None)
-        read = partial(self._make_request, request, arrived, endpoint, body)
+        read = partial(self._read, request, arrived, endpoint, body)
         return ConversationRequest(conversation, messages, read)
 
     def _check_length(self, request: Request) -> None:
@@ -109,25 +117,24 @@ class RequestReader:
             text = f"the body has {length} bytes, allowed: {most}"
             raise RequestRefused(text, code="context_length_exceeded", status=413)
 
-    def _make_request(
+    def _read(
         self, request: Request, arrived: float, endpoint: Endpoint, body: object, turn: ConversationTurn | None = None
-    ) -> TextRequest:
+    ) -> TextRequest | UnreadRequest:
         if turn is not None and isinstance(body, Mapping):
             body = {**body, "messages": list(turn.messages)}
-        parameters = read_parameters(body, endpoint, self._tokenizer, self._limits)
-        task = GenerationTask(
-            request.id,
-            parameters.prompt,
-            parameters.max_tokens,
-            parameters.sampling,
-            parameters.stop,
-            _read_priority(request.headers.get(PRIORITY_HEADER)),
-            _read_deadline(request.headers.get("x-request-timeout-ms"), arrived),
-            arrived,
-        )
-        given = body if isinstance(body, Mapping) else {}
-        is_routed = request.headers.get(ROUTED_HEADER) is not None
-        return TextRequest(task, parameters, parse_cache_control(request.headers), given, is_routed, turn)
+        prompt, with_prompt = read_parameters(body, endpoint, self._limits)
+        priority = _read_priority(request.headers.get(PRIORITY_HEADER))
+        deadline = _read_deadline(request.headers.get("x-request-timeout-ms"), arrived)
+
+        def with_tokens(tokens: Sequence[int]) -> TextRequest:
+            given = with_prompt(tokens)
+            control, is_routed = parse_cache_control(request.headers), request.headers.get(ROUTED_HEADER) is not None
+            task = GenerationTask(
+                request.id, given.prompt, given.max_tokens, given.sampling, given.stop, priority, deadline, arrived
+            )
+            return TextRequest(task, given, control, body if isinstance(body, Mapping) else {}, is_routed, turn)
+
+        return with_tokens(prompt) if isinstance(prompt, tuple) else UnreadRequest(prompt, deadline, with_tokens)
 
 
 def _check_headers(request: Request) -> None:

@@ -1,15 +1,21 @@
-"""A model's tokenizer and its chat template, read from the package."""
+"""A model's tokenizer: text to tokens, and tokens to text that can be sent, without half characters and without what
+may become a stop string."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from marina.handlers.generation.detokenizer import REPLACEMENT, Detokenizer
-from marina.handlers.generation.template import ChatTemplate
+# What a decoder writes for bytes that are not a character, or not yet.
+REPLACEMENT = "�"
+# An incomplete character has at most three bytes, so at most three tokens and three of the marks above.
+_MAX_INCOMPLETE = 3
+# Tokens without text, such as end tokens, and bytes of no character can go on for a whole answer. After `_MOST`, only
+# the last `_KEPT` are kept, or each further token would take longer.
+_MOST, _KEPT = 64, 16
 
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
@@ -24,7 +30,7 @@ _BYTES_OF_LETTERS = {chr(byte): byte for byte in _PRINTED} | {
 }
 
 # How many of a prompt's last tokens an answer is decoded with, to see whether a space belongs between them.
-_CONTEXT = 5
+DECODED_TOGETHER = 5
 # Few tokens have more characters than this.
 _CHARACTERS = 8
 # Where a text was cut, the last tokens may differ from those of the whole text.
@@ -51,7 +57,6 @@ class ModelTokenizer:
         added = self._tokenizer.get_added_tokens_decoder().values()
         names = sorted(re.escape(token.content) for token in added if token.special and len(token.content) > 1)
         self._special = re.compile("|".join(names)) if names else None
-        self.template = _read_template(folder)
         self._end = _text(config.get("eos_token"))
 
     def _mark_special(self, config: Mapping[str, Any]) -> None:
@@ -105,10 +110,6 @@ class ModelTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens))
 
-    def make_detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
-        """Makes the detokenizer of one answer to this prompt."""
-        return Detokenizer(self.decode, prompt[-_CONTEXT:])
-
     def name(self, token: int) -> str:
         """The text of a single token, as log-probabilities name it."""
         name = self._tokenizer.decode([token], skip_special_tokens=False)
@@ -136,20 +137,22 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
     return config
 
 
-def _read_template(folder: Path) -> ChatTemplate | None:
+def template_source(folder: Path) -> str | None:
     """The chat template of a folder, from its own file or else from the tokenizer's configuration; None without one."""
-    config = _read_config(folder)
-    source = config.get("chat_template")
+    if (folder / TEMPLATE).is_file():
+        return (folder / TEMPLATE).read_text(encoding="utf-8")
+    source = _read_config(folder).get("chat_template")
     if isinstance(source, list):
         # Several, by their names, such as one for tools.
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, Mapping)}
         source = named.get("default")
-    if (folder / TEMPLATE).is_file():
-        source = (folder / TEMPLATE).read_text(encoding="utf-8")
-    if not isinstance(source, str):
-        return None
-    special = {name: _text(config.get(name)) for name in _SPECIAL}
-    return ChatTemplate(source, {name: text for name, text in special.items() if text})
+    return source if isinstance(source, str) else None
+
+
+def special_names(folder: Path) -> dict[str, str]:
+    """The special tokens that a template may name."""
+    config = _read_config(folder)
+    return {name: text for name in _SPECIAL if (text := _text(config.get(name)))}
 
 
 def _text(token: object) -> str:
@@ -157,3 +160,76 @@ def _text(token: object) -> str:
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) else ""
+
+
+class Detokenizer:
+    """Decodes a growing list of tokens, and holds text back while its last character is incomplete.
+
+    Tokens are decoded together with the tokens before them, because a decoder may add or drop a space between words.
+    So the first tokens of an answer are decoded together with the last ones of its prompt, `before`."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
+        self._decode = decode
+        # If the prompt ends with half a character, the answer completes it, and the character belongs to the answer.
+        self._tokens = [] if decode(before).endswith(REPLACEMENT) else list(before)
+        # Of the text of `_tokens`, the first `_returned` characters were returned. The first `_done` tokens are only
+        # context: all their text was returned.
+        self._returned = len(decode(self._tokens))
+        self._done = len(self._tokens)
+
+    def feed(self, token: int) -> str:
+        """Adds one token; returns the text that it completes."""
+        self._tokens.append(token)
+        text = self._decode(self._tokens)
+        if text.endswith(REPLACEMENT) and len(self._tokens) - self._done <= _MAX_INCOMPLETE:
+            return ""
+        # After more tokens than that, some of the bytes are not part of a character: only the last ones are held back.
+        whole = len(text) - min(_MAX_INCOMPLETE, len(text) - len(text.rstrip(REPLACEMENT)))
+        new = text[self._returned : whole]
+        self._returned = max(self._returned, whole)
+        if new and whole == len(text):
+            # A character ends here, so the tokens before `_done` are not needed as context any longer.
+            del self._tokens[: self._done]
+            self._done, self._returned = len(self._tokens), len(self._decode(self._tokens))
+        elif len(self._tokens) > _MOST:
+            del self._tokens[:-_KEPT]
+            self._done, self._returned = 0, len(self._decode(self._tokens)) - (len(text) - whole)
+        return new
+
+    def flush(self) -> str:
+        """The text that was held back, complete or not."""
+        text = self._decode(self._tokens)
+        new, self._returned = text[self._returned :], len(text)
+        return new
+
+
+class StopFinder:
+    """Finds the first stop string in text that comes in pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """Adds text; returns what cannot be part of a stop string, or is before one, and whether one was found."""
+        if not self._stops:
+            return text, False
+        whole = self._held + text
+        places = [place for stop in self._stops if (place := whole.find(stop)) >= 0]
+        if places:
+            self._held = ""
+            return whole[: min(places)], True
+        end = len(whole) - self._stop_beginning(whole)
+        self._held = whole[end:]
+        return whole[:end], False
+
+    def flush(self) -> str:
+        """The text that was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _stop_beginning(self, text: str) -> int:
+        """How many of the last characters may be the beginning of a stop string."""
+        longest = max(map(len, self._stops)) - 1
+        lengths = range(min(longest, len(text)), 0, -1)
+        return next((at for at in lengths if any(stop.startswith(text[-at:]) for stop in self._stops)), 0)

@@ -14,8 +14,7 @@ from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
 from marina.config.errors import InputError, listed
-from marina.k8s.cluster.cluster import Cluster
-from marina.k8s.cluster.transport import Transport
+from marina.k8s.cluster.client import Cluster
 
 # This part of the client library has no types.
 _CONFIG: Any = kubeconfigs
@@ -46,7 +45,7 @@ def connect(context: str | None = None, kubeconfig: Path | None = None) -> Clust
         raise InputError(f"{got}: got `{name}`, allowed: {listed(names) or 'none'}", hint="--context NAME")
     with _errors_as_input():
         _CONFIG.load_kube_config(listed_files, name, client_configuration=settings, persist_config=False)
-        cluster = Cluster(Transport(settings, name))
+        cluster = Cluster(settings, name)
     if not settings.verify_ssl:
         print(
             f"warning: context `{name}` does not check the server's certificate, so anybody on the network path can "
@@ -84,7 +83,7 @@ def _from_inside(settings: Any, context: str | None, kubeconfig: Path | None, pl
     if context is None and kubeconfig is None:
         with suppress(ConfigException):
             _CONFIG.load_incluster_config(client_configuration=settings)
-            return Cluster(Transport(settings, "in-cluster"))
+            return Cluster(settings, "in-cluster")
     raise InputError(
         f"no cluster to talk to: there is no kubeconfig: {listed(places)}",
         hint="name a kubeconfig with `--kubeconfig FILE` or $KUBECONFIG",

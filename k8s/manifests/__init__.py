@@ -7,7 +7,6 @@ from marina.k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
 from marina.k8s.manifests.notes import patch_notes
 from marina.k8s.manifests.objects import ADDONS, Files, render_objects
 from marina.k8s.manifests.plan import Plan, make_plan
-from marina.k8s.manifests.pod import container_security, exactly, mount, pod_security, pull_secrets
 from marina.k8s.manifests.records import read_load_image
 from marina.k8s.manifests.summary import next_steps, summary_text
 from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
@@ -20,7 +19,7 @@ from marina.k8s.manifests.writing import (
     replace_folder,
     write_manifests,
 )
-from marina.k8s.manifests.yaml_text import Manifest, ordered, resource, to_yaml
+from marina.k8s.manifests.yaml_text import to_yaml
 
 __all__ = [
     "ADDONS",
@@ -33,28 +32,20 @@ __all__ = [
     "SUPPORTED_VERSIONS",
     "Files",
     "LoadJob",
-    "Manifest",
     "Plan",
     "WrittenFiles",
     "check_evidence",
     "config_sha256",
-    "container_security",
     "describe_files",
-    "exactly",
     "load_objects",
     "make_plan",
     "manifest_texts",
-    "mount",
     "next_steps",
-    "ordered",
     "override_evidence",
     "patch_notes",
-    "pod_security",
-    "pull_secrets",
     "read_load_image",
     "render_objects",
     "replace_folder",
-    "resource",
     "summary_text",
     "to_yaml",
     "write_manifests",

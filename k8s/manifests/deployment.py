@@ -59,7 +59,6 @@ def _template(plan: Plan) -> Manifest:
 def _pod_spec(plan: Plan) -> Manifest:
     mounted = [*pod.base_volumes(plan), *model_volume.mar_volumes(plan)]
     return {
-        "affinity": _affinity(plan),
         "automountServiceAccountToken": False,
         "containers": [_server(plan, [mount for _, mount in mounted])],
         # Otherwise Kubernetes would set a dozen unused variables for every Service in the namespace.
@@ -114,15 +113,6 @@ def _resources(plan: Plan) -> Manifest:
     resources = plan.spec.kubernetes.resources
     amounts = {"cpu": canonical(resources.cpu), "memory": plan.memory, "ephemeral-storage": in_mib(plan.storage_bytes)}
     return pod.exactly(amounts | ({resources.gpu_resource: str(resources.gpu)} if resources.gpu else {}))
-
-
-def _affinity(plan: Plan) -> Manifest | None:
-    """Requires nodes that can run the artifact. `extending` merges this with the affinity in the spec."""
-    needed = [{"key": key, "operator": "In", "values": [value]} for key, value in plan.cpu_labels.items()]
-    if not needed:
-        return None
-    required = {"nodeSelectorTerms": [{"matchExpressions": needed}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
 def _tolerations(plan: Plan) -> list[Manifest]:

@@ -129,7 +129,7 @@ def patch_notes(plan: Plan) -> Iterator[Note]:
 def _chosen(plan: Plan) -> Iterator[Note]:
     yield from patch_notes(plan)
     key = plan.package.record.key if plan.package else None
-    if key and key.isa and key.target == "native" and not plan.cpu_labels and not plan.node_selector:
+    if key and key.isa and key.target == "native" and not plan.node_selector:
         text = "compiled for the packaging machine's CPU: on nodes that lack its instructions, pods end at their start"
         hint = "model: {cpu_target: x86-64-v3}, or kubernetes: {node_selector: {LABEL: VALUE}} for nodes like it"
         yield Note("40-deployment.yaml", text, hint)

@@ -212,16 +212,11 @@ class Plan:
 
     @property
     def node_selector(self) -> dict[str, str]:
-        """The node labels that a pod requires: the spec's, and the architecture that the package is compiled for."""
+        """The node labels that a pod requires: the spec's, and those of nodes that can run the compiled artifact."""
         arch = {} if self.spec.model.cpu_target == "native" else {"kubernetes.io/arch": "amd64"}
-        return {**arch, **self.spec.kubernetes.node_selector}
-
-    @property
-    def cpu_labels(self) -> dict[str, str]:
-        """The labels of nodes whose CPUs can run the compiled artifact."""
         # No labels exist for CPUs like the packaging machine's (`native`): only the owner knows which nodes are like
         # it. Nor are any required of nodes that the owner chose.
-        return {} if self.spec.kubernetes.node_selector else node_labels(self.spec.model.cpu_target)
+        return arch | (self.spec.kubernetes.node_selector or node_labels(self.spec.model.cpu_target))
 
     @property
     def oldest_kubernetes(self) -> str:

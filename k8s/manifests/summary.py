@@ -52,10 +52,7 @@ def _for_helm(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     # Helm keeps its release in the namespace, which must therefore exist before any object of the chart.
     make = " --create-namespace --set createNamespace=false" if spec.kubernetes.create_namespace else ""
     install = f"helm upgrade --install {spec.name} {quote(str(written.folder))} -n {namespace}{make}"
-    return [
-        (install, "values.yaml lists what you can change"),
-        (f"helm test {spec.name} -n {namespace}", "sends an inference"),
-    ]
+    return [(install, "values.yaml lists what you can change")]
 
 
 def _for_kserve(written: WrittenFiles) -> list[tuple[str, str]]:

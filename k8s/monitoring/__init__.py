@@ -9,7 +9,7 @@ from marina.k8s.monitoring.adapter import (
     adapter_values,
     external_rules,
 )
-from marina.k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
+from marina.k8s.monitoring.catalogue import TARGET_LABELS, find_series, page_series
 from marina.k8s.monitoring.contract import UsedSeries, all_expressions, metric_contract, misuses
 from marina.k8s.monitoring.dashboard import dashboard_identity, render_dashboard
 from marina.k8s.monitoring.expressions import (
@@ -21,11 +21,10 @@ from marina.k8s.monitoring.expressions import (
     keda_query,
     running_query,
 )
-from marina.k8s.monitoring.promql import Matcher, Selector, selectors
+from marina.k8s.monitoring.promql import Matcher, selectors
 from marina.k8s.monitoring.rules import alert_rules, recording_rules
 
 __all__ = [
-    "CATALOGUE",
     "EXPECTED",
     "EXPECTED_METRIC",
     "METRICS",
@@ -34,7 +33,6 @@ __all__ = [
     "SERVER_CONTAINER",
     "TARGET_LABELS",
     "Matcher",
-    "Selector",
     "UsedSeries",
     "adapter_rules",
     "adapter_values",

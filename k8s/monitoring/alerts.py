@@ -99,10 +99,8 @@ def _start_min(spec: Spec) -> int:
 
 def _restart_alerts(queries: Queries) -> list[Alert]:
     containers = queries.of_pods("kube_pod_container_status_restarts_total")
-    restarts, renewals = (
-        f"sum by (namespace, pod) (increase({queries.of(f'marina_worker_{name}_total')}[1h]))"
-        for name in ("restarts", "renewals")
-    )
+    # A renewed worker keeps its process, so these are only the workers that died.
+    died = queries.of("marina_worker_restarts_total")
     return [
         Alert(
             "MarinaContainerRestarts",
@@ -111,7 +109,7 @@ def _restart_alerts(queries: Queries) -> list[Alert]:
         ),
         Alert(
             "MarinaWorkerRestarts",
-            f"round({restarts} - {renewals}) >= {RESTARTS}",
+            f"round(sum by (namespace, pod) (increase({died}[1h]))) >= {RESTARTS}",
             _pod("lost {{ $value }} workers in an hour"),
         ),
     ]

@@ -1,7 +1,6 @@
 """Parses a PromQL expression into its selectors, with the function applied to each and the labels it must have."""
 
 import functools
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,14 +20,6 @@ from promql_parser import (
 )
 
 from marina.config.errors import InputError
-
-# What an expression is nested by, apart from texts and label matchers.
-_TEXT, _MATCHERS = re.compile(r"""\"(\\.|[^"\\])*"|'(\\.|[^'\\])*'|`[^`]*`"""), re.compile(r"\{[^{}]*\}")
-_NESTS = re.compile(r"[(+*/^%<>=-]|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
-# Text, or a number. Its digits may be grouped, as in 1_000; the parser does not know that.
-_GROUPED = re.compile(rf"{_TEXT.pattern}|(?<![\w:.])\d[\d_]*")
-# Far more than anybody writes; the parser crashes at some thousands.
-_DEEPEST = 500
 
 
 @dataclass(frozen=True)
@@ -56,78 +47,61 @@ class Selector:
         return self.needed | {matcher.label for matcher in self.matchers}
 
 
-@dataclass(frozen=True)
-class _Context:
-    """What surrounds a part of an expression."""
-
-    needed: frozenset[str] = frozenset()
-    function: str = ""
-
-    def with_labels(self, labels: list[str]) -> "_Context":
-        return replace(self, needed=self.needed | set(labels))
-
-
 @functools.cache
 def selectors(expression: str) -> tuple[Selector, ...]:
-    """Every selector of an expression, in order; none of one that is too long to read. Raises InputError if it is not
-    valid PromQL."""
-    if len(_NESTS.findall(_MATCHERS.sub("", _TEXT.sub("", expression)))) > _DEEPEST:
-        return ()
+    """Every selector of an expression, in order. Raises InputError if it cannot be parsed."""
     try:
-        tree = parse(_GROUPED.sub(_without_groups, expression))
+        tree = parse(expression)
     except ValueError as err:
         raise InputError(f"`{expression}`: not PromQL: {err}") from err
     seen: list[Selector] = []
-    _walk(tree, _Context(), seen)
+    _walk(tree, "", frozenset(), seen)
     return tuple(seen)
 
 
-def _without_groups(match: re.Match[str]) -> str:
-    return match[0].replace("_", "") if match[0][0].isdigit() else match[0]
-
-
-def _walk(node: Any, context: _Context, seen: list[Selector]) -> None:
+def _walk(node: Any, function: str, needed: frozenset[str], seen: list[Selector]) -> None:
+    """Collects the selectors below a node; `function` and `needed` come from what is around it."""
     if isinstance(node, VectorSelector):
-        seen.append(_selector(node, context))
+        seen.append(replace(_selector(node), function=function, needed=needed))
     elif isinstance(node, MatrixSelector):
-        seen.append(_selector(node.vector_selector, context))
+        _walk(node.vector_selector, function, needed, seen)
     elif isinstance(node, AggregateExpr):
-        _walk(node.expr, _aggregated(node, context), seen)
+        modifier, made = node.modifier, {_text(node.param)}
+        by = modifier.labels if modifier is not None and modifier.type == AggModifierType.By else []
+        _walk(node.expr, "", needed - made | set(by), seen)
     elif isinstance(node, BinaryExpr):
         matching = node.modifier.matching if node.modifier else None
         # The labels in `on` must exist; those in `ignoring` may be missing.
-        labels = matching.labels if matching is not None and matching.type == LabelModifierType.Include else []
+        on = matching.labels if matching is not None and matching.type == LabelModifierType.Include else []
         for side in (node.lhs, node.rhs):
-            _walk(side, context.with_labels(labels), seen)
+            _walk(side, function, needed | set(on), seen)
     elif isinstance(node, Call):
-        inner = replace(context, function=node.func.name)
-        if node.func.name == "label_replace":
-            made = node.args[1].val
-            inner = replace(inner, needed=context.needed - {made} | {node.args[3].val})
+        name, texts = node.func.name, [_text(argument) for argument in node.args]
+        if name in ("label_join", "label_replace"):
+            read = texts[3:4] if name == "label_replace" else texts[3:]
+            needed = needed - {texts[1]} | set(filter(None, read))
         for argument in node.args:
-            _walk(argument, inner, seen)
+            _walk(argument, name, needed, seen)
     elif isinstance(node, ParenExpr | SubqueryExpr | UnaryExpr):
-        _walk(node.expr, context, seen)
+        _walk(node.expr, function, needed, seen)
 
 
-def _aggregated(node: AggregateExpr, context: _Context) -> _Context:
-    modifier = node.modifier
-    by = list(modifier.labels) if modifier is not None and modifier.type == AggModifierType.By else []
-    return replace(context.with_labels(by), function="")
+def _text(node: Any) -> str:
+    """The text that an argument is, also in brackets; empty if it is no text."""
+    while isinstance(node, ParenExpr):
+        node = node.expr
+    value = getattr(node, "val", "")
+    return value if isinstance(value, str) else ""
 
 
-def _selector(node: VectorSelector, context: _Context) -> Selector:
-    matchers = tuple(Matcher(matcher.name, _op(matcher.op), matcher.value) for matcher in node.matchers.matchers)
-    name = node.name or next(
-        (matcher.value for matcher in matchers if (matcher.label, matcher.op) == ("__name__", "=")), ""
-    )
+def _selector(node: VectorSelector) -> Selector:
+    matchers = [Matcher(matcher.name, _op(matcher.op), matcher.value) for matcher in node.matchers.matchers]
+    names = [matcher.value for matcher in matchers if (matcher.label, matcher.op) == ("__name__", "=")]
     own = tuple(matcher for matcher in matchers if matcher.label != "__name__")
-    return Selector(name, own, context.function, context.needed)
+    return Selector(node.name or next(iter(names), ""), own)
 
 
 def _op(op: MatchOp) -> str:
-    return next(text for known, text in _OPS if known == op)
-
-
-# The parser's operators cannot be keys of a dict.
-_OPS = ((MatchOp.Equal, "="), (MatchOp.NotEqual, "!="), (MatchOp.Re, "=~"), (MatchOp.NotRe, "!~"))
+    # The parser's operators cannot be keys of a dict.
+    known = ((MatchOp.Equal, "="), (MatchOp.NotEqual, "!="), (MatchOp.Re, "=~"), (MatchOp.NotRe, "!~"))
+    return next(text for other, text in known if other == op)

@@ -8,15 +8,11 @@ import json
 import re
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from marina.config.progress import Progress
 from marina.config.sections import Patch
-from marina.k8s.extending import read_patch
 from marina.k8s.manifests import ADDONS, ORIGIN, Files, Plan, render_objects, to_yaml
 from marina.k8s.monitoring import dashboard_identity
-from marina.k8s.platforms.chart_test import test_objects
 from marina.k8s.platforms.chart_values import PLACEHOLDERS, Values, make_values
 
 _NAMESPACE, _REGISTRY = PLACEHOLDERS["namespace"], PLACEHOLDERS["registry"]
@@ -43,30 +39,25 @@ _NOTES = """\
 {{ .Chart.Name }} {{ .Chart.AppVersion }} in namespace {{ .Values.namespace }}. Its objects are named NAME.
 
   kubectl -n {{ .Values.namespace }} rollout status deployment/NAME
-  helm test {{ .Release.Name }} -n {{ .Release.Namespace }}
 
 Clients in the namespace reach it at http://NAME.{{ .Values.namespace }}.svc:PORT/predictions/NAME
 """
 
 
-def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
-    """The text of every file of the chart, by path. A note says so if the chart has no test."""
+def chart_texts(plan: Plan) -> dict[str, str]:
+    """The text of every file of the chart, by path."""
     values = make_values(plan, render_objects(plan))
     files = _render_with_placeholders(plan, values)
-    port = _service_port(plan, files)
-    tests = test_objects(_with_placeholders(plan), mar, port)
-    if not tests:
-        reason = "the sample is too large for a chart" if plan.package and mar.is_file() else "nothing was packaged yet"
-        progress.say(f"note: {reason}, so the chart has no test, which would send the sample")
     texts = {
         f"templates/{name.replace('/', '-')}": _template(name, documents, values) for name, documents in files.items()
     }
-    texts |= {f"templates/tests/{name}": _template(name, documents, values) for name, documents in tests.items()}
     # Grafana identifies the dashboard by a hash of the service's namespace and name.
     dashboard = f'{{{{ printf "%s/{plan.name}" .Values.namespace | sha256sum | trunc 16 }}}}'
     identity = dashboard_identity(_NAMESPACE, plan.name)
     texts = {name: text.replace(identity, dashboard) for name, text in texts.items()}
-    notes = _NOTES.replace("NAME", plan.name).replace("PORT", str(port))
+    # A patch may have changed the port.
+    ports = files["50-service.yaml"][0]["spec"].get("ports") or [{"port": plan.ports.inference}]
+    notes = _NOTES.replace("NAME", plan.name).replace("PORT", str(ports[0]["port"]))
     return {
         "Chart.yaml": to_yaml([_metadata(plan)], [ORIGIN]),
         "values.yaml": values.text(ORIGIN),
@@ -75,14 +66,6 @@ def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
         "templates/NOTES.txt": notes,
         **texts,
     }
-
-
-def _service_port(plan: Plan, files: Files) -> int:
-    """The port at which clients reach the Service; a patch may have changed it."""
-    for document in (document for documents in files.values() for document in documents):
-        if (document["kind"], document["metadata"]["name"]) == ("Service", plan.name) and document["spec"].get("ports"):
-            return int(document["spec"]["ports"][0]["port"])
-    return plan.ports.inference
 
 
 def _metadata(plan: Plan) -> dict[str, Any]:
@@ -102,7 +85,7 @@ def _metadata(plan: Plan) -> dict[str, Any]:
 
 def _with_placeholders(plan: Plan) -> Plan:
     kubernetes = plan.spec.kubernetes
-    patches = tuple(_for_placeholders(plan, number) for number in range(len(kubernetes.patches)))
+    patches = tuple(map(_for_placeholders, kubernetes.patches))
     changed = kubernetes.model_copy(update={"namespace": _NAMESPACE, "patches": patches})
     spec = plan.spec.model_copy(update={"kubernetes": changed})
     image = plan.image.replace(f"{kubernetes.registry}/", f"{_REGISTRY}/", 1)
@@ -117,18 +100,12 @@ def _render_with_placeholders(plan: Plan, values: Values) -> Files:
     return files
 
 
-def _for_placeholders(plan: Plan, number: int) -> Patch:
-    """A patch as it applies to objects with placeholders. Its tests are for the values that these stand for, and have
-    passed with them; a merge patch may name the namespace of its object."""
-    patch = plan.spec.kubernetes.patches[number]
-    change = read_patch(patch, plan.spec, number)
-    if isinstance(change, list):
-        operations = tuple(operation for operation in change if operation["op"] != "test")
-        return patch.model_copy(update={"file": None, "operations": operations})
-    metadata = change.get("metadata")
+def _for_placeholders(patch: Patch) -> Patch:
+    """A patch as it applies to objects with placeholders: it may name the namespace of its object."""
+    metadata = patch.merge.get("metadata")
     if isinstance(metadata, dict) and "namespace" in metadata:
-        change = change | {"metadata": metadata | {"namespace": _NAMESPACE}}
-    return patch.model_copy(update={"file": None, "merge": change})
+        return patch.model_copy(update={"merge": patch.merge | {"metadata": metadata | {"namespace": _NAMESPACE}}})
+    return patch
 
 
 def _template(name: str, documents: list[dict[str, Any]], values: Values) -> str:

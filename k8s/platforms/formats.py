@@ -26,17 +26,17 @@ def write_format(plan: Plan, out: Path, output_format: str, progress: Progress) 
     if output_format not in ("helm", "kserve"):
         return write_manifests(plan, out, "single" if output_format == "single" else "files")
     folder = out / {"helm": "chart", "kserve": "kserve"}[output_format]
-    replace_folder(folder, _texts(plan, out, output_format, progress))
+    replace_folder(folder, _texts(plan, output_format, progress))
     return describe_files(plan, folder, render_objects(plan) if output_format == "helm" else kserve_files(plan))
 
 
-def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progress: Progress) -> dict[str, str]:
+def diff_folder(plan: Plan, output_format: str, folder: Path, progress: Progress) -> dict[str, str]:
     """The files in a folder that differ from what would be rendered now, each with a unified diff. Files in it that
     Marina did not write are ignored."""
     if not folder.is_dir():
         hint = f"marina manifests {plan.spec.file} --format {output_format}"
         raise InputError(f"`--check`: {folder}: no such folder", hint=hint)
-    texts = _texts(plan, out, output_format, progress)
+    texts = _texts(plan, output_format, progress)
     committed = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
     contents = {name: file.read_text(encoding="utf-8", errors="replace") for name, file in committed.items()}
     ours = {name: text for name, text in contents.items() if name in texts or ORIGIN in text}
@@ -52,9 +52,9 @@ def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progres
     return diffs
 
 
-def _texts(plan: Plan, out: Path, output_format: str, progress: Progress) -> dict[str, str]:
+def _texts(plan: Plan, output_format: str, progress: Progress) -> dict[str, str]:
     if output_format == "helm":
-        return chart_texts(plan, out / "model.mar", progress)
+        return chart_texts(plan)
     if output_format == "kserve":
         if any(patch.kind == "Service" and patch.name in (None, plan.name) for patch in plan.spec.kubernetes.patches):
             progress.say("note: KServe makes the Service itself, so patches of it are left out")

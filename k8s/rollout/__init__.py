@@ -1,12 +1,11 @@
 """Deploy, rollback, delete and status of a release in a cluster, and the Job of a load test."""
 
-from marina.k8s.rollout.delete import delete
 from marina.k8s.rollout.deploy import deploy
+from marina.k8s.rollout.history import Placement
 from marina.k8s.rollout.load_run import pod_metrics, run_load, served_packages
-from marina.k8s.rollout.placement import Placement, RolloutOptions
-from marina.k8s.rollout.record import RolloutRecord
+from marina.k8s.rollout.record import RolloutOptions, RolloutRecord
 from marina.k8s.rollout.release import make_release
-from marina.k8s.rollout.rollback import rollback
+from marina.k8s.rollout.rollback import delete, rollback
 from marina.k8s.rollout.status import ServiceStatus, read_status
 
 __all__ = [

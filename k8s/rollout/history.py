@@ -1,8 +1,9 @@
-"""What Marina stores in the cluster about each release: which revision runs, what was applied, and how to go back.
+"""What Marina stores in the cluster about each release: which revision runs, who is changing it, and how to go back.
 
 There are two kinds of ConfigMap in the spec's namespace. `marina.NAME` holds the state; `marina.NAME.rN` holds the
-manifests of revision N, as `kubectl apply` accepts them, and the sample for the inference. No spec's name has a dot, so
-these names are never those of its own objects."""
+manifests of revision N, as `kubectl apply` accepts them, and the sample for the inference. A revision is stored before
+it is applied, so what Marina applied is what is in these. No spec's name has a dot, so their names are never those of
+its own objects."""
 
 import base64
 import json
@@ -21,7 +22,6 @@ KEPT = 3
 HOLD_S = 60
 # The cluster stores at most 1 MiB per object, including its metadata.
 _LARGEST = 1_000_000
-_COMPONENT = "rollout"
 _MANIFESTS, _REQUEST, _SAMPLE = "manifests.json", "request.json", "sample"
 
 Phase = Literal["deployed", "deploying", "failed", "interrupted", "deleting"]
@@ -39,11 +39,7 @@ class State:
     last: int = 0
     """The highest revision number given so far."""
     good: tuple[int, ...] = ()
-    """The kept revisions, all of which were ready once, oldest first."""
-    undone: tuple[int, ...] = ()
-    """Those of the kept revisions that a rollback left or skipped."""
-    objects: tuple[Ref, ...] = ()
-    """Every object that was applied and may still exist."""
+    """The kept revisions, all of which were ready once. The ones to go back to come last."""
     message: str = ""
     holder: str = ""
     """Who holds the release; empty if nobody does."""
@@ -54,18 +50,16 @@ class State:
 
     def rollback_target(self) -> int:
         """The revision to which a rollback goes by default: the one that ran before; 0 if there is none."""
-        if self.phase == "deploying" and self.trying in self.good:
-            # A rollback that was killed, because only a deploy has a new number: the same command continues it.
-            return self.trying
-        if self.phase != "deployed" and self.current:
-            return self.current
-        before = [number for number in self.good if number < self.current and number not in self.undone]
-        return max(before, default=0)
+        if self.phase != "deployed":
+            # A rollback that was killed is continued by the same command: only a deploy has a new number.
+            return self.trying if self.phase == "deploying" and self.trying in self.good else self.current
+        return next((number for number in reversed(self.good) if number < self.current), 0)
 
     def kept_with(self, number: int) -> tuple[int, ...]:
-        """The revisions to keep once a new one is ready. Those that a rollback left go first, then the oldest."""
-        by_worth = sorted((*self.good, number), key=lambda revision: (revision not in self.undone, revision))
-        return tuple(sorted(by_worth[-KEPT:]))
+        """The revisions to keep once `number` serves. Those that a rollback leaves are the first to go."""
+        left = [other for other in self.good if number < other <= self.current]
+        before = [other for other in self.good if other != number and other not in left]
+        return tuple([*left, *before, number][-KEPT:])
 
     def to_text(self) -> str:
         data = {key: value for key, value in asdict(self).items() if key != "version"}
@@ -73,17 +67,16 @@ class State:
 
     @classmethod
     def parse(cls, text: str, version: str) -> "State":
+        """Raises ValueError, KeyError or TypeError if somebody wrote something else."""
         data: dict[str, Any] = json.loads(text)
-        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+        if data["schema"] != SCHEMA:
             raise ValueError(f"not `{SCHEMA}`")
-        known = {key: value for key, value in data.items() if key in {field.name for field in fields(cls)}}
-        tuples = {key: tuple(data[key]) for key in ("good", "undone")}
-        state = cls(**known | tuples | {"objects": tuple(Ref(**ref) for ref in data["objects"]), "version": version})
-        # Somebody may have edited it.
-        numbers = (state.current, state.trying, state.last, *state.good, *state.undone)
-        texts = (state.phase, state.message, state.holder, state.until)
-        if not all(isinstance(number, int) for number in numbers) or not all(isinstance(entry, str) for entry in texts):
+        known = {given.name: data[given.name] for given in fields(cls) if given.name != "version"}
+        state = cls(**known | {"good": tuple(data["good"]), "version": version})
+        blank = cls()
+        if any(type(value) is not type(getattr(blank, name)) for name, value in vars(state).items()):
             raise ValueError("a value of another type")
+        sum(state.good)
         return state
 
 
@@ -99,7 +92,7 @@ class Revision:
 
 
 class Store:
-    """The two kinds of ConfigMap of one spec. Every write is refused if somebody else wrote since the last read."""
+    """The two kinds of ConfigMap of one spec."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, typed: str) -> None:
         self._cluster, self._namespace, self._name, self._typed = cluster, namespace, name, typed
@@ -108,23 +101,11 @@ class Store:
         """The state; None if this spec was never deployed."""
         document = self._cluster.get(self._ref())
         if document is None:
-            return self._recovered()
+            return None
         try:
             return State.parse(document["data"]["state.json"], document["metadata"]["resourceVersion"])
         except (KeyError, TypeError, ValueError) as err:
             raise self._unreadable(self._ref(), "state", "get configmap {} -o yaml") from err
-
-    def _recovered(self) -> State | None:
-        """What the revisions tell if somebody deleted the state; None if there are none."""
-        numbers = sorted(int(name.rpartition(".r")[2]) for name, _ in self._revisions())
-        if not numbers:
-            return None
-        stored = filter(None, map(self.read_revision, numbers))
-        objects = sorted({Ref.of(document) for revision in stored for document in revision.documents})
-        text = f"somebody deleted ConfigMap `{self._ref().name}`, so it is unknown which revision runs"
-        last, kept = numbers[-1], tuple(numbers)
-        # One of them may have failed, so a rollback goes to none unless it is named.
-        return State("failed", trying=last, last=last, good=kept, undone=kept, objects=tuple(objects), message=text)
 
     def save(self, state: State) -> State:
         """Writes the state and extends its hold, if any. Raises Refused if somebody else wrote it since it was read."""
@@ -147,10 +128,8 @@ class Store:
                 text = f"`{self._name}` was changed by {who} at the same time"
                 raise Refused(text, hint=f"marina status {self._typed}; then try again") from err
             if err.status == 404:
-                raise Refused(
-                    f"ConfigMap `{self._ref().name}`, which holds the state of `{self._name}`, was deleted meanwhile",
-                    hint="marina deploy SPEC writes it again",
-                ) from err
+                gone = f"ConfigMap `{self._ref().name}`, which holds the state of `{self._name}`, was deleted meanwhile"
+                raise Refused(gone, hint="marina deploy SPEC writes it again") from err
             raise
         return replace(state, version=written["metadata"]["resourceVersion"])
 
@@ -171,44 +150,27 @@ class Store:
         except ApiError as err:
             if not err.lost_race:
                 raise
-            # A run that was killed before it saved the state left this revision; its number is free again.
-            self._cluster.apply(document, force=True)
+            # A run that was killed before it saved the state left this revision; its number is free again. All of it is
+            # replaced: of what is only applied, another package's sample would stay.
+            self._cluster.replace(document)
         return fits
 
     def read_revision(self, number: int) -> Revision | None:
         """A stored revision; None if it is not stored any more."""
         document = self._cluster.get(self._ref(number))
-        if document is None:
-            return None
-        try:
-            data, sample = document["data"], (document.get("binaryData") or {}).get(_SAMPLE)
-            request = None
-            if sample is not None:
-                request = CanaryRequest(**json.loads(data[_REQUEST]), body=base64.b64decode(sample))
-            facts = {key: value for key, value in data.items() if key not in (_MANIFESTS, _REQUEST)}
-            documents = tuple(json.loads(data[_MANIFESTS])["items"])
-            for manifest in documents:
-                Ref.of(manifest)
-        except (KeyError, TypeError, ValueError) as err:
-            raise self._unreadable(self._ref(number), "revision", "delete configmap {}") from err
-        return Revision(number, documents, facts, request)
+        return self._parsed(document) if document else None
 
-    def _unreadable(self, ref: Ref, what: str, typed: str) -> ClusterError:
-        return ClusterError(
-            f"ConfigMap `{ref.name}` in `{self._namespace}` holds no {what} that this marina can read",
-            hint=f"kubectl -n {self._namespace} {typed.format(ref.name)}",
-        )
+    def revisions(self) -> list[Revision]:
+        """All stored revisions, in the order of their numbers."""
+        return sorted(map(self._parsed, self._stored()), key=lambda revision: revision.number)
 
     def delete_revisions(self, *, keep: Iterable[int] = ()) -> None:
         """Deletes all stored revisions but those to keep."""
         kept = {self._ref(number).name for number in keep}
-        for name, uid in self._revisions():
-            if name not in kept:
-                self._cluster.delete(Ref("v1", "ConfigMap", self._namespace, name), uid=uid)
-
-    def owns(self, ref: Ref) -> bool:
-        """Whether an object is one of these ConfigMaps."""
-        return ref.kind == "ConfigMap" and (ref == self._ref() or ref.name.startswith(f"{self._ref().name}.r"))
+        for document in self._stored():
+            if document["metadata"]["name"] not in kept:
+                ref = Ref("v1", "ConfigMap", self._namespace, document["metadata"]["name"])
+                self._cluster.delete(ref, uid=document["metadata"]["uid"])
 
     def erase(self) -> None:
         """Deletes the state and all revisions."""
@@ -216,40 +178,56 @@ class Store:
         if document := self._cluster.get(self._ref()):
             self._cluster.delete(self._ref(), uid=document["metadata"]["uid"])
 
-    def _revisions(self) -> list[tuple[str, str]]:
-        listed = self._cluster.list("v1", "ConfigMap", self._namespace, labels=_selector(self._name))
-        prefix = f"{self._ref().name}.r"
-        items = (item["metadata"] for item in listed["items"])
-        return [(item["name"], item["uid"]) for item in items if item["name"].startswith(prefix)]
+    def _stored(self) -> list[Document]:
+        labels = f"app.kubernetes.io/instance={self._name},app.kubernetes.io/component=rollout"
+        listed = self._cluster.list("v1", "ConfigMap", self._namespace, labels=labels)
+        return [document for document in listed if document["metadata"]["name"].startswith(f"{self._ref().name}.r")]
+
+    def _parsed(self, document: Document) -> Revision:
+        name = document["metadata"]["name"]
+        try:
+            data, sample, request = document["data"], (document.get("binaryData") or {}).get(_SAMPLE), None
+            if sample is not None:
+                request = CanaryRequest(**json.loads(data[_REQUEST]), body=base64.b64decode(sample))
+            documents = tuple(json.loads(data[_MANIFESTS])["items"])
+            for manifest in documents:
+                Ref.of(manifest)
+            facts = {key: value for key, value in data.items() if key not in (_MANIFESTS, _REQUEST)}
+            return Revision(int(name.rpartition(".r")[2]), documents, facts, request)
+        except (KeyError, TypeError, ValueError) as err:
+            ref = Ref("v1", "ConfigMap", self._namespace, name)
+            raise self._unreadable(ref, "revision", "delete configmap {}") from err
+
+    def _unreadable(self, ref: Ref, what: str, typed: str) -> ClusterError:
+        text = f"ConfigMap `{ref.name}` in `{self._namespace}` holds no {what} that this marina can read"
+        return ClusterError(text, hint=f"kubectl -n {self._namespace} {typed.format(ref.name)}")
 
     def _ref(self, number: int | None = None) -> Ref:
         suffix = "" if number is None else f".r{number}"
         return Ref("v1", "ConfigMap", self._namespace, f"marina.{self._name}{suffix}")
 
     def _document(self, name: str, data: dict[str, str]) -> Document:
-        metadata = {"name": name, "namespace": self._namespace, "labels": _labels(self._name)}
+        given = {"name": self._name, "instance": self._name, "component": "rollout"}
+        labels = {f"app.kubernetes.io/{key}": value for key, value in given.items()}
+        labels |= {"app.kubernetes.io/part-of": "marina", "app.kubernetes.io/managed-by": "marina"}
+        metadata = {"name": name, "namespace": self._namespace, "labels": labels}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def others_in(cluster: Cluster, namespace: str, name: str) -> list[str]:
-    """The other specs that are deployed in a namespace."""
-    listed = cluster.list("v1", "ConfigMap", namespace, labels=f"app.kubernetes.io/component={_COMPONENT}")
-    names = {item["metadata"]["labels"].get("app.kubernetes.io/instance", "") for item in listed["items"]}
-    return sorted(names - {name})
+@dataclass(frozen=True)
+class Placement:
+    """Where one spec is, or will be, deployed. Rollback, delete and status need nothing else."""
 
+    cluster: Cluster
+    name: str
+    namespace: str
+    typed: str = "SPEC"
+    """How the user named it on the command line, for the hints about what to type next."""
 
-def _labels(name: str) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": name,
-        "app.kubernetes.io/instance": name,
-        "app.kubernetes.io/component": _COMPONENT,
-        "app.kubernetes.io/part-of": "marina",
-        "app.kubernetes.io/managed-by": "marina",
-    }
-
-
-def _selector(name: str) -> str:
-    return f"app.kubernetes.io/instance={name},app.kubernetes.io/component={_COMPONENT}"
+    @property
+    def store(self) -> Store:
+        """The release's state and revisions in the cluster."""
+        return Store(self.cluster, self.namespace, self.name, self.typed)
 
 
 def _stamp(moment: datetime) -> str:

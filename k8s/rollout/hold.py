@@ -17,8 +17,7 @@ from typing import Any
 from marina.config.errors import MarinaError, Refused
 from marina.config.machine import stops_as_interrupt
 from marina.config.progress import Progress
-from marina.k8s.rollout.history import HOLD_S, State, Store
-from marina.k8s.rollout.placement import Placement
+from marina.k8s.rollout.history import HOLD_S, Placement, State, Store
 from marina.k8s.rollout.record import RolloutRecord, now
 
 EXTEND_S = HOLD_S / 3

@@ -4,23 +4,19 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from marina.config.errors import ClusterError
 from marina.config.progress import Progress
-from marina.k8s.cluster import ApiError, Cluster, Document, Ref
+from marina.k8s.cluster import Cluster, Document, Ref
 from marina.k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
-from marina.k8s.rollout.diagnosis import DeploymentView, describe_problem, find_refusal, is_hopeless_pod
+from marina.k8s.rollout.diagnosis import DeploymentView, find_problem, find_refusal
 from marina.k8s.rollout.inference import pod_page, served_package
+from marina.k8s.rollout.wait import POLL_S
 
-_POLL_S = 1.0
 _RECENT_LINES, _ALL_LINES, _ERROR_LINES = 3, 100_000, 20
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Time for pods to get a node and the image, on top of the load itself.
 _STARTUP_S = 900.0
-_PAGE_TIMEOUT_S = 10.0
-# The load goes on while the API server restarts.
-_PATIENCE_S = 60.0
 
 
 def run_load(
@@ -29,24 +25,23 @@ def run_load(
     """The whole log of the leading pod. Raises ClusterError if a pod fails or the load takes too long."""
     with _created(cluster, plan, job, progress):
         leader = _follow(cluster, plan, job, on_line, progress)
-        return cluster.logs(plan.namespace, leader, LOAD_CONTAINER, previous=False, lines=_ALL_LINES).splitlines()
+        return cluster.logs(plan.namespace, leader, LOAD_CONTAINER, lines=_ALL_LINES).splitlines()
 
 
 def served_packages(cluster: Cluster, plan: Plan, pods: Iterable[str]) -> list[str]:
     """The sha256 of the package that each pod reports. Raises ClusterError if one cannot be read."""
     packages = []
     for pod in pods:
-        sha256 = served_package(cluster, plan.namespace, [pod], _PAGE_TIMEOUT_S)
+        sha256 = served_package(cluster, plan.namespace, pod)
         if not sha256:
-            ways = "neither through the API server nor by a port-forward"
-            raise ClusterError(f"cannot read from {pod} which package it serves, {ways}")
+            raise ClusterError(f"cannot read by a port-forward to {pod} which package it serves")
         packages.append(sha256)
     return packages
 
 
 def pod_metrics(cluster: Cluster, plan: Plan, pod: str) -> str:
     """The metrics page of a pod's supervisor; empty if it cannot be read."""
-    return pod_page(cluster, plan.namespace, pod, "metrics", _PAGE_TIMEOUT_S).decode(errors="replace")
+    return pod_page(cluster, plan.namespace, pod, "metrics").decode(errors="replace")
 
 
 @contextmanager
@@ -68,61 +63,46 @@ def _created(cluster: Cluster, plan: Plan, job: LoadJob, progress: Progress) -> 
 
 
 def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str], None], progress: Progress) -> str:
-    """Waits until the leading pod has succeeded, and returns its name."""
+    """Waits until the leading pod has succeeded, and returns its name. Raises ClusterError if a pod has failed or
+    cannot start; the others would only wait for it."""
     until, reported = time.monotonic() + job.seconds + _STARTUP_S, dict[str, str]()
+
+    def report(name: str, text: str) -> None:
+        if reported.get(name) != text:
+            reported[name] = text
+            progress.say(f"  {name}  {text}")
+
     while True:
         view = _read_view(cluster, plan, job)
         for pod in view.pods:
-            name, problem = pod["metadata"]["name"], describe_problem(pod, view)
-            text = _phase(pod) + (f": {problem}" if problem else "")
-            if reported.get(name) != text:
-                reported[name] = text
-                progress.say(f"  {name}  {text}")
-        refused = None if view.pods else find_refusal(job.name, view.events)
-        if refused and refused.final:
-            raise ClusterError(f"the load cannot run: {refused}", hint=refused.hint)
-        if refused and reported.get(job.name) != refused.text:
-            reported[job.name] = refused.text
-            progress.say(f"  {refused}")
-        _check(cluster, plan, view)
-        leader = next((pod for pod in view.pods if _index(pod) == 0), None)
-        if leader is not None:
+            name, phase, problem = pod["metadata"]["name"], _phase(pod), find_problem(pod, view)
+            report(name, phase + (f": {problem.text}" if problem else ""))
+            if phase == "Failed" or (problem and problem.final):
+                words = cluster.logs(plan.namespace, name, LOAD_CONTAINER, lines=_ERROR_LINES)
+                lines = "".join(f"\n    | {line}" for line in words.splitlines())
+                raise ClusterError(f"the load cannot run: {name}: {problem.text if problem else 'it failed'}{lines}")
+        if refused := None if view.pods else find_refusal(job.name, view.events):
+            if refused.final:
+                raise ClusterError(f"the load cannot run: {refused}", hint=refused.hint)
+            report(job.name, refused.text)
+        if leader := next((pod for pod in view.pods if _index(pod) == 0), None):
             name = leader["metadata"]["name"]
             if _phase(leader) == "Succeeded":
                 return str(name)
-            recent = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_RECENT_LINES)
-            for line in recent.splitlines():
+            for line in cluster.logs(plan.namespace, name, LOAD_CONTAINER, lines=_RECENT_LINES).splitlines():
                 on_line(line)
         if time.monotonic() > until:
             states = ", ".join(f"{name} {text}" for name, text in sorted(reported.items())) or "no pod was created"
             raise ClusterError(f"the load did not end within {job.seconds + _STARTUP_S:g} s: {states}")
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
 def _read_view(cluster: Cluster, plan: Plan, job: LoadJob) -> DeploymentView:
-    until = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            pods = cluster.list("v1", "Pod", plan.namespace, labels=f"marina/run={job.name}")["items"]
-            break
-        except ClusterError as err:
-            if time.monotonic() > until or (isinstance(err, ApiError) and not err.is_transient):
-                raise
-        time.sleep(_POLL_S)
-    events: list[Any] = []
+    pods = cluster.list("v1", "Pod", plan.namespace, labels=f"marina/run={job.name}")
+    events: list[Document] = []
     with contextlib.suppress(ClusterError):
-        events = cluster.list("v1", "Event", plan.namespace, fields="type=Warning")["items"]
+        events = cluster.list("v1", "Event", plan.namespace, fields="type=Warning")
     return DeploymentView({}, pods=tuple(pods), events=tuple(events))
-
-
-def _check(cluster: Cluster, plan: Plan, view: DeploymentView) -> None:
-    """Raises ClusterError if a pod has failed or cannot start; the others would only wait for it."""
-    for pod in view.pods:
-        name = pod["metadata"]["name"]
-        if _phase(pod) == "Failed" or is_hopeless_pod(pod, view):
-            words = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_ERROR_LINES)
-            lines = "".join(f"\n    | {line}" for line in words.splitlines())
-            raise ClusterError(f"the load cannot run: {name}: {describe_problem(pod, view) or 'it failed'}{lines}")
 
 
 def _phase(pod: Document) -> str:

@@ -1,6 +1,6 @@
 """`rollout.json`: what a deploy, rollback or delete did, and how it ended."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,14 +10,28 @@ from typing import Any, Literal
 from marina.config.errors import MarinaError
 from marina.config.record import write_json
 from marina.k8s.rollout.apply import ObjectChange
+from marina.k8s.rollout.history import Placement
 from marina.k8s.rollout.inference import Canary
-from marina.k8s.rollout.placement import Placement
-from marina.k8s.rollout.transition import Transition
 from marina.k8s.rollout.wait import WaitResult
 
-SCHEMA = "marina.rollout/1"
+SCHEMA = "marina.rollout/2"
 
 Result = Literal["", "deleted", "deployed", "dry-run", "failed", "interrupted", "rolled back", "unchanged"]
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """The options of the verbs that change a cluster."""
+
+    timeout_s: float | None = None
+    """How long a rollout may take; None: as long as it makes progress."""
+    force: bool = False
+    """Take over fields that others own."""
+    go_back: bool = True
+    """Go back to the revision before if the rollout fails."""
+    dry_run: bool = False
+    accepted: Collection[str] = ()
+    """Ids of the blockers to ignore."""
 
 
 @dataclass
@@ -39,38 +53,31 @@ class RolloutRecord:
     """The revision that serves at the end; 0 if none does, or if the verb ended half-way."""
     image: str = ""
     site: dict[str, Any] = field(default_factory=dict)
-    changes: list[ObjectChange] = field(default_factory=list)
+    """What the checks of the cluster found."""
     pruned: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     """The objects that a delete left, because marina no longer manages them."""
-    waited: WaitResult | None = None
-    canary: Canary | None = None
     error: str = ""
-    back: "RolloutRecord | None" = None
-    """The rollback that followed a failure."""
     next: str = ""
     """What to type next."""
     started: str = field(default_factory=lambda: now())
     finished: str = ""
+    changes: list[ObjectChange] = field(default_factory=list)
+    waited: WaitResult | None = None
+    canary: Canary | None = None
+    back: "RolloutRecord | None" = None
+    """The rollback that followed a failure."""
 
     @property
     def exit_code(self) -> int:
         return 1 if self.result in ("failed", "interrupted") else 0
 
-    def add_transition(self, transition: Transition) -> None:
-        """Records the result of applying, waiting and the inference."""
-        self.changes, self.pruned = list(transition.changes), list(transition.pruned)
-        self.waited, self.canary, self.error = transition.waited, transition.canary, transition.error
-        if self.error:
-            self.result = "failed"
-
     def to_text(self) -> str:
-        waited = self.waited
         lines = [_headline(self)]
         if self.result == "dry-run":
             lines += _diff(self)
-        if self.result in ("failed", "interrupted") and waited:
-            lines += [f"  {cause.with_hint()}".replace("\n", "\n  ") for cause in waited.causes]
+        if self.result in ("failed", "interrupted") and self.waited:
+            lines += [f"  {cause.with_hint()}".replace("\n", "\n  ") for cause in self.waited.causes]
         if self.canary and self.result in ("deployed", "unchanged", "rolled back"):
             lines.append(f"  inference: {self.canary}")
         if self.back:
@@ -78,10 +85,12 @@ class RolloutRecord:
         return "\n".join(lines + ([f"  next: {self.next}"] if self.next else []))
 
     def to_data(self) -> dict[str, Any]:
-        waited, canary = self.waited, self.canary
+        waited, data = self.waited, dict(vars(self))
+        for name in ("changes", "waited", "canary", "back"):
+            del data[name]
         return {
             "schema": SCHEMA,
-            **{key: getattr(self, key) for key in _PLAIN},
+            **data,
             "objects": [change.to_data() for change in self.changes],
             "rollout": {
                 "complete": waited.complete,
@@ -92,15 +101,9 @@ class RolloutRecord:
             }
             if waited
             else None,
-            "canary": canary.to_data() if canary else None,
+            "canary": self.canary.to_data() if self.canary else None,
             "rollback": self.back.to_data() if self.back else None,
         }
-
-
-_PLAIN = (
-    *("verb", "name", "namespace", "context", "server", "result", "revision", "previous", "running", "image"),
-    *("site", "pruned", "left", "error", "next", "started", "finished"),
-)
 
 
 def now() -> str:
@@ -132,7 +135,8 @@ def recorded(record: RolloutRecord, file: Path | None) -> Iterator[None]:
 
 
 def _headline(record: RolloutRecord) -> str:
-    subject = f"{record.name} revision {record.revision} in {record.namespace} (context {record.context})"
+    where = f"{record.namespace} (context {record.context})"
+    subject = f"{record.name} revision {record.revision} in {where}"
     changed = [change for change in record.changes if change.action != "none"]
     counts = f"{len(changed)} of {len(record.changes)} objects changed, {len(record.pruned)} deleted"
     pods = record.waited.summary if record.waited else ""
@@ -148,7 +152,6 @@ def _headline(record: RolloutRecord) -> str:
         case "rolled back":
             return f"rolled back to {subject}: {pods}; {counts}"
         case "deleted":
-            where = f"{record.namespace} (context {record.context})"
             left = f", but not {', '.join(record.left)}, which others manage now" if record.left else ""
             return f"deleted {record.name} from {where}: {len(record.pruned)} objects{left}"
         case "interrupted":
@@ -162,7 +165,6 @@ def _diff(record: RolloutRecord) -> list[str]:
     lines = []
     for change in record.changes:
         if change.action != "none":
-            lines.append(f"{signs[change.action]} {change.ref}")
-            lines += [f"    {difference}" for difference in change.fields]
+            lines += [f"{signs[change.action]} {change.ref}", *(f"    {line}" for line in change.diff)]
         lines += [f"    warning: {warning}" for warning in change.warnings]
     return lines + [f"- {name}" for name in record.pruned]

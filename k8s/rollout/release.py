@@ -10,7 +10,7 @@ from marina.k8s.extending import summarise_patches
 from marina.k8s.manifests import SUPPORTED_VERSIONS, Files, Plan, check_evidence, make_plan, patch_notes, render_objects
 from marina.k8s.rollout.inference import CanaryRequest, packaged_sample
 from marina.k8s.rollout.preflight import Blocker
-from marina.k8s.verify import Scope, locate_rendered, verify
+from marina.k8s.verify import verify
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,10 @@ def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Re
 
 def verify_blockers(files: Files, plan: Plan) -> tuple[Blocker, ...]:
     """The errors of `marina verify`, as blockers. One version suffices, because the server's dry run checks its own."""
-    documents = locate_rendered(files)
-    findings = verify(documents, Scope((plan.oldest_kubernetes,), plan))
+    findings = verify(files, plan, (plan.oldest_kubernetes,))
     errors = [finding for finding in findings if finding.level == "error"]
     # A value of a type that no version takes: no cluster accepts it, and the checks that follow could not read it.
-    newest = verify(documents, Scope(SUPPORTED_VERSIONS[-1:], plan)) if errors else []
+    newest = verify(files, plan, SUPPORTED_VERSIONS[-1:]) if errors else []
     wrong = {finding for finding in newest if finding.rule == "schema" and not finding.text.startswith("unknown field")}
     return tuple(
         Blocker("verify", f"{error} ({error.rule})", error.hint, acceptable=error not in wrong) for error in errors

@@ -1,21 +1,17 @@
-"""The status of a release: the revision, its pods, its autoscaler, and the last verdict."""
+"""The status of a release right now: which revision runs, its pods, what its autoscaler wants, and what is wrong."""
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from marina.k8s.cluster import ApiError, Cluster, Document, Ref
-from marina.k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
-from marina.k8s.rollout.diagnosis import Cause, DeploymentView, find_causes
-from marina.k8s.rollout.diff import owned_fields
-from marina.k8s.rollout.history import Revision, State
-from marina.k8s.rollout.placement import Placement
-from marina.k8s.rollout.wait import PodSummary, availability, describe_empty, read_view, summarise_pods
+from marina.k8s.cluster import ApiError, Cluster, Ref
+from marina.k8s.rollout.apply import describe_empty
+from marina.k8s.rollout.diagnosis import Cause, find_causes
+from marina.k8s.rollout.history import Placement, State
+from marina.k8s.rollout.wait import PodSummary, availability, read_view, summarise_pods
 
 SCHEMA = "marina.status/1"
 _SHA = 12
@@ -35,7 +31,10 @@ class ServiceStatus:
     pods: tuple[PodSummary, ...]
     rollout: str
     """How many pods are available; empty while the rollout is not complete."""
-    autoscaler: AutoscalerStatus | None
+    autoscaler: str
+    """The pods that it has and wants; empty if there is none."""
+    scaling_blocked: str
+    """What the autoscaler cannot do, and why; empty if it works."""
     causes: tuple[Cause, ...]
     verdict: str
     """The verdict of the last load test in the build folder; empty if there is none."""
@@ -47,25 +46,19 @@ class ServiceStatus:
         return 0 if self.state and self.state.phase == "deployed" and self.rollout and not missing else 1
 
     def to_data(self) -> dict[str, Any]:
-        state, autoscaler = self.state, self.autoscaler
+        state, plain = self.state, ("name", "namespace", "context", "facts", "autoscaler", "scaling_blocked", "verdict")
         return {
             "schema": SCHEMA,
-            "name": self.name,
-            "namespace": self.namespace,
-            "context": self.context,
+            **{name: getattr(self, name) for name in plain},
             "phase": state.phase if state else "absent",
             "revision": state.current if state else 0,
             "trying": state.trying if state else 0,
-            "kept": list(state.good) if state else [],
+            "kept": sorted(state.good) if state else [],
             "held_by": state.holder if state else "",
             "message": state.message if state else "",
-            "facts": self.facts,
             "complete": bool(self.rollout),
             "pods": [vars(pod) for pod in self.pods],
-            "autoscaler": autoscaler.text if autoscaler else "",
-            "scaling_blocked": autoscaler.blocked if autoscaler else "",
             "reasons": [cause.to_data() for cause in self.causes],
-            "verdict": self.verdict,
         }
 
     def to_text(self) -> str:
@@ -79,11 +72,10 @@ class ServiceStatus:
         lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
         lines += [f"  pods       {self.rollout or 'not all available'}"]
         lines += [f"    {pod}" for pod in self.pods]
-        if autoscaler := self.autoscaler:
-            lines += [f"  autoscaler {autoscaler.text}"]
-            lines += [f"    {autoscaler.blocked}"] if autoscaler.blocked else []
+        lines += [f"  autoscaler {self.autoscaler}"] if self.autoscaler else []
+        lines += [f"    {self.scaling_blocked}"] if self.scaling_blocked else []
         lines += [f"  verdict    {self.verdict}"] if self.verdict else []
-        lines += [f"  kept       {', '.join(map(str, state.good))}"] if state.good else []
+        lines += [f"  kept       {', '.join(map(str, sorted(state.good)))}"] if state.good else []
         lines += [f"  message    {state.message}"] if state.message else []
         lines += [f"  {cause.with_hint()}" for cause in self.causes]
         return "\n".join(lines)
@@ -94,15 +86,17 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
     cluster, store = placement.cluster, placement.store
     state = store.load()
     revision = store.read_revision(state.trying or state.current) if state else None
-    deployment = next((ref for ref in state.objects if ref.kind == "Deployment"), None) if state else None
+    objects = [Ref.of(document) for document in revision.documents] if revision else []
+    deployment = next((ref for ref in objects if ref.kind == "Deployment"), None)
     view = read_view(cluster, deployment) if deployment else None
     facts = revision.facts if revision else {}
     wanted, causes = view.deployment["spec"].get("replicas", 1) if view else 0, tuple(find_causes(view)) if view else ()
-    if state and deployment and not wanted:
-        kind, text = ("empty", describe_empty(deployment, state.objects)) if view else ("missing", "does not exist")
+    if deployment and not wanted:
+        kind, text = ("empty", describe_empty(deployment, objects)) if view else ("missing", "does not exist")
         causes = (Cause(kind, str(deployment), text),)
     if state and revision and state.phase == "deployed":
-        causes += (*_missing(cluster, state, revision), *_changed(revision, view, placement.typed))
+        causes += tuple(_missing(cluster, objects))
+    scaling, blocked = _autoscaler(cluster, deployment) if deployment else ("", "")
     return ServiceStatus(
         name=placement.name,
         namespace=placement.namespace,
@@ -112,56 +106,22 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         facts=facts,
         pods=tuple(summarise_pods(view)) if view else (),
         rollout=availability(view.deployment) if view and wanted else "",
-        autoscaler=read_autoscaler(cluster, deployment) if deployment else None,
+        autoscaler=scaling,
+        scaling_blocked=blocked,
         causes=causes,
         verdict=_verdict(folder, facts),
     )
 
 
-def _missing(cluster: Cluster, state: State, revision: Revision) -> Iterator[Cause]:
-    """The objects of a revision that were applied and that somebody deleted; of the Deployment, the pods tell."""
-
-    def is_missing(ref: Ref) -> bool:
+def _missing(cluster: Cluster, objects: list[Ref]) -> Iterator[Cause]:
+    """The objects that somebody deleted; of the Deployment, the pods tell, and unknown kinds were left out."""
+    for ref in objects:
         try:
-            return cluster.get(ref) is None
+            if ref.kind != "Deployment" and cluster.plural(ref.api_version, ref.kind) and cluster.get(ref) is None:
+                yield Cause("missing", str(ref), "does not exist", hint="marina deploy SPEC creates it again")
         except ApiError as err:
             if err.status != 403:
                 raise
-            return False
-
-    applied = [ref for ref in map(Ref.of, revision.documents) if ref in state.objects]
-    refs = [ref for ref in applied if ref.kind != "Deployment"]
-    with ThreadPoolExecutor(8) as pool:
-        missing = list(pool.map(is_missing, refs))
-    for ref in compress(refs, missing):
-        yield Cause("missing", str(ref), "does not exist", hint="marina deploy SPEC creates it again")
-
-
-def _changed(revision: Revision, view: DeploymentView | None, typed: str) -> Iterator[Cause]:
-    """The containers that run another image than that of the revision, because somebody changed the Deployment; not
-    those whose image is still Marina's own field, as after a webhook has written the name of a mirror into it."""
-    stored = next((document for document in revision.documents if document["kind"] == "Deployment"), None)
-    if view is None or stored is None:
-        return
-    images, live, ours = _images(stored), _images(view.deployment), _owned_containers(view.deployment)
-    for name, image in images.items():
-        if live.get(name, image) != image and "f:image" not in ours.get(f'k:{{"name":"{name}"}}', {}):
-            text = f"container `{name}` has image `{live[name]}`, revision {revision.number} has `{image}`"
-            hint = f"marina rollback {typed} --to {revision.number} --force-conflicts sets it back"
-            yield Cause("changed", f"Deployment {stored['metadata']['name']}", text, hint=hint)
-
-
-def _owned_containers(deployment: Document) -> dict[str, Any]:
-    """The fields of each container that Marina owns."""
-    owned = owned_fields(deployment) or {}
-    for key in ("f:spec", "f:template", "f:spec", "f:containers"):
-        owned = owned.get(key, {})
-    return owned
-
-
-def _images(deployment: Document) -> dict[str, str]:
-    containers = deployment["spec"]["template"]["spec"]["containers"]
-    return {container["name"]: container.get("image", "") for container in containers}
 
 
 def _phase(state: State, typed: str) -> str:
@@ -186,3 +146,34 @@ def _verdict(folder: Path, facts: dict[str, str]) -> str:
         deployed = facts.get("package", "")
         return text if tested and tested == deployed else f"{text}, of another package than the one deployed"
     return ""
+
+
+def _autoscaler(cluster: Cluster, deployment: Ref) -> tuple[str, str]:
+    """What the autoscaler of a Deployment wants, and what it cannot do. KEDA's are HorizontalPodAutoscalers, too."""
+    try:
+        autoscalers = cluster.list("autoscaling/v2", "HorizontalPodAutoscaler", deployment.namespace)
+    except ApiError as err:
+        if err.status != 403:
+            raise
+        return f"unknown: {err.message}", ""
+    ours = (each for each in autoscalers if each["spec"]["scaleTargetRef"]["name"] == deployment.name)
+    document = next(ours, None)
+    if document is None:
+        return "", ""
+    spec, status = document["spec"], document.get("status") or {}
+    present, wanted = status.get("currentReplicas"), status.get("desiredReplicas")
+    # Although there are pods, `desiredReplicas` is 0 until the autoscaler has metrics for its first decision.
+    decided = "has not decided yet" if wanted is None or (present and not wanted) else f"wants {wanted}"
+    failing = {
+        condition["type"]: str(condition.get("message") or condition.get("reason"))
+        for condition in status.get("conditions") or []
+        if condition.get("status") == "False"
+    }
+    blocked = ""
+    if why := failing.get("ScalingActive"):
+        # By the metrics that it knows, if any, an autoscaler still adds pods.
+        # https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/#algorithm-details
+        blocked = f"it removes no pods, and adds none by metrics that it cannot read: {why}"
+    if why := failing.get("AbleToScale"):
+        blocked = f"it cannot change the number of pods: {why}"
+    return f"{spec.get('minReplicas', 1)} to {spec['maxReplicas']} pods, now {present or 0}, {decided}", blocked

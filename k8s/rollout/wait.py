@@ -1,19 +1,17 @@
 """Waits until a Deployment's new pods are available, reporting each pod's progress; says why when they are not."""
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from marina.config.errors import ClusterError
 from marina.config.progress import Progress
-from marina.k8s.cluster import Cluster, Document, Mirror, Ref, is_ready
-from marina.k8s.rollout.diagnosis import Cause, DeploymentView, describe_problem, find_causes, is_hopeless
+from marina.k8s.cluster import Cluster, Document, Ref, is_ready, label_text
+from marina.k8s.rollout.diagnosis import Cause, DeploymentView, find_causes, find_problem, is_hopeless
 
 _LOG_LINES = 20
-# How often time limits are checked while nothing changes.
-_TICK_S = 1.0
+POLL_S = 1.0
 # A running controller notices a change at once.
 _NOTICED_S = 60.0
 
@@ -30,9 +28,8 @@ class PodSummary:
 
     def __str__(self) -> str:
         restarts = f", {self.restarts} restart{'' if self.restarts == 1 else 's'}" if self.restarts else ""
-        return f"{self.name}  {self.phase}, {self.ready} ready{restarts}" + (
-            f": {self.message}" if self.message else ""
-        )
+        message = f": {self.message}" if self.message else ""
+        return f"{self.name}  {self.phase}, {self.ready} ready{restarts}{message}"
 
 
 @dataclass(frozen=True)
@@ -49,60 +46,23 @@ def wait(
     cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: float | None, new: bool = False
 ) -> WaitResult:
     """Follows a rollout until its pods are available, or will not be. A `new` one was applied just now."""
-    changed, begun = threading.Event(), time.monotonic()
-    report, noticed_s = _Report(progress), 0.0
+    begun, reported, noticed_s = time.monotonic(), dict[str, str](), 0.0
     before: str | None = None
-    with _followed(cluster, deployment, changed) as follow:
-        while True:
-            changed.clear()
-            waited_s = time.monotonic() - begun
-            view = follow()
-            if view is None:
-                return WaitResult(False, f"{deployment} was deleted during the wait", (), seconds=waited_s)
-            report.changes_in(view)
-            # An autoscaler may change the number of pods during the wait, and the controller then has as long again.
-            noticed_s = waited_s if _is_noticed(view.deployment) else noticed_s
-            available = availability(view.deployment)
-            before = _given_up(view.deployment) if before is None else before
-            stale = new and waited_s < _deadline_s(view.deployment) and before == _given_up(view.deployment)
-            over = _end_reason(view, waited_s, waited_s - noticed_s, timeout_s, stale=stale)
-            if available or over:
-                break
-            changed.wait(_TICK_S)
-    # The mirrors may be late, each by its own time, so the end is judged and reported by reading everything once more.
-    last = view
-    with suppress(ClusterError):
-        last = read_view(cluster, deployment) or view
-    available = available or availability(last.deployment)
-    report.changes_in(last)
-    why_not = () if available else tuple(find_causes(last, _logs(cluster, deployment.namespace)))
-    return WaitResult(bool(available), available or over, tuple(summarise_pods(last)), why_not, waited_s)
-
-
-@contextmanager
-def _followed(
-    cluster: Cluster, deployment: Ref, changed: threading.Event
-) -> Iterator[Callable[[], DeploymentView | None]]:
-    """A function that returns the newest view of a Deployment, or None once it was deleted. `changed` is set whenever
-    there is a newer view."""
-    labels = _selector(cluster.get(deployment))
-    with ExitStack() as stack:
-
-        def mirror(version: str, kind: str, **selected: str) -> Mirror:
-            return stack.enter_context(Mirror(cluster, version, kind, deployment.namespace, changed, **selected))
-
-        deployments = mirror("apps/v1", "Deployment", fields=f"metadata.name={deployment.name}")
-        replicasets = mirror("apps/v1", "ReplicaSet", labels=labels)
-        pods = mirror("v1", "Pod", labels=labels)
-        events = mirror("v1", "Event", fields="type=Warning")
-
-        def newest() -> DeploymentView | None:
-            known = deployments.objects
-            if not known:
-                return None
-            return DeploymentView(known[-1], tuple(replicasets.objects), tuple(pods.objects), tuple(events.objects))
-
-        yield newest
+    while True:
+        view, waited_s = read_view(cluster, deployment), time.monotonic() - begun
+        if view is None:
+            return WaitResult(False, f"{deployment} was deleted during the wait", (), seconds=waited_s)
+        _report_changes(view, reported, progress)
+        if available := availability(view.deployment):
+            return WaitResult(True, available, tuple(summarise_pods(view)), seconds=waited_s)
+        # An autoscaler may change the number of pods during the wait, and the controller then has as long again.
+        noticed_s = waited_s if _is_noticed(view.deployment) else noticed_s
+        before = _given_up(view.deployment) if before is None else before
+        stale = new and waited_s < _deadline_s(view.deployment) and before == _given_up(view.deployment)
+        if over := _end_reason(view, waited_s, waited_s - noticed_s, timeout_s, stale=stale):
+            causes = tuple(find_causes(view, _logs(cluster, deployment.namespace)))
+            return WaitResult(False, over, tuple(summarise_pods(view)), causes, waited_s)
+        time.sleep(POLL_S)
 
 
 def read_view(cluster: Cluster, deployment: Ref) -> DeploymentView | None:
@@ -110,13 +70,16 @@ def read_view(cluster: Cluster, deployment: Ref) -> DeploymentView | None:
     document = cluster.get(deployment)
     if document is None:
         return None
-
-    def items(version: str, kind: str, **selected: str) -> tuple[Document, ...]:
-        return tuple(cluster.list(version, kind, deployment.namespace, **selected)["items"])
-
-    labels = _selector(document)
-    replicasets, pods = items("apps/v1", "ReplicaSet", labels=labels), items("v1", "Pod", labels=labels)
-    return DeploymentView(document, replicasets, pods, items("v1", "Event", fields="type=Warning"))
+    labels, space = label_text(document["spec"]["selector"].get("matchLabels") or {}), deployment.namespace
+    events: list[Document] = []
+    # A wait does without reasons, if it must.
+    with suppress(ClusterError):
+        events = cluster.list("v1", "Event", space, fields="type=Warning")
+    replicasets, pods = (
+        sorted(cluster.list(version, kind, space, labels=labels), key=_age)
+        for version, kind in (("apps/v1", "ReplicaSet"), ("v1", "Pod"))
+    )
+    return DeploymentView(document, tuple(replicasets), tuple(pods), tuple(events))
 
 
 def summarise_pods(view: DeploymentView) -> list[PodSummary]:
@@ -124,63 +87,37 @@ def summarise_pods(view: DeploymentView) -> list[PodSummary]:
     return [_summarise(pod, view) for pod in view.new_pods]
 
 
-def _summarise(pod: Document, view: DeploymentView) -> PodSummary:
-    status = pod.get("status") or {}
-    containers = status.get("containerStatuses") or []
-    total = len(pod["spec"]["containers"])
-    phase = "Terminating" if pod["metadata"].get("deletionTimestamp") else status.get("phase", "Pending")
-    return PodSummary(
-        name=pod["metadata"]["name"],
-        phase=phase,
-        ready=f"{sum(bool(container.get('ready')) for container in containers)}/{total}",
-        restarts=sum(int(container.get("restartCount", 0)) for container in containers),
-        message=describe_problem(pod, view),
-    )
-
-
-class _Report:
-    """Prints a line for a pod whenever its state changes, and for each cause at the Deployment itself."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._reported: dict[str, str] = {}
-
-    def changes_in(self, view: DeploymentView) -> None:
-        for state in summarise_pods(view):
-            self._line(state.name, str(state))
-        for cause in find_causes(view):
-            if cause.subject.startswith("Deployment"):
-                self._line(cause.text, str(cause))
-
-    def _line(self, key: str, text: str) -> None:
-        if self._reported.get(key) != text:
-            self._reported[key] = text
-            self._progress.say(f"  {text}")
-
-
 def availability(deployment: Document) -> str:
     """How many pods are available, once all are of the current template and available; else empty."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
-    if not _is_noticed(deployment):
-        return ""
     updated, total = int(status.get("updatedReplicas") or 0), int(status.get("replicas") or 0)
     available = int(status.get("availableReplicas") or 0)
     # The conditions of `kubectl rollout status`: all new, none old, all available.
-    if updated < wanted or total > updated or available < updated:
+    if not _is_noticed(deployment) or updated < wanted or total > updated or available < updated:
         return ""
     return f"{available} of {wanted} pods available"
 
 
-def describe_empty(deployment: Ref, objects: Iterable[Ref]) -> str:
-    """What to do about a Deployment that wants no pod; `objects` are those of its release."""
-    kubectl = f"kubectl -n {deployment.namespace}"
-    for ref in objects:
-        if ref.kind == "ScaledObject":
-            # It would undo what `kubectl scale` does.
-            paused = "autoscaling.keda.sh/paused-replicas"
-            start = f"{kubectl} annotate --overwrite scaledobject {ref.name} {paused}=1"
-            return f"is scaled to 0 by KEDA, so nothing serves: `{start}`; once it is deployed, `{paused}-` ends that"
-    return f"is scaled to 0, so nothing serves: `{kubectl} scale deployment {deployment.name} --replicas 1`"
+def _summarise(pod: Document, view: DeploymentView) -> PodSummary:
+    status = pod.get("status") or {}
+    containers, problem = status.get("containerStatuses") or [], find_problem(pod, view)
+    return PodSummary(
+        name=pod["metadata"]["name"],
+        phase="Terminating" if pod["metadata"].get("deletionTimestamp") else status.get("phase", "Pending"),
+        ready=f"{sum(bool(container.get('ready')) for container in containers)}/{len(pod['spec']['containers'])}",
+        restarts=sum(int(container.get("restartCount", 0)) for container in containers),
+        message=problem.text if problem else "",
+    )
+
+
+def _report_changes(view: DeploymentView, reported: dict[str, str], progress: Progress) -> None:
+    """Prints a line for a pod whenever its state changes, and for each cause at the Deployment itself."""
+    lines = {state.name: str(state) for state in summarise_pods(view)}
+    lines |= {cause.text: str(cause) for cause in find_causes(view) if cause.subject.startswith("Deployment")}
+    for key, text in lines.items():
+        if reported.get(key) != text:
+            reported[key] = text
+            progress.say(f"  {text}")
 
 
 def _is_noticed(deployment: Document) -> bool:
@@ -222,14 +159,14 @@ def _end_reason(
     return ""
 
 
-def _selector(deployment: Document | None) -> str:
-    labels: dict[str, str] = (deployment or {}).get("spec", {}).get("selector", {}).get("matchLabels", {})
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+def _age(document: Document) -> tuple[str, str]:
+    metadata = document["metadata"]
+    return metadata.get("creationTimestamp") or "", metadata["name"]
 
 
 def _logs(cluster: Cluster, namespace: str) -> Callable[[str, str, bool], str]:
     def read(pod: str, container: str, previous: bool) -> str:
         text = cluster.logs(namespace, pod, container, previous=previous, lines=_LOG_LINES)
-        return text or (cluster.logs(namespace, pod, container, previous=False, lines=_LOG_LINES) if previous else "")
+        return text or (cluster.logs(namespace, pod, container, lines=_LOG_LINES) if previous else "")
 
     return read

@@ -61,10 +61,9 @@ class Hpa:
     """Without a `behavior`, one sync may double the pods, and policies do not apply."""
 
     @property
-    def history_s(self) -> int:
-        """How many seconds of the past a decision may depend on."""
-        periods = [policy.period_s for rules in (self.up, self.down) for policy in rules.policies if self.has_behavior]
-        return max(self.up.window_s, self.down.window_s, *periods)
+    def forecasts(self) -> bool:
+        """Whether one of its metrics is the forecast."""
+        return any(metric.is_forecast for metric in self.metrics)
 
     def with_up_window(self, seconds: int) -> "Hpa":
         """A copy with another stabilization window for scaling up."""

@@ -1,35 +1,33 @@
-"""Replays traffic second by second: pods that start and stop, the metrics of them, and the controller that scales."""
+"""Replays traffic second by second: pods that start and stop, the controller that scales them, and the metrics that it
+gets, with their delays: Prometheus' rate over its scrapes, and the metrics server's cpu usage."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from marina.k8s.simulating.controller import SYNC_S, Controller
+from marina.k8s.simulating.controller import SYNC_S, Controller, PodMetric, PodMetrics, PodState
 from marina.k8s.simulating.hpa import Hpa, Metric
-from marina.k8s.simulating.replica_calculator import PodMetric, PodMetrics, PodState
-from marina.k8s.simulating.sampling import CPU_EVERY_S, cpu_metric, rate, scrape_times
 from marina.k8s.simulating.traffic import TrafficTrace
 
 # The first rate is sent for this long before the traffic begins, so that all windows are full by then.
 _BEFORE_S = 900
-# How long the cluster autoscaler keeps a node without pods, by default.
-_NODE_KEPT_S = 600
+# How often the metrics server reads the kubelets, in seconds.
+_CPU_EVERY_S = 15
+# `rate` extrapolates over a gap of up to this many intervals between scrapes.
+_FURTHEST = 1.1
 
 
 @dataclass(frozen=True)
 class PodProfile:
-    """What a pod can do and needs, and how it is measured."""
+    """What a pod can do, and how it is measured."""
 
     knee_rps: float
     target_rps: float
     cold_start_s: float
-    node_s: float
-    """How long a new node takes, for a pod that needs one."""
     queue: int
     """How many requests may wait in a pod."""
-    metric: str
-    """`scaling.metric`."""
     scrape_s: int
     window_s: int
     """The window that rates are computed over."""
@@ -39,16 +37,14 @@ class PodProfile:
     """How long a pod still serves after it was told to stop."""
 
     def __str__(self) -> str:
-        node = f", {self.node_s:g} s more for a new node" if self.node_s else ""
         rates = f"at most {self.knee_rps:g} requests/s, target {self.target_rps:.3g}"
-        return f"one pod: {rates}, ready after {self.cold_start_s:g} s{node}"
+        return f"one pod: {rates}, ready after {self.cold_start_s:g} s"
 
 
 @dataclass
 class _Pod:
     number: int
     created_s: int
-    running_s: int
     ready_s: int
     removed_s: int | None = None
 
@@ -58,13 +54,12 @@ class _Pod:
 
     @cached_property
     def _ready_state(self) -> PodState:
-        return PodState(self.name, started_s=self.running_s, ready_changed_s=self.ready_s)
+        return PodState(self.name, started_s=self.created_s, ready_changed_s=self.ready_s)
 
     def state(self, now_s: int) -> PodState:
         if now_s >= self.ready_s:
             return self._ready_state
-        pending = now_s < self.running_s
-        return PodState(self.name, pending, False, None if pending else self.running_s, False, self.running_s)
+        return PodState(self.name, started_s=self.created_s, ready=False, ready_changed_s=self.created_s)
 
 
 @dataclass(frozen=True)
@@ -107,11 +102,10 @@ class _Simulator:
         self._traffic, self._hpa, self._pod = traffic, hpa, pod
         self._controller = Controller(hpa)
         wanted = min(hpa.high, max(hpa.low, math.ceil(traffic.rates[0] / pod.target_rps - 1e-9)))
-        self._pods = [_Pod(number, 0, 0, 0) for number in range(wanted)]
+        self._pods = [_Pod(number, 0, 0) for number in range(wanted)]
         self._gone: list[_Pod] = []
         self._starting: list[_Pod] = []
         self._made = wanted
-        self._free_nodes: list[int] = []
         # Totals up to each second, for a pod that was always ready: the requests sent to it, and its work, in seconds
         # at the knee.
         self._sent, self._work = [0.0], [0.0]
@@ -173,28 +167,25 @@ class _Simulator:
             self._stop(now_s)
 
     def _readings(self, metric: Metric, now_s: int) -> PodMetrics:
-        readings = {pod.name: self._reading(metric, pod, now_s) for pod in self._pods if pod.running_s <= now_s}
+        readings = {pod.name: self._reading(metric, pod, now_s) for pod in self._pods}
         return {name: reading for name, reading in readings.items() if reading is not None}
 
     def _reading(self, metric: Metric, pod: _Pod, now_s: int) -> PodMetric | None:
         if metric.kind == "Resource":
             return self._cpu(pod, now_s)
-        if self._pod.metric == "gpu":
-            used = self._cpu(pod, now_s)
-            return PodMetric(100 * used.value) if used and now_s >= pod.ready_s else used and PodMetric(0.0)
         value = self._rate(pod, now_s)
         return None if value is None else PodMetric(value)
 
     def _cpu(self, pod: _Pod, now_s: int) -> PodMetric | None:
-        old_s = now_s - 2 * CPU_EVERY_S
-        age = max(old_s, pod.running_s), max(old_s, pod.ready_s)
+        old_s = now_s - 2 * _CPU_EVERY_S
+        age = max(old_s, pod.created_s), max(old_s, pod.ready_s)
         if age not in self._usage:
             self._usage[age] = cpu_metric(now_s, *age, self._work)
         return self._usage[age]
 
     def _rate(self, pod: _Pod, now_s: int) -> float | None:
         every_s, window_s = self._pod.scrape_s, self._pod.window_s
-        age = max(now_s - window_s, pod.running_s), pod.number % every_s
+        age = max(now_s - window_s, pod.created_s), pod.number % every_s
         if age not in self._scraped:
             self._scraped[age] = scrape_times(now_s, age[0], every_s, window_s, pod.number)
         times, since = self._scraped[age], self._sent[min(pod.ready_s, now_s)]
@@ -212,14 +203,7 @@ class _Simulator:
         return max((value for value in known if value is not None), default=None)
 
     def _start(self, now_s: int) -> None:
-        self._free_nodes = [at for at in self._free_nodes if at + _NODE_KEPT_S > now_s]
-        running = now_s
-        if self._free_nodes:
-            self._free_nodes.pop()
-        else:
-            running += math.ceil(self._pod.node_s)
-        ready = math.ceil(running + self._pod.cold_start_s)
-        self._pods.append(_Pod(self._made, now_s, running, ready))
+        self._pods.append(_Pod(self._made, now_s, math.ceil(now_s + self._pod.cold_start_s)))
         self._starting.append(self._pods[-1])
         self._made += 1
 
@@ -229,12 +213,49 @@ class _Simulator:
         self._pods.remove(chosen)
         chosen.removed_s = now_s
         self._gone.append(chosen)
-        self._free_nodes.append(now_s)
 
     def finished(self) -> Replay:
         """The replay, once the time of its pods is added up."""
         end = _BEFORE_S + len(self._traffic.rates)
         for pod in [*self._pods, *self._gone]:
             until = end if pod.removed_s is None else min(end, pod.removed_s + self._pod.propagation_s)
-            self._replay.pod_seconds += max(0.0, until - max(_BEFORE_S, pod.running_s))
+            self._replay.pod_seconds += max(0.0, until - max(_BEFORE_S, pod.created_s))
         return self._replay
+
+
+def scrape_times(now_s: int, since_s: int, interval_s: int, window_s: int, pod: int) -> list[int]:
+    """The seconds of a window at which Prometheus scraped a pod. Each pod has its own phase within the interval."""
+    # Seven is coprime to the usual intervals, so the pods are spread over them.
+    phase = pod * 7 % interval_s
+    last = now_s - (now_s - phase) % interval_s
+    return [at for at in range(last, now_s - window_s, -interval_s) if at >= since_s][::-1]
+
+
+def rate(times: Sequence[int], values: Sequence[float], now_s: int, window_s: int) -> float | None:
+    """PromQL's `rate(counter[window])` at `now_s`, extrapolated to the ends of the window, but not below zero.
+
+    Of the values, only the first and the last count."""
+    if len(times) < 2:
+        return None
+    increase, covered = values[-1] - values[0], times[-1] - times[0]
+    between = covered / (len(times) - 1)
+    to_start, to_end = float(times[0] - (now_s - window_s)), float(now_s - times[-1])
+    if to_start >= between * _FURTHEST:
+        to_start = between / 2
+    if increase > 0:
+        to_start = min(to_start, covered * values[0] / increase)
+    if to_end >= between * _FURTHEST:
+        to_end = between / 2
+    return increase * (covered + to_start + to_end) / covered / window_s
+
+
+def cpu_metric(now_s: int, started_s: int, ready_s: int, work: Sequence[float]) -> PodMetric | None:
+    """The share of its cpu request that a pod used between the last two readings of the metrics server. `work` is the
+    total work of a ready pod up to each second; a starting pod is assumed to use its whole request."""
+    at = now_s - now_s % _CPU_EVERY_S
+    since = at - _CPU_EVERY_S
+    if since < started_s:
+        return None
+    serving = work[at] - work[max(since, min(ready_s, at))]
+    starting = max(0, min(at, ready_s) - since)
+    return PodMetric((serving + starting) / _CPU_EVERY_S, at_s=at, window_s=_CPU_EVERY_S)

@@ -1,12 +1,36 @@
-"""The result of a simulation in figures: as a table, as a record, and for the charts."""
+"""Simulates the autoscaler that a plan's manifests hold, and others to compare it with; the results as a table and as a
+record."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from marina.config.errors import InputError, listed
 from marina.config.sections import Cost
-from marina.k8s.simulating.hpa import Hpa
+from marina.k8s.manifests import Plan, override_evidence, render_objects
+from marina.k8s.monitoring import METRICS, forecast_lead_s, keda_query
+from marina.k8s.simulating.hpa import Hpa, read_hpa
 from marina.k8s.simulating.replay import PodProfile, Replay, replay
-from marina.k8s.simulating.traffic import TrafficTrace
+from marina.k8s.simulating.traffic import TrafficTrace, day_traffic, step_traffic
+
+_COLD_START_S = 30.0
+_HINT = "simulate without the patch that changes the autoscaler's metrics"
+_READINGS = 4
+# The peak of the default day, as a share of what `max_replicas` pods serve at their target.
+_PEAK = 0.8
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """The traffic to replay, values to use instead of measured ones, and what to compare with."""
+
+    traffic: TrafficTrace | Literal["day"] | float = "day"
+    """Recorded traffic, a working day, or a step to this multiple of what `min_replicas` pods serve at their target."""
+    knee_rps: float | None = None
+    cold_start_s: float | None = None
+    up_window_s: int | None = None
+    """Also simulate with this stabilization window for scaling up."""
+    forecast: bool = False
+    """Also simulate with the other `scaling.forecast`."""
 
 
 @dataclass(frozen=True)
@@ -16,10 +40,12 @@ class AutoscalerResult:
     label: str
     hpa: Hpa
     replay: Replay
-    asked_s: int | None
+    asked_s: int | None = None
     """After a step: seconds until more pods were asked for; None if never."""
-    enough_s: int | None
+    enough_s: int | None = None
     """After a step: seconds until as many pods were ready as the target needs; None if never."""
+    cost_per_10k: float | None = None
+    """The price of 10,000 answered requests, the pods' idle time included; None without a price of a pod."""
 
     @property
     def missed(self) -> float:
@@ -29,19 +55,11 @@ class AutoscalerResult:
     @property
     def missed_share(self) -> float:
         """The share of all requests that missed the objective."""
-        return self._share(self.missed)
-
-    @property
-    def shed_share(self) -> float:
-        """The share of all requests that were shed."""
-        return self._share(self.replay.shed)
-
-    def _share(self, requests: float) -> float:
-        return requests / self.replay.requests if self.replay.requests else 0.0
+        return self.missed / max(1e-9, self.replay.requests)
 
     @property
     def pod_hours(self) -> float:
-        """How long pods occupied a node, all added up."""
+        """How long pods existed, all added up."""
         return self.replay.pod_seconds / 3600
 
     @property
@@ -50,22 +68,21 @@ class AutoscalerResult:
 
     def to_data(self) -> dict[str, Any]:
         """Its part of the record that `--json` prints."""
-        replay = self.replay
+        run = self.replay
         data = {
             "label": self.label,
             "scale_up_window_s": self.hpa.up.window_s,
-            "requests": round(replay.requests),
+            "requests": round(run.requests),
             "beyond_objective": round(self.missed),
-            "shed": round(replay.shed),
+            "shed": round(run.shed),
             "beyond_share": round(self.missed_share, 6),
-            "short_s": replay.overloaded_s,
+            "short_s": run.overloaded_s,
             "pods_most": self.most_pods,
             "pod_hours": round(self.pod_hours, 3),
-            "decisions": [{"at_s": at, "from": before, "to": after} for at, before, after in replay.decisions],
+            "decisions": [{"at_s": at, "from": before, "to": after} for at, before, after in run.decisions],
         }
-        if self.asked_s is not None or self.enough_s is not None:
-            data |= {"asked_after_s": self.asked_s, "enough_after_s": self.enough_s}
-        return data
+        given = {"asked_after_s": self.asked_s, "enough_after_s": self.enough_s, "cost_per_10k": self.cost_per_10k}
+        return data | {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class Simulation:
 
     def to_data(self) -> dict[str, Any]:
         """The record that `--json` prints."""
-        pod = self.pod
+        pod, currency = self.pod, {"currency": self.cost.currency} if self.cost else {}
         return {
             "schema": "marina.simulation/1",
             "name": self.name,
@@ -91,24 +108,18 @@ class Simulation:
             "knee_rps": pod.knee_rps,
             "target_rps_per_pod": pod.target_rps,
             "cold_start_s": pod.cold_start_s,
-            "node_s": pod.node_s,
             "assumed": self.assumed,
-            "outcomes": [result.to_data() | self._price_data(result) for result in self.results],
+            "outcomes": [result.to_data() | currency for result in self.results],
         }
-
-    def _price_data(self, result: AutoscalerResult) -> dict[str, Any]:
-        price = self._price(result)
-        return {"cost_per_10k": price, "currency": self.cost.currency} if self.cost and price else {}
 
     def to_text(self) -> str:
         """The table, under a line about the traffic and one about the pods."""
-        lines = [f"{self.name}: {self.traffic.name}, {duration(len(self.traffic.rates))}", f"  {self.pod}"]
         rows = self.rows()
-        first = max(len(row[0]) for row in rows)
-        widths = [max(len(row[column]) for row in rows) for column in range(1, len(rows[0]))]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [f"{self.name}: {self.traffic.name}, {duration(len(self.traffic.rates))}", f"  {self.pod}"]
         for label, *values in rows:
-            cells = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
-            lines.append(f"  {label:<{first}}  {'  '.join(cells)}".rstrip())
+            cells = (f"{value:>{width}}" for value, width in zip(values, widths[1:], strict=True))
+            lines.append(f"  {label:<{widths[0]}}  {'  '.join(cells)}".rstrip())
         return "\n".join(lines)
 
     def rows(self) -> list[list[str]]:
@@ -118,37 +129,119 @@ class Simulation:
         if self.traffic.step_s is not None:
             rows.append(["more pods asked for after", *(_seconds(result.asked_s) for result in results)])
             rows.append(["enough pods ready after", *(_seconds(result.enough_s) for result in results)])
+        shed = (result.replay.shed / max(1e-9, result.replay.requests) for result in results)
         rows += [
             ["time over the knee", *(duration(result.replay.overloaded_s) for result in results)],
             ["requests that miss the objective", *(f"{result.missed_share:.2%}" for result in results)],
-            ["requests shed", *(f"{result.shed_share:.2%}" for result in results)],
+            ["requests shed", *(f"{share:.2%}" for share in shed)],
             ["most pods", *(str(result.most_pods) for result in results)],
             ["pod-hours", *(f"{result.pod_hours:.2f}" for result in results)],
         ]
-        prices = [price for result in results if (price := self._price(result))]
+        prices = [result.cost_per_10k for result in results if result.cost_per_10k is not None]
         if self.cost and prices:
             rows.append(["10,000 requests cost", *(f"{price:.3g} {self.cost.currency}" for price in prices)])
         return rows
 
-    def _price(self, result: AutoscalerResult) -> float | None:
-        """The price of 10,000 answered requests, the pods' idle time included. None without a price of a pod, or
-        without answers."""
-        answered = result.replay.requests - result.replay.shed
-        return self.cost.per_10k(answered / result.replay.pod_seconds) if self.cost and answered else None
+
+def simulate(plan: Plan, options: SimulationOptions) -> Simulation:
+    """Replays the traffic through the autoscaler that `marina manifests` would render."""
+    given = (options.knee_rps, options.cold_start_s)
+    if given != (None, None):
+        plan = replace(plan, evidence=override_evidence(plan.evidence, *given))
+    hpa = _autoscaler(plan)
+    pod, assumed = _pod_profile(plan)
+    traffic = _make_traffic(plan, pod, options)
+    autoscalers = {"as rendered": hpa}
+    if options.up_window_s is not None:
+        autoscalers[f"{options.up_window_s} s before more"] = hpa.with_up_window(options.up_window_s)
+    if options.forecast:
+        other, label = ("none", "no forecast") if hpa.forecasts else ("weekly", "weekly forecast")
+        autoscalers[label] = _autoscaler(_with_forecast(plan, other))
+    if any(each.forecasts for each in autoscalers.values()) and not traffic.has_weeks:
+        assumed.append("the past weeks: the same traffic at the same times")
+    cost = plan.spec.cost
+    results = [_result(label, each, traffic, pod, cost) for label, each in autoscalers.items()]
+    return Simulation(plan.name, traffic, pod, results, assumed, cost)
 
 
-def make_result(label: str, hpa: Hpa, traffic: TrafficTrace, pod: PodProfile) -> AutoscalerResult:
+def _with_forecast(plan: Plan, forecast: str) -> Plan:
+    scaling = plan.spec.scaling
+    if scaling.metric != "requests":
+        text = f"`scaling.metric`: got `{scaling.metric}`, allowed with a forecast: `requests`"
+        raise InputError(f"{plan.spec.file}: {text}", hint="simulate it without `--forecast`")
+    changed = scaling.model_copy(update={"forecast": forecast})
+    return replace(plan, spec=plan.spec.model_copy(update={"scaling": changed}))
+
+
+def _autoscaler(plan: Plan) -> Hpa:
+    metric, where = plan.spec.scaling.metric, f"{plan.spec.file}: `scaling"
+    if metric not in ("requests", "cpu"):
+        text = f"{where}.metric`: got `{metric}`, but the knee does not tell how it would change, allowed: `cpu`"
+        raise InputError(f"{text}, `requests`", hint="simulate `metric: requests`")
+    for manifest in (document for documents in render_objects(plan).values() for document in documents):
+        if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
+            place = f"{plan.spec.file}: {manifest['kind']} {plan.name}"
+            hpa = read_hpa(manifest, place, _HINT)
+            known = ("cpu", METRICS[metric], keda_query(plan.spec))
+            names = [metric.name for metric in hpa.metrics if not metric.is_forecast]
+            if unknown := [name for name in names if name not in known]:
+                raise InputError(f"{place}: nothing tells how {listed(unknown)} would change", hint=_HINT)
+            return hpa
+    raise InputError(f"{where}.autoscaler`: got `none`, so the number of pods never changes", hint="autoscaler: hpa")
+
+
+def _pod_profile(plan: Plan) -> tuple[PodProfile, list[str]]:
+    """What a pod can do, and what had to be assumed because it was never measured."""
+    spec, assumed = plan.spec, []
+    measured, target = plan.evidence.knee if plan.evidence else None, plan.target_rps_per_pod
+    if measured is None and target is None:
+        hint = f"marina calibrate {spec.file}, or --knee RPS"
+        raise InputError("nothing was measured, so it is unknown how many requests/s a pod can serve", hint=hint)
+    knee = measured.rps if measured else (target or 0) / spec.scaling.knee_share
+    cold_start_s = plan.cold_start_s
+    if measured is None:
+        assumed.append(f"the knee: {knee:.4g} requests/s, `scaling.target` / {spec.scaling.knee_share:g}")
+    if cold_start_s is None:
+        cold_start_s = _COLD_START_S
+        assumed.append(f"the cold start: {cold_start_s:g} s; `--cold-start` sets it")
+    scrape_s = spec.kubernetes.monitoring.scrape_interval_s
+    pod = PodProfile(
+        knee_rps=knee,
+        target_rps=target or knee * spec.scaling.knee_share,
+        cold_start_s=cold_start_s,
+        queue=spec.queue,
+        scrape_s=scrape_s,
+        window_s=_READINGS * scrape_s,
+        forecast_lead_s=forecast_lead_s(cold_start_s),
+        propagation_s=spec.serving.drain_propagation_s,
+    )
+    return pod, assumed
+
+
+def _make_traffic(plan: Plan, pod: PodProfile, options: SimulationOptions) -> TrafficTrace:
+    if isinstance(options.traffic, TrafficTrace):
+        return options.traffic
+    scaling = plan.spec.scaling
+    if options.traffic == "day":
+        return day_traffic(float(f"{_PEAK * scaling.max_replicas * pod.target_rps:.3g}"))
+    return step_traffic(float(f"{scaling.min_replicas * pod.target_rps:.4g}"), options.traffic)
+
+
+def _result(label: str, hpa: Hpa, traffic: TrafficTrace, pod: PodProfile, cost: Cost | None) -> AutoscalerResult:
     """Replays traffic through an autoscaler. If it is a step, measures how long the autoscaler takes to follow it."""
     run = replay(traffic, hpa, pod)
+    answered = run.requests - run.shed
+    result = AutoscalerResult(
+        label, hpa, run, cost_per_10k=cost.per_10k(answered / run.pod_seconds) if cost and answered else None
+    )
     if traffic.step_s is None:
-        return AutoscalerResult(label, hpa, run, None, None)
+        return result
     high = traffic.rates[traffic.step_s]
     after = [moment for moment in run.moments if moment.at_s >= traffic.step_s and moment.rate == high]
-    before = run.moments[0].wanted
-    per_pod = pod.target_rps * (1 + hpa.up.tolerance)
+    before, per_pod = run.moments[0].wanted, pod.target_rps * (1 + hpa.up.tolerance)
     asked = next((moment.at_s - traffic.step_s for moment in after if moment.wanted > before), None)
     enough = next((moment.at_s - traffic.step_s for moment in after if moment.ready * per_pod >= moment.rate), None)
-    return AutoscalerResult(label, hpa, run, asked, enough)
+    return replace(result, asked_s=asked, enough_s=enough)
 
 
 def duration(seconds: float) -> str:

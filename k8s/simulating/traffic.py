@@ -13,11 +13,11 @@ from statistics import median
 
 from marina.config.errors import InputError, reason_of
 
-DAY_S = 86_400
-_WEEK_S, _RECORDED_S = 7 * DAY_S, 300
-LONGEST_S = 35 * DAY_S
+_DAY_S = 86_400
+_WEEK_S, _RECORDED_S = 7 * _DAY_S, 300
+_LONGEST_S = 35 * _DAY_S
 # In seconds, later times would be after the year 5000: they are rather milliseconds.
-LATEST_S = 1e11
+_LATEST_S = 1e11
 _MOST_RPS = 1e9
 _BEFORE_STEP_S, _STEP_S, _AFTER_STEP_S = 300, 1800, 1800
 
@@ -34,7 +34,7 @@ class TrafficTrace:
     @property
     def has_weeks(self) -> bool:
         """Whether it is long enough to be its own past for a weekly forecast."""
-        return len(self.rates) > _WEEK_S + DAY_S
+        return len(self.rates) > _WEEK_S + _DAY_S
 
     def rates_in_past_weeks(self, at_s: int) -> list[float]:
         """The rates at this second in each of the last three weeks, as means over five minutes, as the recording rule
@@ -63,7 +63,7 @@ def day_traffic(peak_rps: float) -> TrafficTrace:
     hours = (0, 6, 9, 11, 13, 15, 18, 22, 24)
     shares = (0.15, 0.12, 0.8, 1.0, 0.75, 0.95, 0.6, 0.3, 0.15)
     rates = []
-    for second in range(DAY_S):
+    for second in range(_DAY_S):
         hour = second / 3600
         index = bisect_right(hours, hour) - 1
         part = (hour - hours[index]) / (hours[index + 1] - hours[index])
@@ -79,8 +79,8 @@ def read_traffic(file: Path) -> TrafficTrace:
     starts = [at - rows[0][0] for at, _ in rows]
     last_s = median(after - before for before, after in pairwise(starts))
     duration = math.ceil(starts[-1] + last_s)
-    if duration > LONGEST_S:
-        raise InputError(f"{file}: spans {duration / DAY_S:.0f} days, allowed: {LONGEST_S // DAY_S} at most")
+    if duration > _LONGEST_S:
+        raise InputError(f"{file}: spans {duration / _DAY_S:.0f} days, allowed: {_LONGEST_S // _DAY_S} at most")
     rates, index = [], 0
     for second in range(duration):
         while index + 1 < len(starts) and starts[index + 1] <= second:
@@ -100,7 +100,7 @@ def _rows(file: Path) -> list[tuple[float, float]]:
         if not "".join(line).strip() or (number == 1 and _time(line[0]) is None and _number(line[-1]) is None):
             continue  # an empty line, a header
         at, rate = _time(line[0]), _number(line[-1])
-        if len(line) != 2 or at is None or abs(at) > LATEST_S or rate is None or not 0 <= rate <= _MOST_RPS:
+        if len(line) != 2 or at is None or abs(at) > _LATEST_S or rate is None or not 0 <= rate <= _MOST_RPS:
             allowed = f"allowed: a time (seconds or ISO) and a rate from 0 to {_MOST_RPS:g}"
             raise InputError(f"{file}:{number}: got `{','.join(line)}`, {allowed}", hint=hint)
         if rows and at <= rows[-1][0]:

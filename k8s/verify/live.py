@@ -4,7 +4,7 @@ server's metrics page does not have."""
 import http.client
 import re
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -50,9 +50,8 @@ def check_page(spec: Spec, text: str, where: str) -> list[Violation]:
     try:
         families = {family.name: family for family in text_string_to_metric_families(text)}
     except ValueError as err:
-        raise InputError(
-            f"{where}: not a metrics page: {err}", hint="give the supervisor's address, port 8090"
-        ) from err
+        text = f"{where}: not a metrics page: {err}"
+        raise InputError(text, hint="give the supervisor's address, port 8090") from err
     exported = page_series(spec)
     faults = [fault for need in metric_contract(spec) if need.series in exported for fault in _declared(need, families)]
     if not faults:
@@ -77,31 +76,26 @@ def _declared(need: UsedSeries, families: dict[str, Metric]) -> Iterator[Fault]:
 
 def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[Fault]:
     """Selectors that match no sample on the page: it is another model's, or the histogram lacks a bucket edge."""
-    samples: dict[str, list[dict[str, str]]] = {}
-    for family in families.values():
-        for sample in family.samples:
-            samples.setdefault(sample.name, []).append(sample.labels)
+    exported = [sample for family in families.values() for sample in family.samples]
     reported = set()
     for expression in all_expressions(spec):
         for selector in selectors(expression.text):
             wanted = tuple(matcher for matcher in selector.matchers if matcher.label in _FIXED_LABELS)
-            exported = samples.get(selector.name)
-            if not exported or (selector.name, wanted) in reported or _any_fits(wanted, exported):
+            samples = [sample.labels for sample in exported if sample.name == selector.name]
+            if not samples or (selector.name, wanted) in reported or _any_fits(wanted, samples):
                 continue
             reported.add((selector.name, wanted))
             shown = ", ".join(f"{matcher.label}{matcher.op}`{matcher.value}`" for matcher in wanted)
-            own_model = _any_fits([matcher for matcher in wanted if matcher.label != "le"], exported)
+            own_model = _any_fits([matcher for matcher in wanted if matcher.label != "le"], samples)
             rule = "metric-edge" if own_model else "metric-model"
             yield (selector.name, rule, f"no sample with {shown}, which `{expression.place}` uses")
 
 
-def _any_fits(wanted: Iterable[Matcher], samples: list[dict[str, str]]) -> bool:
-    matchers = list(wanted)
-    return any(all(_fits(matcher, labels) for matcher in matchers) for labels in samples)
+def _any_fits(wanted: Collection[Matcher], samples: list[dict[str, str]]) -> bool:
+    return any(all(_fits(matcher, labels.get(matcher.label, "")) for matcher in wanted) for labels in samples)
 
 
-def _fits(matcher: Matcher, labels: dict[str, str]) -> bool:
-    value = labels.get(matcher.label, "")
+def _fits(matcher: Matcher, value: str) -> bool:
     return bool(re.fullmatch(matcher.value, value)) if matcher.op == "=~" else value == matcher.value
 
 

@@ -1,44 +1,28 @@
-"""A rule: a stable id, a level, the texts about it, and a function that checks the objects of an application.
+"""A rule: a stable id, a level, the texts about it, and a function that checks the objects.
 
 error     a cluster refuses it, or it does harm in every cluster
-warning   it works, but good practice says to do it differently"""
+warning   it works, but what was measured or promised no longer holds"""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from marina.k8s.manifests import SUPPORTED_VERSIONS, Plan
-from marina.k8s.verify.application import Application
-from marina.k8s.verify.located import LocatedDocument, Place
+from marina.k8s.verify.objects import Objects, Place
 
 Level = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What rules know besides the documents."""
-
-    versions: tuple[str, ...] = SUPPORTED_VERSIONS
-    """The Kubernetes versions to check against."""
-    plan: Plan | None = None
-    """The plan that the documents were rendered from; None for a folder."""
-
-
-@dataclass(frozen=True)
 class Remark:
-    """What a rule says about one place."""
+    """What a rule says about one place: what is there and what is allowed. None: the rule's own hint and level."""
 
     at: Place
     text: str
-    """What is there, and what is allowed."""
     hint: str | None = None
-    """What to type; None: the rule's `fix`."""
     level: Level | None = None
-    """None: the rule's own."""
 
 
-CheckFunction = Callable[[Application, Scope], Iterator[Remark]]
+Check = Callable[[Objects], Iterator[Remark]]
 
 
 @dataclass(frozen=True)
@@ -53,12 +37,12 @@ class Rule:
     """The harm, and why neither a server's dry run nor kube-linter shows it."""
     fix: str
     """What to type."""
-    check: CheckFunction = field(repr=False)
+    check: Check = field(repr=False)
 
 
 @dataclass(frozen=True, order=True)
 class Violation:
-    """A finding: one place where a document breaks a rule."""
+    """A finding: one place where an object breaks a rule."""
 
     file: str
     line: int
@@ -74,33 +58,14 @@ class Violation:
         return f"{place}{self.object}: " + (f"`{self.field}`: " if self.field else "") + self.text
 
 
-class Topic:
-    """The rules about one topic, in the order of their definition."""
+class Rules(list[Rule]):
+    """The rules of one module, in the order of their definition."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.rules: list[Rule] = []
-
-    def rule(
-        self, name: str, level: Level, *, what: str, why: str, fix: str
-    ) -> Callable[[CheckFunction], CheckFunction]:
+    def rule(self, name: str, level: Level, *, what: str, why: str, fix: str) -> Callable[[Check], Check]:
         """A decorator that makes a function the check of a new rule."""
 
-        def add(check: CheckFunction) -> CheckFunction:
-            self.rules.append(Rule(name, level, what, why, fix, check))
+        def add(check: Check) -> Check:
+            self.append(Rule(name, level, what, why, fix, check))
             return check
 
         return add
-
-
-def repeated(
-    documents: Iterable[LocatedDocument], key: Callable[[LocatedDocument], tuple[str, ...]]
-) -> Iterator[tuple[LocatedDocument, LocatedDocument]]:
-    """Each object that has the key of an earlier one that it surely meets, behind that one."""
-    known: dict[tuple[str, ...], list[LocatedDocument]] = defaultdict(list)
-    for document in documents:
-        same = known[key(document)]
-        met = (other for other in same if other.may_meet(document) and other.is_applied_with(document))
-        if earlier := next(met, None):
-            yield earlier, document
-        same.append(document)

@@ -10,6 +10,7 @@ from marina.loadtest.running import ServerLimits
 from marina.loadtest.scheduling import Arrivals
 
 SCHEMA: Final = "marina.evidence/1"
+MAY_HOLD_MORE = "the generator reached its limit, not the server: send the load from another machine to find more"
 
 
 class ServingSettings(Part):
@@ -25,9 +26,6 @@ class ServingSettings(Part):
         return f"workers × threads {self.workers} × {self.threads}, {batches}"
 
 
-MAY_HOLD_MORE = "the generator reached its limit, not the server: send the load from another machine to find more"
-
-
 def knee_text(knee: Knee) -> str:
     """The knee as text: `at least 4,038 requests/s` if the generator was the limit."""
     return ("at least " if knee.limit == "generator" else "") + f"{figure(knee.rps)} requests/s"
@@ -35,9 +33,7 @@ def knee_text(knee: Knee) -> str:
 
 def knee_interval_text(knee: Knee) -> str:
     """The knee's interval as text, `61.3 and 65 requests/s`; empty if there is none."""
-    if knee.interval is None:
-        return ""
-    return " and ".join(map(figure, knee.interval)) + " requests/s"
+    return " and ".join(map(figure, knee.interval)) + " requests/s" if knee.interval else ""
 
 
 class LatencyAtRate(Part):
@@ -70,8 +66,8 @@ class Evidence(Document):
     objective: Objective
     settings: ServingSettings
     knee: Knee | None
-    at_knee: LatencyAtRate | None
     at_70_percent: LatencyAtRate | None
+    """The confirming run."""
     cold_start_s: float | None
     """From the start of the command to ready; None for a server that was already running."""
     memory: PeakMemory | None

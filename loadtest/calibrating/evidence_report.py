@@ -30,19 +30,15 @@ def evidence_html(evidence: Evidence) -> str:
 
 
 def _knee(evidence: Evidence) -> dict[str, str]:
-    rows = {}
-    if evidence.knee:
-        if evidence.knee.interval:
-            rows["Between"] = f"{knee_interval_text(evidence.knee)}, in 19 of 20 calibrations"
-        ends = ", ".join(f"{figure(rate)}" for rate in evidence.knee.found)
-        apart = f", {percent(evidence.knee.spread)} apart" if len(evidence.knee.found) > 1 else ""
-        rows["Searches ended at"] = f"{ends} requests/s{apart}"
-        if evidence.knee.limit == "generator":
-            rows["Limit"] = MAY_HOLD_MORE
-    for label, at in (("Latency at the knee", evidence.at_knee), ("At 70 % of it, long run", evidence.at_70_percent)):
-        if at:
-            latency = f"p50 {ms(at.response.p50)}, p99 {ms(at.response.p99)}"
-            rows[label] = f"{latency} at {figure(at.rate)} requests/s, {at.status}"
+    rows: dict[str, str] = {}
+    knee, at = evidence.knee, evidence.at_70_percent
+    if knee and knee.interval:
+        rows["Between"] = f"{knee_interval_text(knee)}, in 9 of 10 calibrations"
+    if knee and knee.limit == "generator":
+        rows["Limit"] = MAY_HOLD_MORE
+    if at:
+        latency = f"p50 {ms(at.response.p50)}, p99 {ms(at.response.p99)}"
+        rows["At 70 % of it"] = f"{latency} at {figure(at.rate)} requests/s, {at.status}"
     return rows
 
 
@@ -57,7 +53,6 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         title="Rate against latency",
         x=linear_axis(0, max(trial.rate for trial in trials)),
         y=log_axis(max(0.01, min(shown)), max(shown), milliseconds),
-        lines=[Line("p99", "two", _medians(trials, "p99_ms")), Line("p50", "one", _medians(trials, "p50_ms"))],
         dots=[
             Line(f"{name} {status}", f"{css} ink-{css} {kind}", _points(trials, field, status == "PASS"))
             for name, css, field in (("p50", "one", "p50_ms"), ("p99", "two", "p99_ms"))
@@ -73,14 +68,6 @@ def _drawing(evidence: Evidence) -> Drawing | None:
 
 def _points(trials: list[TrialRecord], field: str, passed: bool) -> list[tuple[float, float | None]]:
     return [(trial.rate, getattr(trial, field)) for trial in trials if (trial.status == "PASS") == passed]
-
-
-def _medians(trials: list[TrialRecord], field: str) -> list[tuple[float, float | None]]:
-    """The median of the runs at each rate, so that several runs at one rate do not make the line jagged."""
-    by_rate: dict[float, list[float]] = {}
-    for trial in trials:
-        by_rate.setdefault(trial.rate, []).append(getattr(trial, field))
-    return [(rate, sorted(values)[len(values) // 2]) for rate, values in by_rate.items()]
 
 
 def _measured(evidence: Evidence) -> dict[str, str]:

@@ -10,12 +10,14 @@ from marina.loadtest.running import SendingOptions
 from marina.loadtest.scheduling import Arrivals
 
 _SHORTEST_TRIAL_S, _LONGEST_GROWTH_S = 8.0, 60.0
+# Slightly above the rate that a server holds, by this share, its queue must have the time to exceed the limit.
+_GROWTH_SHARE = 0.03
 # Neighbouring latencies of random arrivals rise and fall together; with fewer samples, simulated knees differ by 15 %.
 _STEADY_SAMPLES: dict[Arrivals, float] = {"constant": 1.1, "poisson": 2.5}
 # Enough to see when a rate is clearly held or clearly not held.
 _FIRST_LOOK = 0.25
 # The total measured time of a calibration, in lengths of one run at the knee, as simulated by `make bench-knee`.
-_USUAL_LENGTHS = 30
+_USUAL_LENGTHS = 18
 
 
 class CalibrateOptions(SendingOptions):
@@ -28,10 +30,8 @@ class CalibrateOptions(SendingOptions):
     max_duration_s: Annotated[float, Field(gt=0)] | None = None
     """The longest measured time of all runs together; None: no limit."""
     warmup_s: Annotated[float, Field(ge=0)] = 2
-    repeat: Annotated[int, Field(ge=1)] = 1
-    """Number of searches, which must find about the same knee before long runs measure it."""
     tolerance: Annotated[float, Field(gt=0, lt=1)] = knee.TOLERANCE
-    """Half the width of the knee's interval, as a share of the knee: long runs continue until it is that narrow."""
+    """Half the width of the knee's interval, as a share of the knee: runs continue until it is that narrow."""
 
     def length_s(self, rate: float, objective: Objective) -> float:
         """How long a run at `rate` must be to be judged."""
@@ -49,6 +49,5 @@ class CalibrateOptions(SendingOptions):
         return _USUAL_LENGTHS * (self.length_s(rate, objective) + self.warmup_s)
 
     def _shortest_s(self, objective: Objective) -> float:
-        # Slightly above the rate that a server holds, its queue takes this long to exceed the limit.
-        growth_s = min(_LONGEST_GROWTH_S, (objective.ttft_p99_ms or objective.p99_ms) / 1000 / knee.TOLERANCE)
+        growth_s = min(_LONGEST_GROWTH_S, (objective.ttft_p99_ms or objective.p99_ms) / 1000 / _GROWTH_SHARE)
         return max(_SHORTEST_TRIAL_S, growth_s)

@@ -1,10 +1,11 @@
 """Runs at different rates against one server: judges whether it holds each rate, and finds the knee between them."""
 
+from functools import partial
+
 from marina.config.errors import MarinaError
 from marina.loadtest.calibrating import knee
 from marina.loadtest.calibrating.evidence import LatencyAtRate
-from marina.loadtest.calibrating.fitted_knee import fitted_knee
-from marina.loadtest.calibrating.knee import Knee, Untrusted, find_knee
+from marina.loadtest.calibrating.knee import Knee, Untrusted, bisect_knee, narrowed
 from marina.loadtest.calibrating.options import CalibrateOptions
 from marina.loadtest.judging import (
     GENERATOR_REASONS,
@@ -20,9 +21,8 @@ from marina.loadtest.judging import (
     is_undecided,
     judge,
     latency_summary,
-    pool,
 )
-from marina.loadtest.measuring import Measurement, figure
+from marina.loadtest.measuring import Measurement, figure, pool
 from marina.loadtest.reporting import figures_text
 from marina.loadtest.running import Session
 from marina.loadtest.scheduling import Schedule
@@ -30,15 +30,12 @@ from marina.loadtest.scheduling import Schedule
 _FIRST_RPS = 20.0
 _BURST_S = 2.0
 _UNDER_ESTIMATE = 0.7
-# Near the knee, the search measures up to this many lengths of a run, then decides by the figures.
-_MOST_LENGTHS = 2
-_COARSE = 0.08
-_LONG_LENGTHS, _MOST_LONG_RUNS = 4, 12
-# An interval from one or two of them is too often narrow by chance, if the server pauses now and then.
-_FEWEST_LONG_RUNS = 4
-_LONG_RUN_S = 30.0
-# Long runs are at the knee and beside it, or they would not show how steeply the latency rises.
+# The bisection ends with a bracket this wide; the runs that narrow it are at its middle and beside that, or they would
+# not show how steeply the latency rises.
+_COARSE = 0.07
 _BESIDE = (1.0, 1.03, 0.97)
+_NARROWING_LENGTHS, _FEWEST_RUNS, _MOST_RUNS = 2, 3, 20
+_CONFIRMING_LENGTHS, _CONFIRMING_S = 2, 30.0
 
 
 class ServerEnded(MarinaError):
@@ -66,7 +63,7 @@ class RateTrials:
 
         INVALID if the generator could not measure it; Untrusted if anything else was wrong."""
         looks_s = self._options.first_look_s(rate, self._objective)
-        most_s = _MOST_LENGTHS * self._options.length_s(rate, self._objective)
+        most_s = self._options.length_s(rate, self._objective)
         measured: list[Measurement] = []
         while True:
             try:
@@ -104,10 +101,11 @@ class RateTrials:
             rate=rate,
             warmup_s=self._options.warmup_s,
             duration_s=length_s,
-            # Each run has other arrivals: with the same ones, all searches would be off by the same chance, and agree.
+            # Each run has other arrivals: with the same ones, all would be off by the same chance, and agree.
             seed=self._options.seed + self._number,
         )
-        if self._exceeds_time(schedule.total_s):
+        allowed_s = self._options.max_duration_s
+        if allowed_s is not None and self._measured_s + self._reserved_s + schedule.total_s > allowed_s:
             raise OutOfTime(f"`--max-duration` leaves no time for the run at {figure(rate)} requests/s")
         return self._measured(schedule, self._label(rate))
 
@@ -117,15 +115,10 @@ class RateTrials:
     def _say(self, rate: float, verdict: Verdict) -> None:
         self._session.progress.say(f"  {self._label(rate):<44} {verdict.status} {figures_text(verdict)}")
 
-    def _long_run(self, rate: float, length_s: float) -> VerdictStatus:
+    def _judge_once(self, rate: float, length_s: float) -> VerdictStatus:
         """Whether a rate is held, judged by a single run."""
         measured = [self._run(rate, length_s)]
         return self._record(rate, measured, judge(measured, self._objective))
-
-    def _exceeds_time(self, seconds: float) -> bool:
-        """Whether that is more than `--max-duration` leaves."""
-        allowed_s = self._options.max_duration_s
-        return allowed_s is not None and self._measured_s + self._reserved_s + seconds > allowed_s
 
     def _measured(self, schedule: Schedule, label: str) -> Measurement:
         """Measures one run. Ctrl-C or the death of the server says nothing about a rate, so either ends the search."""
@@ -150,35 +143,38 @@ class RateTrials:
         if first is None:
             first = _UNDER_ESTIMATE * self.warm_up()
             self._say_how_long(first)
-        return find_knee(self.judge_rate, first, self._options.repeat, max(_COARSE, self._options.tolerance))
+        return bisect_knee(self.judge_rate, first, max(_COARSE, self._options.tolerance))
 
-    def measure_knee(self, about: Knee) -> Knee:
-        """Measures the knee by long runs at it and beside it, until its interval is narrow enough or the time is over.
-
-        Returns the knee unchanged if the generator ended the search."""
-        if about.limit == "generator":
-            return about
-        refined = about
-        # Reserve the time of the long run below the knee, which comes after these.
-        self._reserved_s = self._headroom_s(about.rps)
+    def narrow(self, found: Knee) -> Knee:
+        """Measures the knee by runs in the middle of its interval and beside it, until that is narrow enough or the
+        time is over. Returns the knee unchanged if the generator ended the search."""
+        if found.limit == "generator":
+            return found
+        narrow = found
+        # Reserve the time of the confirming run, which comes after these.
+        self._reserved_s = self._confirming_s(found.rps)
         try:
-            for number in range(_MOST_LONG_RUNS):
-                narrow = refined.interval and refined.width <= self._options.tolerance
-                if narrow and number >= _FEWEST_LONG_RUNS:
+            for number in range(_MOST_RUNS):
+                if number >= _FEWEST_RUNS and narrow.width <= 1.001 * self._options.tolerance:
                     break
-                self._long(refined.rps * _BESIDE[number % len(_BESIDE)])
-                refined = fitted_knee(self.runs, about, refined.rps, self._objective)
+                rate = narrow.rps * _BESIDE[number % len(_BESIDE)]
+                length_s = _NARROWING_LENGTHS * self._options.length_s(rate, self._objective)
+                knee.holds(partial(self._judge_once, length_s=length_s), rate)
+                narrow = narrowed(found, narrow.rps, self.runs, self._objective, self._options.tolerance)
         except OutOfTime:
-            refined = fitted_knee(self.runs, about, refined.rps, self._objective)
+            narrow = narrowed(found, narrow.rps, self.runs, self._objective, self._options.tolerance)
         finally:
             self._reserved_s = 0.0
-        return refined
+        return narrow
 
-    def _long(self, rate: float) -> None:
-        for _ in range(knee.TRIES):
-            if self._long_run(rate, _LONG_LENGTHS * self._options.length_s(rate, self._objective)) != "INVALID":
-                return
-        raise knee.NotMeasurable(f"{knee.TRIES} long runs at {figure(rate)} requests/s were INVALID")
+    def confirm(self, rate: float) -> LatencyAtRate:
+        """One run twice as long as the others, and at least half a minute unless `--trial` sets their length."""
+        status = self._judge_once(rate, self._confirming_s(rate))
+        return LatencyAtRate(rate=rate, status=status, response=latency_summary(self.runs[-1][0].response))
+
+    def _confirming_s(self, rate: float) -> float:
+        shortest_s = _CONFIRMING_S if self._options.trial_s is None else 0.0
+        return max(shortest_s, _CONFIRMING_LENGTHS * self._options.length_s(rate, self._objective))
 
     def _say_how_long(self, rate: float) -> None:
         minutes = max(1, round(self._options.usual_s(rate, self._objective) / 60))
@@ -199,23 +195,6 @@ class RateTrials:
             named = ", ".join(f"{count:,} {name}" for name, count in burst.errors.items())
             raise knee.NeverHeld(f"none of {burst.finished:,} requests got a good answer: {named}")
         return burst.held_rps
-
-    def nearest_pass(self, rate: float) -> LatencyAtRate | None:
-        """The latencies of the passed run that is nearest to a rate; None if no run passed."""
-        passed = [measurement for measurement, verdict in self.runs if verdict.status == "PASS"]
-        if not passed:
-            return None
-        nearest = min(passed, key=lambda measurement: abs(measurement.rate - rate))
-        return LatencyAtRate(rate=nearest.rate, status="PASS", response=latency_summary(nearest.response))
-
-    def with_headroom(self, rate: float) -> LatencyAtRate:
-        """A run three times as long as the others, and at least half a minute unless `--trial` sets their length."""
-        status = self._long_run(rate, self._headroom_s(rate))
-        return LatencyAtRate(rate=rate, status=status, response=latency_summary(self.runs[-1][0].response))
-
-    def _headroom_s(self, rate: float) -> float:
-        shortest_s = _LONG_RUN_S if self._options.trial_s is None else 0.0
-        return max(shortest_s, 3 * self._options.length_s(rate, self._objective))
 
     def busy_machine(self) -> list[Reason]:
         """A note if other processes used the machine while the server missed the objective: it may hold more."""

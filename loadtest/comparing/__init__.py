@@ -1,14 +1,7 @@
 """`marina compare`: measures two servers in turns, and judges by the ratios of their figures whether the new one is
 worse."""
 
-from marina.loadtest.comparing.baseline import compare_with_baseline
 from marina.loadtest.comparing.compare import CompareOptions, compare, comparison_text
 from marina.loadtest.comparing.comparison import Comparison
 
-__all__ = [
-    "CompareOptions",
-    "Comparison",
-    "compare",
-    "compare_with_baseline",
-    "comparison_text",
-]
+__all__ = ["CompareOptions", "Comparison", "compare", "comparison_text"]

@@ -1,19 +1,18 @@
 """`compare`, for `marina compare`: measures two servers in turns and records the result."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from marina.config.record import Options, write_json, write_text
+from marina.config.sections import Positive
 from marina.config.spec import Spec
 from marina.loadtest.comparing.answer_comparison import compare_answers
 from marina.loadtest.comparing.comparison import (
-    AnswerCounts,
     Comparison,
     ComparisonLoad,
     Round,
@@ -21,12 +20,17 @@ from marina.loadtest.comparing.comparison import (
     Turn,
     turn_from,
 )
-from marina.loadtest.comparing.comparison_junit import comparison_xml
-from marina.loadtest.comparing.comparison_page import comparison_html
-from marina.loadtest.comparing.judgement import FEWEST_ROUNDS, Judgement, judge_rounds, ratios_text
-from marina.loadtest.comparing.pausing import paused
-from marina.loadtest.comparing.rounds import first_side, look_schedule, look_share
-from marina.loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side
+from marina.loadtest.comparing.judgement import (
+    FEWEST_ROUNDS,
+    Judgement,
+    first_side,
+    judge_rounds,
+    look_schedule,
+    look_share,
+    ratio_text,
+)
+from marina.loadtest.comparing.report import comparison_html, comparison_xml
+from marina.loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side, paused
 from marina.loadtest.judging import (
     SPARE_SAMPLES,
     Objective,
@@ -57,17 +61,17 @@ _LONG_S = 300.0
 class CompareOptions(Options):
     """The options of `marina compare`; None stands for a default that depends on the objective."""
 
-    rate: Annotated[float, Field(gt=0)] | None = None
+    rate: Positive | None = None
     """Requests/s to both servers; default: the spec's `slo.throughput_rps`."""
-    turn_s: Annotated[float, Field(gt=0)] | None = None
+    turn_s: Annotated[float, Field(ge=0.001, le=3600)] | None = None
     """Measured seconds of each server in a round; default: one second, or as long as fifty requests take."""
-    max_duration_s: Annotated[float, Field(gt=0)] | None = None
+    max_duration_s: Positive | None = None
     """The longest measured time of all turns together; default: 720 s, or longer if forty rounds or the error rate need
     it."""
     warmup_s: Annotated[float, Field(ge=0)] = 0.5
     arrivals: Arrivals = "poisson"
     seed: int = 0
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    timeout_s: Positive | None = None
 
     def load(self, spec: Spec, objective: Objective) -> ComparisonLoad:
         """The load that each server gets; InputError if neither the options nor the objective state a rate."""
@@ -107,7 +111,7 @@ class _RoundRunner:
 
     def __init__(self, old: OpenedSide, new: OpenedSide, load: ComparisonLoad, objective: Objective) -> None:
         self._sides: dict[SideName, OpenedSide] = {"old": old, "new": new}
-        self.load, self._objective = load, objective
+        self._load, self._objective = load, objective
         self.rounds: list[Round] = []
         self.ended: tuple[Reason, VerdictStatus] | None = None
 
@@ -115,42 +119,38 @@ class _RoundRunner:
         """Runs one turn of each server under the same arrivals."""
         number = len(self.rounds)
         schedule = Schedule(
-            arrivals=self.load.arrivals,
-            rate=self.load.rate,
-            warmup_s=self.load.warmup_s,
-            duration_s=self.load.turn_s,
-            seed=self.load.seed + number,
+            arrivals=self._load.arrivals,
+            rate=self._load.rate,
+            warmup_s=self._load.warmup_s,
+            duration_s=self._load.turn_s,
+            seed=self._load.seed + number,
         )
         first = first_side(number)
-        turns: dict[SideName, Turn] = {}
+        other: SideName = "new" if first == "old" else "old"
         against: list[Reason] = []
-        for which in (first, _other(first)):
-            turns[which], reasons = self._turn(which, schedule, number)
-            against += reasons
+        turns = {which: self._turn(which, than, schedule, against) for which, than in ((first, other), (other, first))}
         self.rounds.append(Round(first=first, old=turns["old"], new=turns["new"], left_out=tuple(against)))
 
-    def _turn(self, which: SideName, schedule: Schedule, number: int) -> tuple[Turn, list[Reason]]:
-        side, other = self._sides[which], self._sides[_other(which)]
-        session, pid = side.session, side.pid
-        with paused(other.pid):
+    def _turn(self, which: SideName, other: SideName, schedule: Schedule, against: list[Reason]) -> Turn:
+        """Measures one server; reasons not to trust the turn are added to `against`."""
+        session = self._sides[which].session
+        pid = session.target.pid
+        label = f"round {len(self.rounds) + 1}, {which}"
+        with paused(self._sides[other].session.target.pid):
             is_ready = pid is None or await_ready(session.target, _READY_AGAIN_S)
             before = cpu_seconds(pid) if pid else 0.0
-            measurement = session.measure(schedule, f"round {number + 1}, {which}")
+            measurement = session.measure(schedule, label)
             cpu_s = cpu_seconds(pid) - before if pid else None
         if measurement.interrupted:
             raise KeyboardInterrupt
         if measurement.server_end is not None:
-            text = f"the {which} server died in round {number + 1}: {measurement.server_end}"
+            text = f"the {which} server died in round {len(self.rounds) + 1}: {measurement.server_end}"
             self.ended = (Reason(id="server-died", text=text), "FAIL" if which == "new" else "INVALID")
         reasons = distrust_reasons(measurement, self._objective)
         if not is_ready:
             reasons.append(Reason(id="not-ready", text="the server did not become ready again after it was paused"))
-        named = [Reason(id=reason.id, text=f"round {number + 1}, {which}: {reason.text}") for reason in reasons]
-        return turn_from(measurement, cpu_s), named
-
-
-def _other(which: SideName) -> SideName:
-    return "new" if which == "old" else "old"
+        against += [Reason(id=reason.id, text=f"{label}: {reason.text}") for reason in reasons]
+        return turn_from(measurement, cpu_s)
 
 
 def compare(
@@ -162,6 +162,7 @@ def compare(
     `against` names the old server. The files go to `where.out`. `where.url` is the new server, unless it is to be
     started."""
     objective = objective_of(spec)
+    assert spec.slo is not None
     load = options.load(spec, objective)
     package = find_package(where)
     new = Contender("new", spec, package, where.out, url=where.url, supervisor=where.supervisor)
@@ -176,29 +177,45 @@ def compare(
             sides[1].session.progress.say(f"note: {note}")
         runner = _RoundRunner(sides[0], sides[1], load, objective)
         looks = look_schedule(options.most_rounds(load, objective))
-        judgement = _until_clear(runner, looks, spec, objective, answers)
-        seen_rps = sum(turn.new.in_time for turn in runner.rounds) / sum(turn.new.asked_s for turn in runner.rounds)
-        result = Comparison(
-            status=judgement.status,
-            reasons=judgement.reasons,
-            figures=judgement.figures,
-            regression=regression_of(spec),
-            objective=objective,
-            old=sides[0].side,
-            new=sides[1].side,
-            answers=answers,
-            load=load,
-            machine=this_machine(),
-            at=at,
-            rounds=tuple(runner.rounds),
-            looks=len(looks),
-            costs=costs_of(spec, seen_rps, known_knee(where.out, package)),
+        judgement = _until_clear(
+            runner,
+            looks,
+            load.turn_s,
+            partial(
+                judge_rounds,
+                objective=objective,
+                regression=spec.slo.regression,
+                answers=answers,
+                agreement=spec.model.min_agreement,
+            ),
         )
-    return judge_costs_and_write(result, where.out)
+    seen_rps = sum(turn.new.in_time for turn in runner.rounds) / sum(turn.new.asked_s for turn in runner.rounds)
+    costs = costs_of(spec, seen_rps, known_knee(where.out, package))
+    over = [costs.over] if costs and costs.over else []
+    comparison = Comparison(
+        status="FAIL" if over and judgement.status == "PASS" else judgement.status,
+        reasons=(*judgement.reasons, *over),
+        figures=judgement.figures,
+        regression=spec.slo.regression,
+        objective=objective,
+        old=sides[0].side,
+        new=sides[1].side,
+        answers=answers,
+        load=load,
+        machine=this_machine(),
+        at=at,
+        rounds=tuple(runner.rounds),
+        looks=len(looks),
+        costs=costs,
+    )
+    write_json(where.out / "compare.json", comparison.to_data())
+    write_text(where.out / "compare.xml", comparison_xml(comparison))
+    write_text(where.out / "compare.html", comparison_html(comparison))
+    return comparison
 
 
 def _until_clear(
-    runner: _RoundRunner, looks: Sequence[int], spec: Spec, objective: Objective, answers: AnswerCounts
+    runner: _RoundRunner, looks: Sequence[int], turn_s: float, judge: Callable[..., Judgement]
 ) -> Judgement:
     """Runs rounds until the figures decide, a server has died, or the time is over.
 
@@ -206,43 +223,19 @@ def _until_clear(
     for look in looks:
         while len(runner.rounds) < look and runner.ended is None:
             runner.round()
-        judgement = judge_rounds(
-            runner.rounds,
-            objective,
-            regression_of(spec),
-            share=look_share(look, looks),
-            answers=answers,
-            agreement=spec.model.min_agreement,
-            ended=runner.ended,
-        )
-        too_short = judgement.status == "PASS" and look * runner.load.turn_s < _SHORTEST_PASS_S
+        judgement = judge(runner.rounds, share=look_share(look, looks), ended=runner.ended)
+        too_short = judgement.status == "PASS" and look * turn_s < _SHORTEST_PASS_S
         if not judgement.needs_more_rounds and not too_short:
             break
     return judgement
-
-
-def regression_of(spec: Spec) -> float:
-    """By what share the new server may be worse; the spec must have an `slo`."""
-    assert spec.slo is not None
-    return spec.slo.regression
-
-
-def judge_costs_and_write(comparison: Comparison, folder: Path) -> Comparison:
-    """The comparison, which is a FAIL if it would pass but costs too much; writes the three files, each atomically."""
-    if over := comparison.costs and comparison.costs.over:
-        status = "FAIL" if comparison.status == "PASS" else comparison.status
-        comparison = comparison.model_copy(update={"status": status, "reasons": (*comparison.reasons, over)})
-    write_json(folder / "compare.json", comparison.to_data())
-    write_text(folder / "compare.xml", comparison_xml(comparison))
-    write_text(folder / "compare.html", comparison_html(comparison))
-    return comparison
 
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison as a few lines for the terminal."""
     counted, load = len(comparison.counted), comparison.load
     sent = f"{counted} rounds, {figure(load.rate)} requests/s for {load.turn_s:g} s each"
-    ratios = f"new / old: {ratios_text(comparison.figures)}; {sent}" if comparison.figures else "nothing was compared"
-    lines = [f"compare: {comparison.status} {ratios}"]
+    ratios = ", ".join(map(ratio_text, comparison.figures))
+    compared = f"new / old: {ratios}; {sent}" if ratios else "nothing was compared"
+    lines = [f"compare: {comparison.status} {compared}"]
     lines += [costs_text(comparison.costs)] if comparison.costs else []
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in comparison.every_reason())])

@@ -110,7 +110,7 @@ class Comparison(Document):
     objective: Objective
     old: Side
     new: Side
-    answers: AnswerCounts | None
+    answers: AnswerCounts
     load: ComparisonLoad
     machine: Machine
     at: str

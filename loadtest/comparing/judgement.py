@@ -7,11 +7,10 @@ Errors pass wrongly once in twenty times at each look, or a PASS would take half
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from marina.loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, Turn, Unit
-from marina.loadtest.comparing.ratios import Ratio, ratio
-from marina.loadtest.comparing.swaps import by_chance, late_line, more_late
+from marina.loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, SideName, Turn, Unit
+from marina.loadtest.comparing.ratios import Ratio, by_chance, late_line, more_late, ratio
 from marina.loadtest.judging import (
     CONFIDENCE,
     P99_SHARE,
@@ -27,6 +26,7 @@ from marina.loadtest.judging import (
 from marina.loadtest.measuring import figure, merge_histograms, percent
 
 FEWEST_ROUNDS = 12
+_GROWTH = 1.5
 # How often a verdict may be wrong over all looks, and how many figures may cause a FAIL: the ratios of p50, p99, rate
 # and CPU time, late answers, and errors.
 _WRONG, _JUDGED = 0.02, 6
@@ -36,16 +36,7 @@ _NO_ANSWERS = "no-answers"
 _MORE_ROUNDS = "more rounds would show whether that is chance"
 
 
-@dataclass(frozen=True)
-class SideFigure:
-    """One figure of one server: over all rounds, and in each round."""
-
-    whole: float
-    rounds: Sequence[float]
-
-
-@dataclass(frozen=True)
-class FalseRates:
+class FalseRates(NamedTuple):
     """How often one figure may fail and pass wrongly: how often each end of its interval may be exceeded."""
 
     fails: float
@@ -57,8 +48,7 @@ class FalseRates:
         return cls(fails=share * _WRONG / _JUDGED, passes=share * _WRONG)
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """The verdict on the rounds so far."""
 
     status: VerdictStatus
@@ -66,6 +56,32 @@ class Judgement:
     figures: tuple[Figure, ...]
     needs_more_rounds: bool
     """Whether more rounds may turn INVALID into an answer: no server has died, and most rounds can be trusted."""
+
+
+def look_schedule(most: int) -> tuple[int, ...]:
+    """After how many rounds the figures are looked at, as long as they are undecided.
+
+    The numbers are even, so that each server is first equally often. They grow, since each look is one more chance to
+    be wrong."""
+    last = max(2, most - most % 2)
+    looks = [min(FEWEST_ROUNDS, last)]
+    while looks[-1] < last:
+        wanted = max(looks[-1] + 2, int(looks[-1] * _GROWTH))
+        looks.append(min(wanted + wanted % 2, last))
+    return tuple(looks)
+
+
+def look_share(look: int, looks: Sequence[int]) -> float:
+    """The share of the allowed error that one look may use.
+
+    Half of the error is shared equally, half in proportion to the rounds: the last looks decide what is close, and no
+    look comes after them."""
+    return (1 / len(looks) + look / sum(looks)) / 2
+
+
+def first_side(number: int) -> SideName:
+    """Which server is first in round `number`. As they alternate, a steady drift of the machine affects both alike."""
+    return "new" if number % 2 else "old"
 
 
 def judge_rounds(
@@ -121,52 +137,49 @@ def _figures(rounds: Sequence[Round], regression: float, wrong: FalseRates) -> l
     """The figures of latency, rate and CPU time, each judged by the interval of its ratio."""
     if not rounds or not all(turns.both_answered for turns in rounds):
         return []
-    old, new = [turns.old for turns in rounds], [turns.new for turns in rounds]
+    sides = [turns.old for turns in rounds], [turns.new for turns in rounds]
     worse = 1 + regression
-    p99 = _ratio_figure("p99", [_latency(turns, P99_SHARE) for turns in (old, new)], worse, "ms", wrong)
+    p99 = _ratio_figure("p99", [_latency(turns, P99_SHARE) for turns in sides], worse, "ms", wrong)
+    # A turn without any answer in time counts as half an answer, so that it has a (bad) ratio.
+    rates = [[(max(turn.in_time, 0.5), turn.asked_s) for turn in turns] for turns in sides]
     figures = [
-        _ratio_figure("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
+        _ratio_figure("p50", [_latency(turns, 0.5) for turns in sides], worse, "ms", wrong),
         _with_stalls(p99, rounds, wrong.fails),
-        _ratio_figure("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s", wrong),
+        _ratio_figure("rate", [_quotient(parts) for parts in rates], 1 / worse, "requests/s", wrong),
     ]
-    if all(turn.cpu_s and turn.answered for turn in (*old, *new)):
-        figures.append(_ratio_figure("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms", wrong))
+    if all(turn.cpu_s and turn.answered for turns in sides for turn in turns):
+        spent = [[(1000 * (turn.cpu_s or 0.0), turn.answered) for turn in turns] for turns in sides]
+        figures.append(_ratio_figure("cpu", [_quotient(parts) for parts in spent], worse, "ms", wrong))
     return figures
+
+
+SideFigure = tuple[float, Sequence[float]]
+"""One figure of one server: over all rounds, and in each round."""
 
 
 def _latency(turns: Sequence[Turn], share: float) -> SideFigure:
     whole = merge_histograms([turn.response for turn in turns])
-    return SideFigure(whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns])
+    return whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns]
 
 
-def _rate(turns: Sequence[Turn]) -> SideFigure:
-    """Good answers in time per second; a turn without any counts as half an answer, so that it has a (bad) ratio."""
-    return _quotient([max(turn.in_time, 0.5) for turn in turns], [turn.asked_s for turn in turns])
-
-
-def _cpu_ms(turns: Sequence[Turn]) -> SideFigure:
-    """CPU time per answer, ms."""
-    return _quotient([1000 * (turn.cpu_s or 0.0) for turn in turns], [turn.answered for turn in turns])
-
-
-def _quotient(above: Sequence[float], below: Sequence[float]) -> SideFigure:
-    return SideFigure(sum(above) / sum(below), [part / of for part, of in zip(above, below, strict=True)])
+def _quotient(parts: Sequence[tuple[float, float]]) -> SideFigure:
+    return sum(part for part, _ in parts) / sum(of for _, of in parts), [part / of for part, of in parts]
 
 
 def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, unit: Unit, wrong: FalseRates) -> Figure:
     """The figure of a ratio; the limit is the highest that is allowed, or if it is below 1 (`rate`), the lowest."""
-    old, new = shown
+    (old, old_rounds), (new, new_rounds) = shown
     if limit < 1:
-        quotient = ratio(old.rounds, new.rounds, low=wrong.passes, high=wrong.fails)
+        quotient = ratio(old_rounds, new_rounds, low=wrong.passes, high=wrong.fails)
         fails, passes = quotient.high < limit, quotient.low >= limit
     else:
-        quotient = ratio(old.rounds, new.rounds, low=wrong.fails, high=wrong.passes)
+        quotient = ratio(old_rounds, new_rounds, low=wrong.fails, high=wrong.passes)
         fails, passes = quotient.low > limit, quotient.high <= limit
     made = Figure(
         figure=name,
         status="FAIL" if fails else "PASS" if passes else "INVALID",
-        old=old.whole,
-        new=new.whole,
+        old=old,
+        new=new,
         ratio=quotient.value,
         interval=(quotient.low, quotient.high if math.isfinite(quotient.high) else None),
         limit=limit,
@@ -178,9 +191,8 @@ def _ratio_figure(name: FigureName, shown: Sequence[SideFigure], limit: float, u
         return with_status(made, "FAIL", f"{name}-worse", text)
     if not passes:
         text = f"the limit of {limit:.3g} lies inside the interval of {name}, {between_text(made)}"
-        return with_status(
-            made, "INVALID", UNDECIDED, f"{text}: {_more(quotient, limit, len(old.rounds))} would decide"
-        )
+        text = f"{text}: {_more(quotient, limit, len(old_rounds))} would decide"
+        return with_status(made, "INVALID", UNDECIDED, text)
     return made
 
 
@@ -219,10 +231,8 @@ def _errors(rounds: Sequence[Round], objective: Objective, wrong: float) -> list
     if not rounds:
         return []
     limit = objective.error_rate
-    before, after = (
-        Counts([turn.failed for turn in turns], [turn.sent for turn in turns])
-        for turns in ([turns.old for turns in rounds], [turns.new for turns in rounds])
-    )
+    sides = [turns.old for turns in rounds], [turns.new for turns in rounds]
+    before, after = (Counts([turn.failed for turn in turns], [turn.sent for turn in turns]) for turns in sides)
     low, high = difference_interval(before, after, low=wrong, high=1 - CONFIDENCE)
     made = Figure(
         figure="errors",
@@ -254,11 +264,6 @@ def _answers(answers: AnswerCounts | None, agreement: float) -> list[Figure]:
     named = ", ".join(answers.differing)
     text = f"{answers.inputs - answers.same} of {answers.inputs} inputs are answered differently: {named}"
     return [with_status(made, "FAIL", "answers-differ", f"{text}; at least {percent(agreement)} must be the same")]
-
-
-def ratios_text(figures: Sequence[Figure]) -> str:
-    """Each figure as the terminal shows it: `p50 1.02 (0.99 to 1.05), …`."""
-    return ", ".join(ratio_text(value) for value in figures)
 
 
 def ratio_text(value: Figure) -> str:

@@ -1,10 +1,14 @@
-"""The two servers of a comparison: finds what `--against` names, and starts or connects to each server."""
+"""The two servers of a comparison: finds what `--against` names, starts or connects to each server, and pauses one
+while the other is measured: even an idle server does some work, on the same cores."""
 
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 import yaml
 
@@ -15,20 +19,17 @@ from marina.config.progress import Progress
 from marina.config.record import Package, file_sha256, read_package, read_record, write_text
 from marina.config.spec import Spec
 from marina.loadtest.comparing.comparison import Side
-from marina.loadtest.judging import LoadTestOutcome, Objective
-from marina.loadtest.measuring import PackageIdentity
+from marina.loadtest.judging import Objective
+from marina.loadtest.measuring import process_tree
 from marina.loadtest.running import (
     Session,
-    Target,
     TargetOptions,
-    check_listening,
-    existing_server,
+    open_target,
     serve_command,
-    started_server,
 )
 from marina.loadtest.sending import Generator, LoadRequest, expected_of, packaged_request, spec_request, with_samples
 
-_ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
+_ALLOWED = "a MAR, a spec, or the address of a server"
 # The fields of `serving` that a package fixes, and their names in its `model-config.yaml`.
 _PACKED = {
     "max_batch": "batchSize",
@@ -49,12 +50,8 @@ class Contender:
     folder: Path = Path()
     """The folder of the package's MAR."""
     url: str | None = None
+    """The address of a server that is already running; None starts one."""
     supervisor: str | None = None
-
-    @property
-    def mar(self) -> Path | None:
-        """The MAR to serve; None for a server that is running already."""
-        return self.folder / self.package.mar if self.package else None
 
 
 def find_contender(text: str, new: Contender, out: Path) -> Contender:
@@ -68,8 +65,6 @@ def find_contender(text: str, new: Contender, out: Path) -> Contender:
         return _of_mar(file, new.spec, out)
     if file.suffix in (".yaml", ".yml"):
         return _of_spec(file, new)
-    if file.suffix == ".json":
-        return _of_verdict(file, new, out)
     raise InputError(f"`--against`: got `{text}`, allowed: {_ALLOWED}")
 
 
@@ -105,40 +100,11 @@ def _of_spec(file: Path, new: Contender) -> Contender:
     return Contender("old", spec, read_package(folder), folder)
 
 
-def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
-    outcome = read_outcome(file, "--against")
-    wanted = outcome.tested.package
-    if wanted is None:
-        raise InputError(f"`--against`: {file} does not say which package was tested")
-    for folder in (file.parent, new.folder):
-        if (folder / "package.json").is_file() and read_package(folder).sha256 == wanted:
-            package = read_package(folder)
-            return replace(_of_mar(folder / package.mar, new.spec, out), package=package)
-    text = f"`--against`: package {wanted[:12]}, which {file} is about, is no longer on this machine"
-    raise InputError(text, hint="--against old.mar, or --baseline with the stored verdict")
-
-
-def read_outcome(file: Path, option: str) -> LoadTestOutcome:
-    """Reads a stored verdict; InputError if the file is anything else."""
-    try:
-        return LoadTestOutcome.model_validate_json(file.read_text(encoding="utf-8"))
-    except OSError as err:
-        raise InputError(f"`{option}`: {file} cannot be read: {err.strerror}", hint="marina loadtest SPEC") from err
-    except (ValueError, KeyError, TypeError) as err:
-        raise InputError(f"`{option}`: {file} is not a verdict of this version", hint="marina loadtest SPEC") from err
-
-
-@dataclass(frozen=True)
-class OpenedSide:
+class OpenedSide(NamedTuple):
     """A server that is up, with its session and its entry in the record."""
 
     session: Session
     side: Side
-
-    @property
-    def pid(self) -> int | None:
-        """The process that was started here; None for a server that was already running."""
-        return self.session.target.pid
 
 
 @contextmanager
@@ -154,37 +120,31 @@ def open_side(
 ) -> Iterator[OpenedSide]:
     """Starts or connects to the server of one side. Both sides get the same requests, from the same generator."""
     progress = Progress(quiet=quiet)
-    with _target(side, where, progress) as target:
-        session = Session(
-            target,
-            where.addressed(_request(side, request_of, target.url)),
-            side.package,
-            objective,
-            1,
-            timeout_s,
-            # For a server that was not started here it is enough that its package stays the same.
-            replace(where, any_package=where.any_package or side.package is None),
-            progress,
-            generator,
-        )
-        yield OpenedSide(session, _side(side, session))
-
-
-@contextmanager
-def _target(side: Contender, where: TargetOptions, progress: Progress) -> Iterator[Target]:
-    if side.url is not None:
-        with progress.step(f"find the {side.label} server, {side.url}"):
-            option = "--url" if side.label == "new" else "--against"
-            target = existing_server(side.url, side.supervisor, option)
-            check_listening(target.url, f"marina serve {side.spec.file}", where.tls, option)
-        yield target
-        return
-    command = [*(where.command or serve_command(side.spec.file)), "--mar", str(side.mar)]
+    mar = side.folder / side.package.mar if side.package else None
+    command = [*(where.command or serve_command(side.spec.file)), "--mar", str(mar)]
+    folder = where.out / side.label
+    of_side = replace(where, url=side.url, supervisor=side.supervisor, out=folder, command=command)
     with ExitStack() as stack:
-        with progress.step(f"start the {side.label} server"):
-            log = where.out / side.label / "server.log"
-            target = stack.enter_context(started_server(side.spec, log, command=command))
-        yield target
+        place = f"the {side.label} server"
+        with progress.step(f"start {place}" if side.url is None else f"find {place}, {side.url}"):
+            option = "--url" if side.label == "new" else "--against"
+            target = stack.enter_context(open_target(side.spec, of_side, option))
+        request = where.addressed(_request(side, request_of, target.url))
+        # For a server that was not started here it is enough that its package stays the same.
+        any_package = where.any_package or side.package is None
+        where = replace(where, any_package=any_package)
+        session = Session(target, request, side.package, objective, 1, timeout_s, where, progress, generator)
+        identity = session.identify()
+        record = side.package.record if side.package else None
+        described = Side(
+            name=record.name if record else side.spec.name,
+            version=record.version if record else "unknown",
+            spec=None if side.url else str(side.spec.file),
+            url=session.target.url,
+            package=side.package.sha256 if side.package else identity.found if identity else None,
+            started=side.url is None,
+        )
+        yield OpenedSide(session, described)
 
 
 def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
@@ -198,14 +158,19 @@ def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
     return request.model_copy(update={"url": path, "expected": expected_of(side.package.record)})
 
 
-def _side(side: Contender, session: Session) -> Side:
-    identity: PackageIdentity | None = session.identify()
-    record = side.package.record if side.package else None
-    return Side(
-        name=record.name if record else side.spec.name,
-        version=record.version if record else "unknown",
-        spec=None if side.url else str(side.spec.file),
-        url=session.target.url,
-        package=side.package.sha256 if side.package else identity.found if identity else None,
-        started=side.url is None,
-    )
+@contextmanager
+def paused(pid: int | None) -> Iterator[None]:
+    """Stops the processes of the server `pid` (SIGSTOP) inside the context; does nothing for None.
+
+    If this process is killed, the kernel kills the server, paused or not (`loadtest/running/target.py`)."""
+    family = [] if pid is None else [process.pid for process in process_tree(pid)]
+    try:
+        for process in family:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+        yield
+    finally:
+        # Children first: a parent that is resumed may check whether they are alive.
+        for process in reversed(family):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)

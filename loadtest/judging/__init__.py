@@ -5,6 +5,7 @@ from marina.loadtest.judging.certainty import (
     SPARE_SAMPLES,
     arrivals_needed,
     failed_clumps,
+    judged_tails,
     missed_clumps,
     samples_needed,
     slow_clumps,
@@ -13,14 +14,11 @@ from marina.loadtest.judging.certainty import (
 from marina.loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from marina.loadtest.judging.early import decided_early
 from marina.loadtest.judging.interval import CONFIDENCE, Counts, difference_interval
-from marina.loadtest.judging.pooling import pool
-from marina.loadtest.judging.ramp import MOST_STEPS, STEP_REQUESTS, judge_ramp, ramp_result, ramp_text
 from marina.loadtest.judging.record import (
     LatencySummary,
     LoadedServer,
     LoadRecord,
     LoadTestOutcome,
-    RampResult,
     RunRecord,
     StreamFigures,
     latency_summary,
@@ -29,7 +27,6 @@ from marina.loadtest.judging.record import (
 )
 from marina.loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
 from marina.loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
-from marina.loadtest.judging.stream_checks import judged_tails
 from marina.loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, busy_machine_reasons, distrust_reasons
 from marina.loadtest.judging.verdict import (
     EXIT_CODES,
@@ -52,10 +49,8 @@ __all__ = [
     "GENERATOR_REASONS",
     "GROWTH_ALLOWED",
     "HELD_SHARE",
-    "MOST_STEPS",
     "P99_SHARE",
     "SPARE_SAMPLES",
-    "STEP_REQUESTS",
     "TOO_FEW",
     "UNDECIDED",
     "Check",
@@ -66,7 +61,6 @@ __all__ = [
     "LoadTestOutcome",
     "LoadedServer",
     "Objective",
-    "RampResult",
     "Reason",
     "RunRecord",
     "StreamFigures",
@@ -85,16 +79,12 @@ __all__ = [
     "interval_text",
     "is_undecided",
     "judge",
-    "judge_ramp",
     "judge_soak",
     "judged_from_s",
     "judged_tails",
     "latency_summary",
     "missed_clumps",
     "objective_of",
-    "pool",
-    "ramp_result",
-    "ramp_text",
     "run_record",
     "samples_needed",
     "slow_clumps",

@@ -4,12 +4,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from marina.config.record import Part
 from marina.loadtest.judging import interval
 from marina.loadtest.judging.interval import Counts
-from marina.loadtest.judging.verdict import UNDECIDED, Check, Reason, VerdictStatus, interval_text, value_text
+from marina.loadtest.judging.verdict import (
+    UNDECIDED,
+    Check,
+    Objective,
+    Reason,
+    VerdictStatus,
+    interval_text,
+    value_text,
+)
 from marina.loadtest.measuring import Histogram, Measurement, Slice
 
 P99_SHARE = 0.99
@@ -23,6 +31,16 @@ _WIDE_SHARE = 0.95
 NONE_OVER_SHARE = 0.5
 _MOST_STATED = 1_000_000
 Judged = TypeVar("Judged", bound=Part)
+LatenciesOf = Callable[[Measurement | Slice], Histogram]
+_NONE = Histogram()
+
+
+class Tail(NamedTuple):
+    """A kind of latency of which 99 in 100 must be within a limit."""
+
+    name: Literal["p99", "ttft", "itl"]
+    limit: float
+    of: LatenciesOf
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,16 @@ class Interval:
     """About how many more arrivals it would take to decide."""
 
 
+def judged_tails(objective: Objective) -> list[Tail]:
+    """The latencies that have a limit; that of whole answers comes first."""
+    tails = [Tail("p99", objective.p99_ms, lambda run: run.response)]
+    if objective.ttft_p99_ms is not None:
+        tails.append(Tail("ttft", objective.ttft_p99_ms, lambda run: run.streams.first if run.streams else _NONE))
+    if objective.itl_p99_ms is not None:
+        tails.append(Tail("itl", objective.itl_p99_ms, lambda run: run.streams.gaps if run.streams else _NONE))
+    return tails
+
+
 def samples_needed(share: float = P99_SHARE) -> int:
     """How many answers it takes to judge a percentile."""
     return math.ceil(_SAMPLES_ABOVE / (1 - Fraction(str(share))))
@@ -47,21 +75,14 @@ def arrivals_needed(error_rate: float) -> int:
     return math.ceil(interval.arrivals_to_decide(error_rate, 0, 1)) if 0 < error_rate < 1 else 1
 
 
-def latency_interval(measurement: Measurement, limit_ms: float, confidence: float = interval.CONFIDENCE) -> Interval:
-    """The interval of the p99. The measurement must have slices, and as many latencies as a p99 needs."""
-    return tail_interval(measurement.response, [piece.response for piece in measurement.slices], limit_ms, confidence)
-
-
-def tail_interval(
-    response: Histogram, slices: Sequence[Histogram], limit_ms: float, confidence: float = interval.CONFIDENCE
-) -> Interval:
+def tail_interval(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Interval:
     """The interval of the p99 of any latencies: `response` has all of them, `slices` the same ones slice by slice."""
     count, share = response.count, 1 - P99_SHARE
     near, wide = (_beyond(slices, response, part) for part in (P99_SHARE, _WIDE_SHARE))
     at_limit = Counts([piece.over(limit_ms) for piece in slices], near.of)
     clumps = max(interval.clumping(counts, wide) for counts in (near, at_limit))
-    most = interval.most_surely_below(share, count, clumps, confidence)
-    fewest = interval.fewest_surely_above(share, count, clumps, confidence)
+    most = interval.most_surely_below(share, count, clumps)
+    fewest = interval.fewest_surely_above(share, count, clumps)
     high = min(response.max_ms / NONE_OVER_SHARE, response.ranked(count - most) if most >= 0 else math.inf)
     low = response.ranked(count + 1 - fewest) if fewest <= count else response.min_ms
     over = count - response.within(limit_ms)
@@ -69,10 +90,10 @@ def tail_interval(
     return Interval(low, high, _decided(low > limit_ms, high <= limit_ms), more)
 
 
-def errors_interval(measurement: Measurement, limit: float, confidence: float = interval.CONFIDENCE) -> Interval:
+def errors_interval(measurement: Measurement, limit: float) -> Interval:
     """The interval of the share of requests that fail."""
     counts = _failed(measurement)
-    low, high, clumps = _share_between(counts, confidence)
+    low, high, clumps = _share_between(counts)
     # No number of good answers proves that requests never fail.
     status = _decided(low > limit or (limit == 0 and counts.share > 0), high <= limit or counts.share == limit == 0)
     return Interval(low, high, status, interval.arrivals_to_decide(limit, counts.share, clumps) - counts.total)
@@ -90,10 +111,10 @@ def throughput_interval(measurement: Measurement, limit_rps: float) -> Interval:
     return Interval(low, high, _decided(high < limit_rps, low >= limit_rps), more)
 
 
-def goodput_interval(measurement: Measurement, limit: float, confidence: float = interval.CONFIDENCE) -> Interval:
+def goodput_interval(measurement: Measurement, limit: float) -> Interval:
     """The interval of the share of streamed requests that met every objective."""
     counts = _missed(measurement)
-    least, most, clumps = _share_between(counts, confidence)
+    least, most, clumps = _share_between(counts)
     more = interval.arrivals_to_decide(1 - limit, counts.share, clumps) - counts.total
     return Interval(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
 
@@ -120,15 +141,6 @@ def with_status(check: Judged, status: VerdictStatus, reason: str = "", text: st
     """A copy of the check, or of a compared figure, with this status, and with a reason for it if one is given."""
     reasons = (Reason(id=reason, text=text),) if reason else ()
     return check.model_copy(update={"status": status, "reasons": reasons})
-
-
-def blame_late_sends(check: Check, text: str) -> Check:
-    """The check as INVALID: its limit was missed, but the generator's own delays explain that."""
-    text = f"{text}, but only because the generator sent some requests late"
-    return with_status(check, "INVALID", "lag-decides", text)
-
-
-LatenciesOf = Callable[[Measurement | Slice], Histogram]
 
 
 def slow_clumps(runs: Sequence[Measurement], of: LatenciesOf = lambda run: run.response) -> float:
@@ -163,9 +175,9 @@ def _failed(measurement: Measurement) -> Counts:
     return Counts([piece.failed for piece in measurement.slices], [piece.due for piece in measurement.slices])
 
 
-def _share_between(counts: Counts, confidence: float = interval.CONFIDENCE) -> tuple[float, float, float]:
+def _share_between(counts: Counts) -> tuple[float, float, float]:
     clumps = interval.clumping(counts, counts)
-    return *interval.share_interval(sum(counts.over), counts.total, clumps, confidence), clumps
+    return *interval.share_interval(sum(counts.over), counts.total, clumps), clumps
 
 
 def _beyond(slices: Sequence[Histogram], whole: Histogram, share: float) -> Counts:
@@ -173,8 +185,8 @@ def _beyond(slices: Sequence[Histogram], whole: Histogram, share: float) -> Coun
 
     Without them, a tail of equal latencies, such as those of timeouts, would have nothing above its p99."""
     line, above = whole.percentile(share) or 0.0, (1 - share) * whole.count
-    count = Histogram.from_bucket_of if whole.over(line) * whole.from_bucket_of(line) < above**2 else Histogram.over
-    return Counts([count(piece, line) for piece in slices], [piece.count for piece in slices])
+    own = whole.over(line) * whole.over(line, own_bucket=True) < above**2
+    return Counts([piece.over(line, own_bucket=own) for piece in slices], [piece.count for piece in slices])
 
 
 def _decided(misses: bool, meets: bool) -> VerdictStatus:

@@ -5,17 +5,9 @@ Only a search uses this, since there a wrong answer only costs a detour. A verdi
 
 from collections.abc import Sequence
 
-from marina.loadtest.judging.certainty import (
-    NONE_OVER_SHARE,
-    LatenciesOf,
-    latency_interval,
-    samples_needed,
-    tail_interval,
-)
-from marina.loadtest.judging.pooling import pool
-from marina.loadtest.judging.stream_checks import judged_tails
+from marina.loadtest.judging.certainty import NONE_OVER_SHARE, LatenciesOf, judged_tails, samples_needed, tail_interval
 from marina.loadtest.judging.verdict import TOO_FEW, Objective, Verdict, VerdictStatus
-from marina.loadtest.measuring import Measurement
+from marina.loadtest.measuring import Measurement, pool
 
 # Of a hundred answers, 5 % are only a handful.
 _FEWEST = 100
@@ -36,7 +28,9 @@ def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Obje
         spoilt += [check for check in verdict.checks if check.objective == "goodput" and check.status != "PASS"]
         return None if spoilt else "PASS"
     whole, *pieces = statuses
-    return "FAIL" if "FAIL" in pieces or (whole == "FAIL" and _slow_also_when_sent(together, objective)) else None
+    # If the p99 is not too high from the real send on, too, late sends alone may explain it.
+    when_sent = tail_interval(together.service, [piece.response for piece in together.slices], objective.p99_ms).status
+    return "FAIL" if "FAIL" in pieces or (whole == "FAIL" and when_sent != "PASS") else None
 
 
 def _status(run: Measurement, limit_ms: float, of: LatenciesOf) -> VerdictStatus:
@@ -44,8 +38,3 @@ def _status(run: Measurement, limit_ms: float, of: LatenciesOf) -> VerdictStatus
     status = tail_interval(whole, [of(piece) for piece in run.slices], limit_ms).status
     few = whole.count < samples_needed() and whole.max_ms > NONE_OVER_SHARE * limit_ms
     return "INVALID" if few and status == "PASS" else status
-
-
-def _slow_also_when_sent(run: Measurement, objective: Objective) -> bool:
-    """Whether the p99 is also too high from the real send on, so that it is not explained by late sends alone."""
-    return latency_interval(run.model_copy(update={"response": run.service}), objective.p99_ms).status != "PASS"

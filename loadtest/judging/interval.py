@@ -113,14 +113,14 @@ def correlation_time(values: Sequence[float]) -> float:
     return max(1.0, times)
 
 
-def most_surely_below(share: float, total: int, clumps: float, confidence: float = CONFIDENCE) -> int:
+def most_surely_below(share: float, total: int, clumps: float) -> int:
     """How many of `total` arrivals may be over a limit so that certainly less than `share` are; -1 if not even none."""
-    return _last(total, lambda over: _below(share, over / clumps, total / clumps) >= confidence)
+    return _last(total, lambda over: _below(share, over / clumps, total / clumps) >= CONFIDENCE)
 
 
-def fewest_surely_above(share: float, total: int, clumps: float, confidence: float = CONFIDENCE) -> int:
+def fewest_surely_above(share: float, total: int, clumps: float) -> int:
     """How many of `total` must be over a limit so that certainly more than `share` are; `total` + 1 if not even all."""
-    return 1 + _last(total, lambda over: _above(share, over / clumps, total / clumps) < confidence)
+    return 1 + _last(total, lambda over: _above(share, over / clumps, total / clumps) < CONFIDENCE)
 
 
 def share_interval(over: int, total: int, clumps: float, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -7,9 +7,8 @@ from typing import Final, Literal
 
 from marina.config.record import Document, Part
 from marina.loadtest.judging.cost import Costs
-from marina.loadtest.judging.pooling import pool
-from marina.loadtest.judging.verdict import Objective, Verdict, VerdictStatus
-from marina.loadtest.measuring import Histogram, Machine, Measurement
+from marina.loadtest.judging.verdict import Objective, Verdict
+from marina.loadtest.measuring import Histogram, Machine, Measurement, pool
 from marina.loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.verdict/1"
@@ -91,37 +90,6 @@ class RunRecord(Part):
     measurement: Measurement
 
 
-class RampStep(Part):
-    begin_rps: float
-    end_rps: float
-    requests: int
-    p99_ms: float | None
-    error_rate: float
-    ttft_p99_ms: float | None = None
-    itl_p99_ms: float | None = None
-    goodput: float | None = None
-    status: VerdictStatus
-    """FAIL if a latency, its error rate or its goodput certainly misses the limit; PASS if its latencies certainly meet
-    their limits and the measured error rate and goodput do, too."""
-
-
-class RampResult(Part):
-    """The result of a run with a rising rate."""
-
-    begin_rps: float
-    end_rps: float
-    held_rps: float | None
-    """The highest rate at which the objective certainly held; None if there is none."""
-    broke_rps: tuple[float, float] | None
-    """The objective broke between these rates: the last at which it certainly held, or 0, and the first at which it
-    certainly did not; None if there is no such rate."""
-    about_rps: float | None
-    """The rate that best separates the steps that met the objective from those that missed it; None if all met it."""
-    recovered: bool
-    """Whether the objective certainly held again at a higher rate."""
-    steps: tuple[RampStep, ...]
-
-
 class LoadTestOutcome(Document):
     schema_: Literal["marina.verdict/1"] = SCHEMA
     verdict: Verdict
@@ -134,8 +102,6 @@ class LoadTestOutcome(Document):
     runs: tuple[RunRecord, ...]
     costs: Costs | None = None
     """None if the spec has no `cost`."""
-    ramp: RampResult | None = None
-    """The result of `--ramp`; otherwise None."""
 
     @cached_property
     def pooled(self) -> Measurement:

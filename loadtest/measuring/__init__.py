@@ -4,27 +4,30 @@ from marina.loadtest.measuring.histogram import Histogram, bucket_ms, nearest_ra
 from marina.loadtest.measuring.machine import (
     MB,
     Machine,
+    OtherProcesses,
+    OtherProcessesWatch,
     PeakMemory,
     cpu_seconds,
-    descendants,
     peak_memory,
+    process_tree,
     this_machine,
 )
 from marina.loadtest.measuring.measurement import (
     GeneratorHealth,
+    Latencies,
     Measurement,
     PackageIdentity,
     PodShare,
     Second,
     Slice,
+    Streams,
+    merge_histograms,
     merge_measurements,
-    merge_pod_shares,
     merge_seconds,
-    merge_slices,
+    merge_streams,
+    pool,
 )
-from marina.loadtest.measuring.other_processes import OtherProcessesWatch
 from marina.loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
-from marina.loadtest.measuring.streams import Latencies, Streams, add_up, merge_histograms, merge_streams
 from marina.loadtest.measuring.units import figure, percent, utc_now
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "Latencies",
     "Machine",
     "Measurement",
+    "OtherProcesses",
     "OtherProcessesWatch",
     "PackageIdentity",
     "PeakMemory",
@@ -44,21 +48,19 @@ __all__ = [
     "ServerWatch",
     "Slice",
     "Streams",
-    "add_up",
     "bucket_ms",
     "cpu_seconds",
-    "descendants",
     "figure",
     "merge_histograms",
     "merge_measurements",
-    "merge_pod_shares",
     "merge_seconds",
-    "merge_slices",
     "merge_streams",
     "nearest_rank",
     "parse_reading",
     "peak_memory",
     "percent",
+    "pool",
+    "process_tree",
     "this_machine",
     "utc_now",
 ]

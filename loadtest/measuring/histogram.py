@@ -78,15 +78,10 @@ class Histogram:
         last = bisect_left(self._edges, limit_ms)
         return sum(times for index, times in self._counts.items() if index <= last)
 
-    def over(self, value_ms: float) -> int:
-        """How many values are above `value_ms`, without those in its own bucket."""
-        own = bisect_left(self._edges, value_ms)
+    def over(self, value_ms: float, *, own_bucket: bool = False) -> int:
+        """How many values are above `value_ms`, without those in its own bucket, or with them."""
+        own = bisect_left(self._edges, value_ms) - own_bucket
         return sum(times for index, times in self._counts.items() if index > own)
-
-    def from_bucket_of(self, value_ms: float) -> int:
-        """How many values are in the bucket of `value_ms` or above it."""
-        own = bisect_left(self._edges, value_ms)
-        return sum(times for index, times in self._counts.items() if index >= own)
 
     def percentile(self, share: float) -> float | None:
         """The nearest-rank percentile: the smallest value that at least `share` of all values do not exceed.
@@ -99,12 +94,7 @@ class Histogram:
 
     def ranked(self, rank: int) -> float:
         """The value of rank `rank` (from 1), as `percentile` shows it."""
-        seen = 0
-        for index, times in self._sorted():
-            seen += times
-            if seen >= rank:
-                return min(self._edges[index], self.max_ms) if index < len(self._edges) else self.max_ms
-        raise AssertionError(f"rank {rank} of {self.count}, but only {seen} values are in buckets")
+        return next(value for seen, value in self._cumulated() if seen >= rank)
 
     @property
     def mean_ms(self) -> float | None:
@@ -113,16 +103,21 @@ class Histogram:
 
     def curve(self) -> Iterator[tuple[float, float]]:
         """The percentile curve: (share of values, latency) for each bucket that is not empty, in rising order."""
+        return ((seen / self.count, value) for seen, value in self._cumulated())
+
+    def _cumulated(self) -> Iterator[tuple[int, float]]:
+        """For each bucket that is not empty, how many values it and those before it hold, and its largest value."""
         seen = 0
-        for index, times in self._sorted():
+        for index, times in sorted(self._counts.items()):
             seen += times
-            edge = self._edges[index] if index < len(self._edges) else self.max_ms
-            yield seen / self.count, min(edge, self.max_ms)
+            yield seen, min(self._edges[index], self.max_ms) if index < len(self._edges) else self.max_ms
 
     def to_data(self) -> dict[str, Any]:
         """The histogram as JSON: buckets are [upper edge in ms, count]; the edge of values over 10 min is null."""
         top = len(self._edges)
-        buckets = [[self._edges[index] if index < top else None, times] for index, times in self._sorted()]
+        buckets = [
+            [self._edges[index] if index < top else None, times] for index, times in sorted(self._counts.items())
+        ]
         low = self.min_ms if self.count else None
         return {
             "limits": list(self.limits),
@@ -144,9 +139,6 @@ class Histogram:
         if made.count:
             made.min_ms, made.max_ms = data["min_ms"], data["max_ms"]
         return made
-
-    def _sorted(self) -> list[tuple[int, int]]:
-        return sorted(self._counts.items())
 
 
 def nearest_rank(share: float, count: int) -> int:

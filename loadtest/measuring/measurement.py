@@ -2,16 +2,45 @@
 
 Nothing is judged here. Latencies are in ms; all other times are in seconds from the start of the run."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from marina.config.record import Part
 from marina.loadtest.measuring.histogram import Histogram
-from marina.loadtest.measuring.other_processes import OtherProcesses
+from marina.loadtest.measuring.machine import OtherProcesses
 from marina.loadtest.measuring.server_readings import ServerReadings
-from marina.loadtest.measuring.streams import Latencies, Streams, add_up, merge_streams
+
+
+def _histogram(value: Any) -> Histogram:
+    return value if isinstance(value, Histogram) else Histogram.from_data(value)
+
+
+Latencies = Annotated[Histogram, BeforeValidator(_histogram), PlainSerializer(Histogram.to_data)]
+
+
+class Streams(Part):
+    """The streamed answers of a window, or of a slice of it."""
+
+    first: Latencies
+    """From the intended send to the first text (TTFT)."""
+    gaps: Latencies
+    """From one piece of text to the next, as they arrive (ITL); each gap counts in the slice in which it ends."""
+    pace: Latencies
+    """For each answer, from its first text to its last token, divided by the tokens after the first (TPOT)."""
+    met: int
+    """Requests that met every objective; the pace is what `itl_p99_ms` limits here."""
+    tokens: int
+    """Tokens written, as counted by the server; if it does not count, pieces of text."""
+    prompt_tokens: int
+    """Tokens of the prompts, if the server counts them."""
+    cached_tokens: int
+    """Prompt tokens that the server did not compute again."""
+    took_s: float = 0.0
+    """From the start of the window to the end of the last of these answers."""
 
 
 class GeneratorHealth(Part):
@@ -196,3 +225,68 @@ def merge_pod_shares(runs: Iterable[tuple[PodShare, ...]]) -> tuple[PodShare, ..
         for share in shares:
             by_name.setdefault(share.name, []).append(share)
     return tuple(PodShare(name=name, **add_up(parts, "good", "failed", "response")) for name, parts in by_name.items())
+
+
+def pool(runs: Sequence[Measurement]) -> Measurement:
+    """The runs as one measurement, as if they were a single run one after another."""
+    if len(runs) == 1:
+        return runs[0]
+    counts = ("asked_s", "ran_s", "planned", "sent", "dropped", "warmup", "in_time", "errors")
+    histograms = ("response", "service", "lag", "loop_lag")
+    return runs[0].model_copy(
+        update={
+            **add_up(runs, *counts, *histograms, "seconds", "generators"),
+            "streams": _pooled_streams(runs),
+            "shares": merge_pod_shares(run.shares for run in runs),
+            "slices": _even_slices(runs),
+        }
+    )
+
+
+def _pooled_streams(runs: Sequence[Measurement]) -> Streams | None:
+    streams = merge_streams(run.streams for run in runs)
+    took_s = sum(run.written_s for run in runs if run.streams)
+    return streams and streams.model_copy(update={"took_s": took_s})
+
+
+def _even_slices(runs: Sequence[Measurement]) -> tuple[Slice, ...]:
+    """The slices of all runs; those of shorter runs are joined until all are about as long as the longest."""
+    if not all(run.slices for run in runs):
+        return ()
+    length_s = max(run.asked_s / len(run.slices) for run in runs)
+    pieces: list[Slice] = []
+    for run in runs:
+        joined = max(1, round(length_s * len(run.slices) / run.asked_s))
+        pieces += [merge_slices(run.slices[at : at + joined]) for at in range(0, len(run.slices), joined)]
+    return tuple(pieces)
+
+
+def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
+    """Merges the streams of several processes, slices or runs; None if no answer was streamed."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    sums = add_up(present, "first", "gaps", "pace", "met", "tokens", "prompt_tokens", "cached_tokens")
+    return Streams(**sums, took_s=max(part.took_s for part in present))
+
+
+def add_up(parts: Sequence[Part], *names: str) -> dict[str, Any]:
+    """The named fields, each added up over all parts: numbers, counts by name, histograms or tuples."""
+    return {name: _sum([getattr(part, name) for part in parts]) for name in names}
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Histogram):
+        return merge_histograms(values)
+    if isinstance(values[0], dict):
+        return dict(sorted(sum(map(Counter, values), Counter()).items()))
+    if isinstance(values[0], tuple):
+        return tuple(chain.from_iterable(values))
+    return sum(values)
+
+
+def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
+    whole = Histogram(histograms[0].limits)
+    for histogram in histograms:
+        whole.merge(histogram)
+    return whole

@@ -1,6 +1,5 @@
 """The memory and open files of a server's processes during a soak, read from the supervisor's metrics."""
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -9,12 +8,11 @@ from pydantic import Field
 
 from marina.config.record import Part
 
-_SERIES = re.compile(
-    r"^marina_(?:(worker)_)?(resident_memory_bytes|open_files|restarts_total)\{([^}]*)\} (\S+)$", re.MULTILINE
-)
-_START = re.compile(r"^marina_start_duration_seconds\{[^}]*\} (\S+)$", re.MULTILINE)
-_KINDS = {"resident_memory_bytes": "memory", "open_files": "files", "restarts_total": "restarts"}
-_LABEL = re.compile(r'(worker|process)="([^"]*)"')
+_KINDS = {
+    f"marina_{of}{series}": kind
+    for of in ("", "worker_")
+    for series, kind in (("resident_memory_bytes", "memory"), ("open_files", "files"), ("restarts_total", "restarts"))
+}
 _READINGS, _OFTEN_S, _SELDOM_S = 360, 0.5, 30.0
 
 
@@ -73,11 +71,19 @@ class ServerWatch:
 
 
 def parse_reading(text: str, at_s: float) -> ServerReading:
-    """Reads memory, open files and restarts of each process from a supervisor's metrics page."""
-    kinds: dict[str, dict[str, float]] = {name: {} for name in _KINDS.values()}
-    for worker, series, labels, value in _SERIES.findall(text):
-        for label, name in _LABEL.findall(labels):
-            if label == ("worker" if worker else "process"):
-                kinds[_KINDS[series]][f"worker {name}" if worker else name] = float(value)
-    start = _START.search(text)
-    return ServerReading(at_s=at_s, start_s=float(start[1]) if start else None, **kinds)
+    """Reads memory, open files and restarts of each process from a supervisor's metrics page; ValueError if it is not
+    such a page."""
+    # The processes that send load import this package, and do not need it.
+    from prometheus_client.parser import text_string_to_metric_families
+
+    kinds: dict[str, dict[str, float]] = {kind: {} for kind in _KINDS.values()}
+    start_s = None
+    for sample in (each for family in text_string_to_metric_families(text) for each in family.samples):
+        if sample.name == "marina_start_duration_seconds":
+            start_s = sample.value
+        elif sample.name in _KINDS:
+            worker = sample.labels.get("worker")
+            kinds[_KINDS[sample.name]][f"worker {worker}" if worker else sample.labels.get("process", "")] = (
+                sample.value
+            )
+    return ServerReading(at_s=at_s, start_s=start_s, **kinds)

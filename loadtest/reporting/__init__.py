@@ -2,9 +2,9 @@
 
 from marina.loadtest.reporting.charts import percentile_axis
 from marina.loadtest.reporting.junit import JUnitCase, cost_cases, suite_xml, verdict_xml
-from marina.loadtest.reporting.live import LiveLine
 from marina.loadtest.reporting.report import cost_facts, measured_text, verdict_html
 from marina.loadtest.reporting.text import (
+    LiveLine,
     arrivals_text,
     check_text,
     figures_text,

@@ -77,7 +77,6 @@ def _tested(outcome: LoadTestOutcome) -> dict[str, str]:
     tested, load = outcome.tested, outcome.load
     cold = "" if tested.cold_start_s is None else f", started for the test in {tested.cold_start_s:.1f} s"
     times = f"{load.repeat} times " if load.repeat > 1 else ""
-    rate = figure(load.rate) if outcome.ramp is None else f"{outcome.ramp.begin_rps:g} to {outcome.ramp.end_rps:g}"
     same = tested.served is not None and tested.served == tested.package
     replayed = f" of {load.replay}, {load.speed:g} times as fast" if load.replay else ""
     return {
@@ -86,7 +85,7 @@ def _tested(outcome: LoadTestOutcome) -> dict[str, str]:
         "Server": tested.url + cold,
         "Machine of the generator": f"{outcome.machine}, {outcome.machine.system}",
         **_pods(outcome),
-        "Load": f"{times}{rate} requests/s, {arrivals_text(load.arrivals)}{replayed}, "
+        "Load": f"{times}{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}{replayed}, "
         f"{load.duration_s:g} s after {load.warmup_s:g} s of warm-up",
         "Request": f"{load.sample_content_type}, {load.sample_bytes:,} bytes",
         "Spec": tested.spec,

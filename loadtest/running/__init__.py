@@ -1,19 +1,18 @@
 """Starts or finds a server to measure, and runs a whole load test: from a spec to a verdict and its files."""
 
-from marina.loadtest.running.confinement import ServerLimits
 from marina.loadtest.running.load_test import known_knee, run_load_test, verdict_text
-from marina.loadtest.running.measuring_into import measuring_into
 from marina.loadtest.running.next_step import next_step
 from marina.loadtest.running.options import RunOptions, SendingOptions, stated_rate
-from marina.loadtest.running.session import RemoteServer, Session, TargetOptions, find_package, open_session
-from marina.loadtest.running.target import (
-    Target,
-    await_ready,
-    check_listening,
-    existing_server,
-    serve_command,
-    started_server,
+from marina.loadtest.running.session import (
+    RemoteServer,
+    Session,
+    TargetOptions,
+    find_package,
+    measuring_into,
+    open_session,
+    open_target,
 )
+from marina.loadtest.running.target import ServerLimits, Target, await_ready, serve_command, started_server
 
 __all__ = [
     "RemoteServer",
@@ -24,13 +23,12 @@ __all__ = [
     "Target",
     "TargetOptions",
     "await_ready",
-    "check_listening",
-    "existing_server",
     "find_package",
     "known_knee",
     "measuring_into",
     "next_step",
     "open_session",
+    "open_target",
     "run_load_test",
     "serve_command",
     "started_server",

@@ -17,17 +17,13 @@ from marina.loadtest.judging import (
     costs_of,
     costs_text,
     judge,
-    judge_ramp,
     judge_soak,
     objective_of,
-    pool,
-    ramp_result,
-    ramp_text,
     run_record,
     stream_figures,
     with_costs,
 )
-from marina.loadtest.measuring import Measurement, figure, utc_now
+from marina.loadtest.measuring import Measurement, figure, pool, utc_now
 from marina.loadtest.reporting import (
     figures_text,
     pod_share_text,
@@ -67,8 +63,7 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
             measured.append((session.soak if options.soak_s else session.measure)(schedule, label))
-            ramp = ramp_result(measured[0], first.ramp, objective) if first.ramp else None
-            verdict = judge_ramp(measured[0], ramp, objective) if ramp else judge(measured, objective)
+            verdict = judge(measured, objective)
             if options.soak_s:
                 verdict = judge_soak(verdict, measured[0], first.warmup_s, spec.serving.java_heap_mb)
             runs.append(run_record(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
@@ -83,7 +78,6 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
             at=at,
             runs=tuple(runs),
             costs=costs,
-            ramp=ramp,
         )
     write_outcome(outcome, where.out)
     return outcome
@@ -91,10 +85,10 @@ def run_load_test(spec: Spec, options: RunOptions, where: TargetOptions, *, quie
 
 def _notes(first: Schedule, objective: Objective, options: RunOptions) -> Iterator[str]:
     """What the user should know before the first run."""
-    promised, most = objective.throughput_rps, first.ramp.end if first.ramp else first.rate
-    if promised is not None and most < HELD_SHARE * promised:
-        offered = f"{figure(most)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
-        yield f"{offered}: {'no such ramp can PASS' if first.ramp else 'the throughput will be INVALID'}"
+    promised = objective.throughput_rps
+    if promised is not None and first.rate < HELD_SHARE * promised:
+        offered = f"{figure(first.rate)} requests/s are less than `slo.throughput_rps`, {figure(promised)}"
+        yield f"{offered}: the throughput will be INVALID"
     if first.duration_s > _LONG_S and options.duration_s is None and options.soak_s is None:
         needed = f"the verdict needs {first.planned:,} requests, at {figure(first.rate)} requests/s"
         yield f"the first run takes {first.duration_s / 60:,.0f} minutes: {needed}; `--duration` shortens it"
@@ -111,10 +105,9 @@ def write_outcome(outcome: LoadTestOutcome, folder: Path) -> None:
 def verdict_text(outcome: LoadTestOutcome) -> str:
     """The verdict as a few lines for the terminal."""
     lines = verdict_lines(outcome.verdict, outcome.pooled, outcome.load.arrivals)
-    ramp = [ramp_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
     pieces = stream_lines(stream_figures(outcome.pooled))
     shares = [f"  {pod_share_text(share)}" for share in outcome.pooled.shares]
-    return "\n".join([lines, *ramp, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
+    return "\n".join([lines, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
 
 
 def _tested(spec: Spec, session: Session, runs: list[RunRecord]) -> LoadedServer:

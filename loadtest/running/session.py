@@ -1,16 +1,17 @@
 """A session with one server: one request, and any number of runs. `run_load_test`, `calibrate` and `compare` share
 it."""
 
+import fcntl
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
 from marina.config.errors import InputError
-from marina.config.machine import usable_cores
+from marina.config.machine import stops_as_interrupt, usable_cores
 from marina.config.progress import Progress
 from marina.config.quantity import quantity
 from marina.config.record import Package, read_package
@@ -27,9 +28,8 @@ from marina.loadtest.measuring import (
 )
 from marina.loadtest.reporting import LiveLine
 from marina.loadtest.running import target
-from marina.loadtest.running.confinement import Confinement, ServerLimits, confine
 from marina.loadtest.running.options import SendingOptions
-from marina.loadtest.running.target import Target
+from marina.loadtest.running.target import ServerLimits, Target
 from marina.loadtest.scheduling import Schedule, Trace
 from marina.loadtest.sending import (
     Generator,
@@ -182,6 +182,26 @@ class Session:
 
 
 @contextmanager
+def measuring_into(folder: Path) -> Iterator[None]:
+    """Locks a folder until its context ends, or the process does; InputError if it is locked.
+
+    Meanwhile SIGTERM and a closed terminal do what Ctrl-C does."""
+    lock = folder / ".measuring"
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            text = f"{folder}: another measurement is running and will write its records there"
+            raise InputError(text, hint="wait until it ends, or choose another folder by `--out`") from err
+        try:
+            with stops_as_interrupt():
+                yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
 def open_session(
     spec: Spec,
     where: TargetOptions,
@@ -199,21 +219,13 @@ def open_session(
     with ExitStack() as stack:
         url = where.remote.url if where.remote else where.url
         with progress.step("start the server" if url is None else f"find {url}"):
-            opened = stack.enter_context(_open_target(spec, where))
+            opened = stack.enter_context(open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
         request = with_samples(request, spec, package.record if package else None, trace)
         if where.remote:
             request = request.model_copy(update={"servers": where.remote.servers})
-        yield Session(
-            opened,
-            where.addressed(request),
-            package,
-            objective,
-            options.processes,
-            timeout_s,
-            where,
-            progress,
-        )
+        request = where.addressed(request)
+        yield Session(opened, request, package, objective, options.processes, timeout_s, where, progress)
 
 
 def _check_processes(processes: int) -> None:
@@ -226,33 +238,25 @@ def _check_processes(processes: int) -> None:
         raise InputError(text, hint=f"--processes {cores}: each can use a whole core, so more of them do not send more")
 
 
-@contextmanager
-def _open_target(spec: Spec, where: TargetOptions) -> Iterator[Target]:
-    if where.remote is not None:
-        remote = where.remote
-        yield Target(
-            remote.url, "", cold_start_s=remote.cold_start_s, confined=remote.confined, remote_memory=remote.memory
-        )
-        return
+def open_target(spec: Spec, where: TargetOptions, option: str = "--url") -> AbstractContextManager[Target]:
+    """The server that `where` names; one without an address is started, and stopped at the end of the context.
+
+    `option` is the one that gave the address."""
+    if remote := where.remote:
+        limits, memory = remote.confined, remote.memory
+        return nullcontext(Target(remote.url, "", remote.cold_start_s, confined=limits, remote_memory=memory))
     if where.started is not None:
-        yield where.started
-        return
+        return nullcontext(where.started)
     if where.url is not None:
-        opened = target.existing_server(where.url, where.supervisor)
-        target.check_listening(opened.url, f"marina serve {spec.file}, or leave `--url` out", where.tls)
-        yield opened
-        return
+        opened = target.existing_server(where.url, where.supervisor, option)
+        leave = ", or leave `--url` out" if option == "--url" else ""
+        target.check_listening(opened.url, f"marina serve {spec.file}{leave}", where.tls, option)
+        return nullcontext(opened)
     usual = where.out == Path("build") / spec.name
     command = where.command or target.serve_command(spec.file, None if usual else where.out.parent)
-    with ExitStack() as stack:
-        held = stack.enter_context(_confinement(spec)) if where.as_pod else None
-        log = where.out / "server.log"
-        yield stack.enter_context(target.started_server(spec, log, command=command, confinement=held))
-
-
-def _confinement(spec: Spec) -> AbstractContextManager[Confinement]:
     stated = spec.kubernetes.resources.memory
-    return confine(spec.cores, None if stated == "auto" else int(quantity(stated)))
+    confined = target.confine(spec.cores, None if stated == "auto" else int(quantity(stated))) if where.as_pod else None
+    return target.started_server(spec, where.out / "server.log", command=command, confinement=confined)
 
 
 def find_package(where: TargetOptions) -> Package | None:

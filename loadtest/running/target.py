@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -14,27 +15,49 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from marina.config.errors import InputError, MarinaError
 from marina.config.machine import end_with_parent
 from marina.config.ports import free_port_base
+from marina.config.record import Part
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.loadtest.measuring import PeakMemory, peak_memory
-from marina.loadtest.running.confinement import Confinement, ServerLimits
+from marina.loadtest.measuring import Machine, PeakMemory, peak_memory, this_machine
 from marina.loadtest.sending import child_environment
 
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
 _CONNECT_S = 5.0
 _LONGEST_PAGE = 10_000_000
-# The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerLimits(Part):
+    """The resources that a server could use, and what limited it to them."""
+
+    by: Literal["affinity", "nothing", "pod"]
+    """`nothing` if the machine has no more cores than the pod may use; `pod` if the server was a pod of the cluster."""
+    cores: float
+    memory_bytes: int | None
+    """None without a limit. Only a pod's is enforced; that of others is compared."""
+    machine: Machine
+    """The server's machine."""
+
+    def __str__(self) -> str:
+        by = {"pod": "a pod's own limits", "affinity": "by CPU affinity", "nothing": "all that this machine has"}
+        return f"{self.cores:g} core{'' if self.cores == 1 else 's'}, {by[self.by]}"
+
+
+class Confinement(NamedTuple):
+    """The function with which the server's process limits itself before it starts, and the record of the limits."""
+
+    enter: Callable[[], None]
+    record: ServerLimits
 
 
 @dataclass(frozen=True)
@@ -50,7 +73,6 @@ class Target:
     """Returns the exit code of the process that was started; None while it runs."""
     confined: ServerLimits | None = None
     """The limits of the server; None if it was not limited to the resources of its pod."""
-
     remote_memory: Callable[[], PeakMemory | None] = lambda: None
     """Returns the peak memory of a server in a cluster; None if it is unknown."""
 
@@ -97,25 +119,22 @@ def check_listening(url: str, hint: str, tls: ssl.SSLContext | None = None, opti
     try:
         connection = _connect(url)
     except OSError as err:
-        raise InputError(
-            f"`{option}`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint
-        ) from err
+        text = f"`{option}`: got `{url}`, but nothing answers there: {err.strerror or err}"
+        raise InputError(text, hint=hint) from err
     with connection:
         if not url.startswith("https:"):
             return
         text = f"`{option}`: got `{url}`, but no TLS connection can be made"
+        context = tls or ssl.create_default_context()
         try:
-            (tls or ssl.create_default_context()).wrap_socket(
-                connection, server_hostname=urlsplit(url).hostname
-            ).close()
+            context.wrap_socket(connection, server_hostname=urlsplit(url).hostname).close()
         except ssl.SSLCertVerificationError as err:
             hint = "--cacert FILE names the certificates to trust"
             raise InputError(f"{text}: {err.verify_message}", hint=hint) from err
         except OSError as err:
             reason = getattr(err, "reason", None) or err.strerror or err
-            raise InputError(
-                f"{text}: {reason}", hint=f"{option} {url.replace('https:', 'http:', 1)}, without TLS"
-            ) from err
+            hint = f"{option} {url.replace('https:', 'http:', 1)}, without TLS"
+            raise InputError(f"{text}: {reason}", hint=hint) from err
 
 
 def describe_end(server: Target) -> str | None:
@@ -137,6 +156,18 @@ def _connect(url: str) -> socket.socket:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S)
+
+
+def confine(cores: float, memory_bytes: int | None) -> Confinement:
+    """Prepares to limit a server to as many cores as its pod gets, by CPU affinity.
+
+    Its memory is not limited, only compared with the pod's limit afterwards."""
+    available = sorted(os.sched_getaffinity(0))
+    # The last cores, because the kernel's own work and the generator prefer the first.
+    chosen = available[-min(len(available), max(1, math.ceil(cores))) :]
+    by: Literal["affinity", "nothing"] = "affinity" if len(chosen) < len(available) else "nothing"
+    record = ServerLimits(by=by, cores=len(chosen), memory_bytes=memory_bytes, machine=this_machine())
+    return Confinement(lambda: os.sched_setaffinity(0, chosen), record)
 
 
 @contextmanager
@@ -161,12 +192,23 @@ def started_server(
             start_new_session=True,
             preexec_fn=partial(_prepare_process, confinement),
         )
-    supervisor = f"http://127.0.0.1:{Ports(base).supervisor}"
+    confined = confinement.record if confinement else None
+    server = Target(
+        f"http://127.0.0.1:{base}",
+        f"http://127.0.0.1:{Ports(base).supervisor}",
+        pid=process.pid,
+        exit_code=process.poll,
+        confined=confined,
+    )
     try:
-        _wait_until_ready(process, supervisor, spec.serving.startup_timeout_s + _BEYOND_STARTUP_S, log)
-        cold_start_s = time.monotonic() - begun
-        confined = confinement.record if confinement else None
-        yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid, process.poll, confined)
+        within_s = spec.serving.startup_timeout_s + _BEYOND_STARTUP_S
+        if not await_ready(server, within_s):
+            text, hint = _last_words(log)
+            if (code := process.poll()) is not None:
+                raise MarinaError(f"the server ended with code {code} before it was ready: {text}", hint=hint)
+            text = f"the server was not ready after {within_s:g} s: {text}"
+            raise MarinaError(text, hint=f"less {quote(str(log))}")
+        yield replace(server, cold_start_s=time.monotonic() - begun)
     finally:
         _stop(process, spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
 
@@ -200,7 +242,7 @@ def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float
 
 
 def await_ready(server: Target, timeout_s: float) -> bool:
-    """Waits until a server is ready; returns whether it was within `timeout_s`."""
+    """Waits until a server is ready, for at most `timeout_s` and while it runs; returns whether it is."""
     until = time.monotonic() + timeout_s
     while not (ready := _is_ready(server.supervisor)) and time.monotonic() < until and server.exit_code() is None:
         time.sleep(0.05)
@@ -208,34 +250,19 @@ def await_ready(server: Target, timeout_s: float) -> bool:
 
 
 def _read(page: str, timeout_s: float, tls: ssl.SSLContext | None) -> bytes:
-    opener = _OPENER
-    if tls is not None:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
-    until, text = time.monotonic() + timeout_s, b""
-    with opener.open(page, timeout=timeout_s) as answer:
-        while part := answer.read1(_LONGEST_PAGE):
-            text += part
-            # The time limit of the opener is one for each part.
-            if len(text) > _LONGEST_PAGE or time.monotonic() > until:
-                raise OSError("it does not end")
-    return text
+    with _opener(tls).open(page, timeout=timeout_s) as answer:
+        data: bytes = answer.read(_LONGEST_PAGE)
+    return data
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:
-    until = time.monotonic() + timeout_s
-    while not _is_ready(supervisor):
-        if process.poll() is not None:
-            text, hint = _last_words(log)
-            raise MarinaError(f"the server ended with code {process.returncode} before it was ready: {text}", hint=hint)
-        if time.monotonic() > until:
-            text = f"the server was not ready after {timeout_s:g} s: {_last_words(log)[0]}"
-            raise MarinaError(text, hint=f"less {quote(str(log))}")
-        time.sleep(0.05)
+def _opener(tls: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
+    # The load goes to the server directly, so these requests must, too, whatever proxy the environment names.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
 
 
 def _is_ready(supervisor: str) -> bool:
     try:
-        with _OPENER.open(f"{supervisor}/ready", timeout=5) as answer:
+        with _opener().open(f"{supervisor}/ready", timeout=5) as answer:
             return bool(answer.status == 200)
     except (OSError, http.client.HTTPException):
         return False
@@ -265,4 +292,5 @@ def _prepare_process(confinement: Confinement | None) -> None:
     if confinement is not None:
         confinement.enter()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets its commands in the background ignore it
-    end_with_parent(signal.SIGTERM)
+    # Not SIGTERM: while it is paused for a comparison, that would wait until it is resumed.
+    end_with_parent(signal.SIGKILL)

@@ -16,7 +16,7 @@ from marina.config.record import Part
 
 Arrivals = Literal["constant", "poisson"]
 Spacing = Literal["constant", "poisson", "replay"]
-_FEWEST_SLICES, _SLICES_OF_RAMP = 120, 1000
+_FEWEST_SLICES = 120
 # All times are drawn before the run; more than these need more memory than most machines have.
 _MOST_ARRIVALS = 100_000_000
 # Every second of a run is counted by itself, too.
@@ -50,26 +50,6 @@ class Trace(Part):
         return self.which[index % len(self.which)]
 
 
-class Ramp(Part):
-    """A rate that rises linearly, requests/s."""
-
-    begin: float
-    end: float
-
-    @property
-    def mean(self) -> float:
-        return (self.begin + self.end) / 2
-
-    def time_share(self, share: float) -> float:
-        """The share of the time after which this share of all arrivals has come."""
-        squares = self.begin**2 + share * (self.end**2 - self.begin**2)
-        return (math.sqrt(squares) - self.begin) / (self.end - self.begin)
-
-    def rate(self, share: float) -> float:
-        """The rate after this share of the time."""
-        return self.begin + share * (self.end - self.begin)
-
-
 class Schedule(Part):
     """The arrivals of one run, in seconds from its start: first a warm-up, then the measured window."""
 
@@ -81,8 +61,6 @@ class Schedule(Part):
     seed: int = 0
     trace: Trace | None = None
     """A trace that the measured window repeats, instead of arrivals at a rate."""
-    ramp: Ramp | None = None
-    """How the rate rises over the measured window; None for a constant rate."""
 
     @model_validator(mode="after")
     def _check_arrivals(self) -> "Schedule":
@@ -111,8 +89,8 @@ class Schedule(Part):
 
     @property
     def slices(self) -> int:
-        """The number of slices in which the window is counted: enough to resample them, or for the steps of a ramp."""
-        return max(_SLICES_OF_RAMP if self.ramp else _FEWEST_SLICES, math.ceil(self.duration_s))
+        """The number of slices in which the window is counted: enough to resample them."""
+        return max(_FEWEST_SLICES, math.ceil(self.duration_s))
 
     @property
     def total_s(self) -> float:
@@ -126,8 +104,7 @@ class Schedule(Part):
         if self.trace:
             times = [self.trace.time_of(index) for index in range(self.planned)]
         else:
-            place = self.ramp.time_share if self.ramp else float
-            times = [self.duration_s * place(share) for share in self._shares(source, self.planned)]
+            times = [self.duration_s * share for share in self._shares(source, self.planned)]
         return (warmup + array("d", (self.warmup_s + time for time in times)))[part::parts]
 
     def choose_bodies(self, weights: list[float]) -> list[int]:
@@ -142,7 +119,7 @@ class Schedule(Part):
 
     @property
     def _warmup_count(self) -> int:
-        return round((self.ramp.begin if self.ramp else self.rate) * self.warmup_s)
+        return round(self.rate * self.warmup_s)
 
     def _shares(self, source: random.Random, count: int) -> list[float]:
         """The shares of a time after which `count` arrivals come at a constant rate."""

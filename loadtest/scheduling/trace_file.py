@@ -77,25 +77,21 @@ def _from_json(file: Path, text: str) -> Iterator[TraceRow]:
 
 def _time(file: Path, number: int, value: object) -> float:
     """The time of a line in seconds, from any origin."""
+    place = f"{file}:{number}: time: got {'nothing' if value in (None, '') else f'`{value}`'}"
     try:
-        if (
-            isinstance(value, str | int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(seconds := float(value))
-        ):
-            if seconds < _MOST_SECONDS:
-                return seconds
-            raise InputError(f"{file}:{number}: time: got `{value}`, allowed: seconds, not a part of them", hint=_HINT)
-    except (ValueError, OverflowError):
+        seconds = math.nan if isinstance(value, bool) else float(str(value))
+        if seconds >= _MOST_SECONDS and math.isfinite(seconds):
+            raise InputError(f"{place}, allowed: seconds, not a part of them", hint=_HINT)
+        if math.isfinite(seconds):
+            return seconds
+    except ValueError:
         pass
     try:
         moment = datetime.fromisoformat(str(value))
         # A time without a zone must not depend on this machine's, whose clock may jump by an hour in the trace.
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as err:
-        given = "nothing" if value in (None, "") else f"`{value}`"
-        text = f"{file}:{number}: time: got {given}, allowed: seconds, or a date and time in ISO 8601"
-        raise InputError(text, hint=_HINT) from err
+        raise InputError(f"{place}, allowed: seconds, or a date and time in ISO 8601", hint=_HINT) from err
 
 
 def _samples(file: Path, named: list[tuple[int, object]], suffixes: Sequence[str]) -> list[str]:
@@ -104,15 +100,13 @@ def _samples(file: Path, named: list[tuple[int, object]], suffixes: Sequence[str
         return []
     known: dict[str, str] = {}
     for number, sample in sorted(named, key=lambda entry: entry[0]):
+        got = f"{file}:{number}: sample: got {'nothing' if sample is None else f'`{sample}`'}"
         if not isinstance(sample, str):
-            given = "nothing" if sample is None else f"`{sample}`"
-            raise InputError(f"{file}:{number}: sample: got {given}, allowed: a file, as on other lines", hint=_HINT)
-        if sample not in known:
-            place = file.parent / sample
-            if not place.is_file():
-                raise InputError(f"{file}:{number}: sample: got `{sample}`, but there is no file {place}", hint=_HINT)
-            if place.suffix.lower() not in suffixes:
-                allowed = f"files that end in {listed(sorted(suffixes))}"
-                raise InputError(f"{file}:{number}: sample: got `{sample}`, allowed: {allowed}", hint=_HINT)
-            known[sample] = str(place)
+            raise InputError(f"{got}, allowed: a file, as on other lines", hint=_HINT)
+        place = file.parent / sample
+        if sample not in known and not place.is_file():
+            raise InputError(f"{got}, but there is no file {place}", hint=_HINT)
+        if place.suffix.lower() not in suffixes:
+            raise InputError(f"{got}, allowed: files that end in {listed(sorted(suffixes))}", hint=_HINT)
+        known[sample] = str(place)
     return [known[str(sample)] for _, sample in named]

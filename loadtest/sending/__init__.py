@@ -3,21 +3,17 @@
 No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
 them."""
 
-from marina.loadtest.sending.answer_checks import BROKEN, REFUSED, TIMEOUT, Checker
-from marina.loadtest.sending.client import Client, send_and_check
+from marina.loadtest.sending.client import BROKEN, TIMEOUT, Checker, Client, RequestResult, send_and_check
 from marina.loadtest.sending.generator import Generator, OnSecond, generate, running_generator
-from marina.loadtest.sending.headers import Header, parse_header
 from marina.loadtest.sending.log_lines import read_record_lines, read_second_line
-from marina.loadtest.sending.plan import Body, LoadPlan, LoadRequest, Server
+from marina.loadtest.sending.plan import Body, Header, LoadPlan, LoadRequest, Server, parse_header
 from marina.loadtest.sending.processes import child_environment
 from marina.loadtest.sending.recorder import StreamCounts
-from marina.loadtest.sending.sample_bodies import with_samples
-from marina.loadtest.sending.sample_request import content_type_of, expected_of, packaged_request, spec_request
+from marina.loadtest.sending.samples import content_type_of, expected_of, packaged_request, spec_request, with_samples
 from marina.loadtest.sending.wire import BrokenAnswer, HttpAnswer
 
 __all__ = [
     "BROKEN",
-    "REFUSED",
     "TIMEOUT",
     "Body",
     "BrokenAnswer",
@@ -29,6 +25,7 @@ __all__ = [
     "LoadPlan",
     "LoadRequest",
     "OnSecond",
+    "RequestResult",
     "Server",
     "StreamCounts",
     "child_environment",

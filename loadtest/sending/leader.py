@@ -17,11 +17,10 @@ from locust.runners import STATE_MISSING, MasterRunner
 
 from marina.config.errors import MarinaError
 from marina.loadtest.measuring import GeneratorHealth, Measurement, Second, merge_measurements, merge_seconds
-from marina.loadtest.sending import messages
+from marina.loadtest.sending import processes
 from marina.loadtest.sending.generator import OnSecond
 from marina.loadtest.sending.open_loop import user_class
 from marina.loadtest.sending.plan import LoadPlan
-from marina.loadtest.sending.processes import GATHER_TIMEOUT_S
 
 _READY_WITHIN_S = 60.0
 # How long the slowest worker needs to receive the moment.
@@ -70,15 +69,15 @@ class Leader:
         environment = Environment(user_classes=[user_class(lambda: None)], host=plan.request.url)
         self._runner: MasterRunner = environment.create_master_runner(host, port)
         answers: dict[str, Callable[[_WorkerState, dict[str, Any]], None]] = {
-            messages.WAITING: lambda worker, _: setattr(worker, "waiting", True),
-            messages.CLOCK: _compare_clocks,
-            messages.SECOND: self._collect_second,
-            messages.MEASURED: lambda worker, data: setattr(worker, "measured", data["measurement"]),
-            messages.FAILED: lambda worker, data: setattr(worker, "error", data["error"]),
+            processes.WAITING: lambda worker, _: setattr(worker, "waiting", True),
+            processes.CLOCK: _compare_clocks,
+            processes.SECOND: self._collect_second,
+            processes.MEASURED: lambda worker, data: setattr(worker, "measured", data["measurement"]),
+            processes.FAILED: lambda worker, data: setattr(worker, "error", data["error"]),
         }
-        messages.listen(self._runner, messages.HERE, self._add_worker)
+        processes.listen(self._runner, processes.HERE, self._add_worker)
         for name, answer in answers.items():
-            messages.listen(self._runner, name, self._from_worker(answer))
+            processes.listen(self._runner, name, self._from_worker(answer))
 
     @property
     def port(self) -> int:
@@ -87,11 +86,11 @@ class Leader:
     def stop(self) -> None:
         self._stopped.set()
 
-    def run(self, processes: Mapping[int, subprocess.Popen[bytes]]) -> Measurement:
-        """Leads the workers in `processes`, by part, and those that connect from other hosts.
+    def run(self, local: Mapping[int, subprocess.Popen[bytes]]) -> Measurement:
+        """Leads the workers that are processes of this machine, by part, and those that connect from other hosts.
 
         MarinaError if one does not connect or cannot start; Stopped if the load is stopped before all have started."""
-        self._processes = processes
+        self._processes = local
         try:
             self._gather()
             self._compare_all_clocks()
@@ -101,10 +100,12 @@ class Leader:
 
     def _gather(self) -> None:
         parts = range(self._plan.parts)
-        self._await(lambda: [part for part in parts if part not in self._workers], GATHER_TIMEOUT_S, "connect")
+        self._await(
+            lambda: [part for part in parts if part not in self._workers], processes.GATHER_TIMEOUT_S, "connect"
+        )
         for part, worker in self._workers.items():
             plan = self._plan.model_copy(update={"part": part})
-            self._send([worker], messages.PLAN, {"plan": plan.model_dump_json()})
+            self._send([worker], processes.PLAN, {"plan": plan.model_dump_json()})
         spawning = gevent.spawn(self._runner.start, self._plan.parts, self._plan.parts)
         self._await(lambda: [part for part in parts if not self._workers[part].waiting], _READY_WITHIN_S, "get ready")
         # Locust's last messages of the start must not delay the first requests.
@@ -114,7 +115,7 @@ class Leader:
         workers = list(self._workers.values())
         for number in range(1, _CLOCK_ROUNDS + 1):
             for worker in workers:
-                self._send([worker], messages.CLOCK, {"asked": time.perf_counter()})
+                self._send([worker], processes.CLOCK, {"asked": time.perf_counter()})
             self._await(
                 lambda number=number: [worker.part for worker in workers if worker.clock_answers < number],  # type: ignore[misc]
                 _READY_WITHIN_S,
@@ -125,7 +126,7 @@ class Leader:
         workers = list(self._workers.values())
         start = time.perf_counter() + _HEAD_START_S
         for worker in workers:
-            self._send([worker], messages.START, {"at": start + worker.ahead_s})
+            self._send([worker], processes.START, {"at": start + worker.ahead_s})
         stop_sent = False
         while pending := [worker for worker in workers if worker.measured is None]:
             self._check_errors()
@@ -133,7 +134,7 @@ class Leader:
             if len(lost) == len(pending):
                 break
             if (lost or self._stopped.is_set()) and not stop_sent:
-                self._send(pending, messages.STOP, {})
+                self._send(pending, processes.STOP, {})
                 stop_sent = True
             gevent.sleep(_POLL_S)
         texts = [worker.measured for worker in workers if worker.measured is not None]

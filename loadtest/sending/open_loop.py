@@ -18,8 +18,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from marina.loadtest.measuring import GeneratorHealth, Measurement, Second, bucket_ms
-from marina.loadtest.sending.answer_checks import Checker
-from marina.loadtest.sending.client import Client, send_and_check
+from marina.loadtest.sending.client import Checker, Client, send_and_check
 from marina.loadtest.sending.plan import LoadPlan
 from marina.loadtest.sending.recorder import Recorder
 

@@ -1,15 +1,22 @@
 """The plan of one generator process: the request, the structure of its answer, and when to send it."""
 
 import hashlib
+import re
+from collections.abc import Mapping
+from string import Template
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Base64Bytes
 
+from marina.config.errors import InputError
 from marina.config.record import Part
 from marina.config.request_headers import UNCACHED
 from marina.loadtest.scheduling import Schedule
-from marina.loadtest.sending.headers import Header
+
+Header = tuple[str, str]
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_OURS = ("accept-encoding", "cache-control", "connection", "content-length", "content-type", "transfer-encoding")
 
 
 class Expected(Part):
@@ -133,3 +140,24 @@ class LoadPlan(Part):
     def is_streamed(self) -> bool:
         """Whether any answer is streamed."""
         return any(body.expected.form == "events" for body in self.request.all_bodies)
+
+
+def parse_header(text: str, environment: Mapping[str, str]) -> Header:
+    """Parses `Name: value`; InputError if it is not a header, or a variable in it is not set.
+
+    A value may be secret: it goes to the sending process and to the server, but into no record and no error."""
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    if not colon or not _NAME.fullmatch(name):
+        raise InputError("`--header`: not a header, allowed: `NAME: VALUE`, such as `Authorization: Bearer $TOKEN`")
+    if name.lower() in _OURS:
+        raise InputError(f"`--header`: `{name}` is set by the load test itself")
+    try:
+        value = Template(value).substitute(environment)
+    except KeyError as err:
+        variable = err.args[0]
+        raise InputError(f"`--header`: `{name}`: ${variable} is not set", hint=f"export {variable}=…") from err
+    except ValueError as err:
+        raise InputError(f"`--header`: `{name}`: a dollar sign is written `$$`") from err
+    if not value.isprintable() or not value.isascii():
+        raise InputError(f"`--header`: `{name}`: the value holds a line break or a character that headers cannot hold")
+    return name, value

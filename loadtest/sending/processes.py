@@ -1,12 +1,26 @@
-"""Settings of the processes that send load: environment, priority, and how they handle Ctrl-C."""
+"""The processes that send load: their environment, priority and way with Ctrl-C, and what they say to each other.
+
+Messages go over Locust's connection, beside its own. A worker reports that it is HERE, gets its PLAN, and reports that
+its user is WAITING. The leader asks for its CLOCK a few times, and names a moment on it to START. Then it reports
+every SECOND, and at the end what it MEASURED, or why it FAILED. STOP ends its load early."""
 
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 # A node may have to pull the image first.
 GATHER_TIMEOUT_S = 600.0
+HERE, PLAN, WAITING, CLOCK, START, SECOND, STOP, MEASURED, FAILED = (
+    f"marina_{name}" for name in ("here", "plan", "waiting", "clock", "start", "second", "stop", "measured", "failed")
+)
+
+
+def listen(runner: Any, name: str, answer: Callable[[dict[str, Any]], None]) -> None:
+    """Calls `answer` with the data of each message of this name, in the order in which Locust's runner gets them."""
+    runner.register_message(name, lambda environment, msg: answer(msg.data))  # noqa: ARG005
 
 
 def raise_priority() -> None:

@@ -14,20 +14,28 @@ from marina.loadtest.measuring import (
     Streams,
     merge_streams,
 )
-from marina.loadtest.sending.answer_checks import TIMEOUT
+from marina.loadtest.sending.client import TIMEOUT
 from marina.loadtest.sending.plan import LoadPlan
 from marina.loadtest.sending.wire import EventReader
 
 
-class _SecondCounts:
-    def __init__(self) -> None:
-        self.due = 0
-        self.answered = 0
-        self.errors: Counter[str] = Counter()
-        self.response = Histogram()
+class _Counts:
+    """The requests of one second, of one slice of the window, or of one pod."""
 
-    def frozen(self) -> Second:
-        return Second(due=self.due, answered=self.answered, errors=dict(self.errors), response=self.response)
+    def __init__(self, *limits_ms: float) -> None:
+        self.due = self.good = 0
+        self.errors: Counter[str] = Counter()
+        self.response = Histogram(limits_ms)
+
+    def end(self, failure: str | None, response_ms: float) -> None:
+        """Counts a request that ended, well or with the name of a failure; the time of a timeout counts, too."""
+        if failure is not None:
+            self.errors[failure] += 1
+        if failure in (None, TIMEOUT):
+            self.response.add(response_ms)
+
+    def second(self) -> Second:
+        return Second(due=self.due, answered=self.good, errors=dict(self.errors), response=self.response)
 
 
 class StreamCounts:
@@ -76,32 +84,6 @@ class StreamCounts:
         )
 
 
-class _SliceCounts:
-    def __init__(self, plan: LoadPlan) -> None:
-        self.due = self.in_time = self.failed = 0
-        self.response = Histogram((plan.limit_ms,))
-        limits = (plan.limit_ms, plan.first_ms, plan.gap_ms)
-        self.stream = StreamCounts(*limits, plan.schedule.warmup_s) if plan.is_streamed else None
-
-    def frozen(self) -> Slice:
-        return Slice(
-            due=self.due,
-            in_time=self.in_time,
-            failed=self.failed,
-            response=self.response,
-            streams=self.stream and self.stream.frozen(),
-        )
-
-
-class _PodCounts:
-    def __init__(self, name: str, limit_ms: float) -> None:
-        self.name, self.good, self.failed = name, 0, 0
-        self.response = Histogram((limit_ms,))
-
-    def frozen(self) -> PodShare:
-        return PodShare(name=self.name, good=self.good, failed=self.failed, response=self.response)
-
-
 class Recorder:
     """Counts requests as they end, and the generator's own delays; times are seconds from the start of the run."""
 
@@ -113,10 +95,12 @@ class Recorder:
         self._response, self._service = Histogram(limits), Histogram(limits)
         self._lag, self._loop_lag = Histogram(limits), Histogram(limits)
         self._errors: Counter[str] = Counter()
-        self._seconds: list[_SecondCounts] = []
-        self._slices = [_SliceCounts(plan) for _ in range(self._schedule.slices)]
-        self._pods = [_PodCounts(server.name, plan.limit_ms) for server in plan.request.servers]
-        self._recent = _SecondCounts()
+        self._seconds: list[_Counts] = []
+        self._slices = [_Counts(plan.limit_ms) for _ in range(self._schedule.slices)]
+        of_stream = (plan.limit_ms, plan.first_ms, plan.gap_ms, self._schedule.warmup_s)
+        self._streams = [StreamCounts(*of_stream) for _ in self._slices] if plan.is_streamed else []
+        self._pods = [_Counts(plan.limit_ms) for _ in plan.request.servers]
+        self._recent = _Counts()
         self._health: list[GeneratorHealth] = []
         self._worst_loop_lag_ms = 0.0
         self._clocks = (time.perf_counter(), time.process_time())
@@ -128,55 +112,43 @@ class Recorder:
         if due >= self._schedule.warmup_s:
             self.dropped += dropped
             self.sent += not dropped
-            self._slice(due).due += 1
+            self._slices[self._slice(due)].due += 1
 
     def count_ended(self, due: float, begun: float, ended: float, failure: str | None, server: int = 0) -> None:
         """Counts a request that ended, well or with the name of a failure; `server` is the index of the pod."""
         response = (ended - due) * 1000
-        timed = failure is None or failure == TIMEOUT
         if failure is None:
-            self._second(ended).answered += 1
-            self._recent.answered += 1
-        for counted in (self._second(due), self._recent):
-            if failure is not None:
-                counted.errors[failure] += 1
-            if timed:
-                counted.response.add(response)
+            self._second(ended).good += 1
+            self._recent.good += 1
+        for counts in (self._second(due), self._recent):
+            counts.end(failure, response)
         if due < self._schedule.warmup_s:
             self.warmup += 1
             return
         self._lag.add((begun - due) * 1000)
-        counts = self._slice(due)
+        counts = self._slices[self._slice(due)]
+        counts.end(failure, response)
         if self._pods:
-            share = self._pods[server]
-            share.good += failure is None
-            share.failed += failure is not None
-            if timed:
-                share.response.add(response)
-        if timed:
+            self._pods[server].end(failure, response)
+            self._pods[server].good += failure is None
+        if failure in (None, TIMEOUT):
             self._response.add(response)
-            counts.response.add(response)
             self._service.add((ended - begun) * 1000)
         if failure is not None:
             self._errors[failure] += 1
-            counts.failed += 1
         elif ended <= self._in_time_until:
             self.in_time += 1
-            counts.in_time += 1
+            counts.good += 1
 
     def count_stream(self, due: float, ended: float, events: EventReader, failure: str | None) -> None:
         """Counts the events of a request that ended."""
         if due < self._schedule.warmup_s:
             return
-        stream = self._slice(due).stream
-        assert stream is not None
-        stream.add(due, ended, events, failure)
+        self._streams[self._slice(due)].add(due, ended, events, failure)
         # A stall hits all streams at the same moment, so each gap counts in the slice in which it ends.
         times = [*events.times, ended] if failure == TIMEOUT else events.times
         for before, now in pairwise(times):
-            stream = self._slice(now).stream
-            assert stream is not None
-            stream.add_gap(now - before)
+            self._streams[self._slice(now)].add_gap(now - before)
 
     def count_loop_lag(self, lag_s: float, now: float) -> None:
         lag_ms = max(0.0, lag_s * 1000)
@@ -192,21 +164,36 @@ class Recorder:
         # A second that started in the warm-up says nothing about the window.
         if self._schedule.warmup_s + 1 <= now <= self._schedule.total_s + 0.5:
             self._health.append(health)
-        recent, self._recent = self._recent.frozen(), _SecondCounts()
+        recent, self._recent = self._recent.second(), _Counts()
         self._worst_loop_lag_ms, self._clocks = 0.0, clocks
         return health, recent
 
-    def _second(self, moment: float) -> _SecondCounts:
+    def _second(self, moment: float) -> _Counts:
         while len(self._seconds) <= moment:
-            self._seconds.append(_SecondCounts())
+            self._seconds.append(_Counts())
         return self._seconds[int(moment)]
 
-    def _slice(self, moment: float) -> _SliceCounts:
+    def _slice(self, moment: float) -> int:
+        """In which slice a moment is; the last one has all that end later."""
         share = (moment - self._schedule.warmup_s) / self._schedule.duration_s
-        return self._slices[min(len(self._slices) - 1, int(share * len(self._slices)))]
+        return min(len(self._slices) - 1, int(share * len(self._slices)))
 
     def measurement(self, ran_s: float) -> Measurement:
-        slices = tuple(piece.frozen() for piece in self._slices)
+        streams = [counts.frozen() for counts in self._streams]
+        slices = tuple(
+            Slice(
+                due=counts.due,
+                in_time=counts.good,
+                failed=counts.errors.total(),
+                response=counts.response,
+                streams=streams[at] if streams else None,
+            )
+            for at, counts in enumerate(self._slices)
+        )
+        shares = tuple(
+            PodShare(name=server.name, good=pod.good, failed=pod.errors.total(), response=pod.response)
+            for server, pod in zip(self._plan.request.servers, self._pods, strict=True)
+        )
         return Measurement(
             rate=self._schedule.rate,
             asked_s=self._schedule.duration_s,
@@ -221,9 +208,9 @@ class Recorder:
             service=self._service,
             lag=self._lag,
             loop_lag=self._loop_lag,
-            seconds=tuple(second.frozen() for second in self._seconds),
+            seconds=tuple(second.second() for second in self._seconds),
             generators=(tuple(self._health),),
             slices=slices,
-            streams=merge_streams(piece.streams for piece in slices),
-            shares=tuple(server.frozen() for server in self._pods),
+            streams=merge_streams(streams),
+            shares=shares,
         )

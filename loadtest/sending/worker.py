@@ -21,10 +21,9 @@ from locust.env import Environment
 
 from marina.config.errors import MarinaError
 from marina.loadtest.measuring import GeneratorHealth, Second
-from marina.loadtest.sending import messages
+from marina.loadtest.sending import processes
 from marina.loadtest.sending.open_loop import OpenLoop, user_class
 from marina.loadtest.sending.plan import LoadPlan
-from marina.loadtest.sending.processes import GATHER_TIMEOUT_S, ignore_interrupts, raise_priority
 
 _CONNECT_S, _RETRY_S = 5.0, 0.2
 
@@ -37,7 +36,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True, help="where the leader listens")
     parser.add_argument("--part", type=int, required=True, help="which share of the schedule this one sends")
     options = parser.parse_args()
-    ignore_interrupts()
+    processes.ignore_interrupts()
     gevent.spawn(_end_with_leader)
     work("127.0.0.1", options.port, options.part)
     return 0
@@ -46,7 +45,7 @@ def main() -> int:
 def work(leader: str, port: int, part: int) -> None:
     """Sends one part of the leader's load, until the leader ends; MarinaError if there is no leader."""
     _await_leader(leader, port)
-    raise_priority()
+    processes.raise_priority()
     # By the machine's clock, which may jump, Locust would take the leader for lost.
     locust.runners.time = SimpleNamespace(time=time.monotonic)  # type: ignore[assignment, attr-defined]
     LoadWorker(leader, port, part).join()
@@ -54,7 +53,7 @@ def work(leader: str, port: int, part: int) -> None:
 
 def _await_leader(host: str, port: int) -> None:
     """Waits longer than Locust would: the leader's node may have to pull the image first."""
-    until = time.monotonic() + GATHER_TIMEOUT_S
+    until = time.monotonic() + processes.GATHER_TIMEOUT_S
     while True:
         try:
             socket.create_connection((host, port), timeout=_CONNECT_S).close()
@@ -81,14 +80,14 @@ class LoadWorker:
         except ConnectionError as err:
             raise MarinaError(f"no leader of the load at {leader}:{port}") from err
         answers: dict[str, Callable[[dict[str, Any]], None]] = {
-            messages.PLAN: self._take_plan,
-            messages.CLOCK: self._report_clock,
-            messages.START: lambda data: self._moments.put(data["at"]),
-            messages.STOP: self._stop,
+            processes.PLAN: self._take_plan,
+            processes.CLOCK: self._report_clock,
+            processes.START: lambda data: self._moments.put(data["at"]),
+            processes.STOP: self._stop,
         }
         for name, answer in answers.items():
-            messages.listen(self._runner, name, answer)
-        self._send(messages.HERE, {"client": self._runner.client_id})
+            processes.listen(self._runner, name, answer)
+        self._send(processes.HERE, {"client": self._runner.client_id})
 
     def join(self) -> None:
         """Waits until the leader ends the load."""
@@ -96,16 +95,16 @@ class LoadWorker:
 
     def _follow(self) -> None:
         loop = self._loops.get()
-        self._send(messages.WAITING, {})
+        self._send(processes.WAITING, {})
         try:
             measured = loop.run(self._moments.get())
         except Exception as err:
             # Without this, Locust would start the task again; and the leader must know of it.
-            self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
+            self._send(processes.FAILED, {"error": f"{type(err).__name__}: {err}"})
             return
         # In a thread, because the measurement of hours takes seconds to write, in which heartbeats must go on.
         text = gevent.get_hub().threadpool.apply(measured.model_dump_json)
-        self._send(messages.MEASURED, {"measurement": text})
+        self._send(processes.MEASURED, {"measurement": text})
 
     def _take_plan(self, data: dict[str, Any]) -> None:
         try:
@@ -113,13 +112,13 @@ class LoadWorker:
             self._loop = OpenLoop(plan, self._environment, self._report_second)
             self._loops.put(self._loop)
         except (ValueError, OSError) as err:
-            self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
+            self._send(processes.FAILED, {"error": f"{type(err).__name__}: {err}"})
 
     def _report_second(self, beat: GeneratorHealth, second: Second) -> None:
-        self._send(messages.SECOND, {"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
+        self._send(processes.SECOND, {"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
 
     def _report_clock(self, data: dict[str, Any]) -> None:
-        self._send(messages.CLOCK, data | {"clock": time.perf_counter()})
+        self._send(processes.CLOCK, data | {"clock": time.perf_counter()})
 
     def _stop(self, _: dict[str, Any]) -> None:
         if self._loop is not None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_result
+from marina.arguments import BUILD, add_verb, print_result
 from marina.cleanup import cleanup_on_exit
 from marina.config.errors import MarinaError, Refused, ToolMissing
 from marina.config.progress import replace_line
@@ -20,8 +20,9 @@ from marina.terminal import commands_text
 # A busy machine may need several runs for a verdict, but a demo should not take for ever.
 _WARMUP_S, _LONGEST_S = 3.0, 120.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
-# The example that comes with the installation, for a demo outside of the repository.
-_INSTALLED_SPEC = Path(__file__).parents[1] / DEFAULT_SPEC
+_DIGITS = Path("config/examples/digits/spec.yaml")
+# The same, as it comes with the installation, for a demo outside of the repository.
+_INSTALLED = Path(__file__).parents[1] / _DIGITS
 _OUT = BUILD / "demo"
 
 
@@ -32,7 +33,10 @@ def add_verbs(verbs: Any) -> None:
         "do every step once: check, package, serve, load, manifests, verify",
         "marina demo",
         "marina demo my/spec.yaml",
+        spec=False,
     )
+    text = f"spec of the model (default: {_DIGITS})"
+    added.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=_DIGITS, help=text)
     # Not the usual folder, so that a demo leaves alone what was built and measured there.
     text = f"folder that holds NAME/model.mar and the records (default: {_OUT})"
     added.add_argument("--out", metavar="DIR", type=Path, default=_OUT, help=text)
@@ -40,8 +44,8 @@ def add_verbs(verbs: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     begin = time.monotonic()
-    if options.spec == DEFAULT_SPEC and not DEFAULT_SPEC.exists():
-        options.spec = _INSTALLED_SPEC
+    if options.spec == _DIGITS and not _DIGITS.exists():
+        options.spec = _INSTALLED
     with cleanup_on_exit() as interrupted:
         record = _Demo(options, interrupted).run()
     took_s = round(time.monotonic() - begin, 1)
@@ -62,7 +66,7 @@ class _Demo:
 
     def run(self) -> dict[str, Any]:
         from marina.config.load import load_spec
-        from marina.loadtest import objective_of
+        from marina.loadtest.judging import objective_of
 
         try:
             with self._running("check"):
@@ -100,7 +104,7 @@ class _Demo:
 
     def _serve_and_load(self, spec: Any, out: Path) -> Any:
         """The verdict."""
-        from marina.loadtest import started_server
+        from marina.loadtest.running import started_server
 
         file = Path(tempfile.gettempdir(), "spec.json")
         file.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
@@ -114,7 +118,8 @@ class _Demo:
             return self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> Any:
-        from marina.loadtest import RunOptions, TargetOptions, ms, run_load_test
+        from marina.loadtest.reporting import ms
+        from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 
         rate = spec.slo.throughput_rps or _WITHOUT_OBJECTIVE_RPS
         how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
@@ -136,7 +141,8 @@ class _Demo:
         return verdict
 
     def _manifests(self, spec: Any, out: Path) -> None:
-        from marina.k8s import all_rules, make_plan, verify_spec, write_manifests
+        from marina.k8s.manifests import make_plan, write_manifests
+        from marina.k8s.verify import all_rules, verify_spec
 
         with self._running("manifests"):
             written = write_manifests(make_plan(spec, out), out)
@@ -209,7 +215,7 @@ def _ask(url: str, name: str, out: Path) -> str:
     import urllib.request
 
     from marina.config.record import read_package
-    from marina.loadtest import packaged_request
+    from marina.loadtest.sending import packaged_request
 
     sample = packaged_request(read_package(out), out, url)
     request = urllib.request.Request(sample.url, sample.body, {"Content-Type": sample.content_type})
@@ -229,7 +235,7 @@ def _ask(url: str, name: str, out: Path) -> str:
 
 def _load_text(outcome: Any, rate: float) -> str:
     """What was sent and how it was answered, in all runs together: a verdict may have needed more than one."""
-    from marina.loadtest import ms
+    from marina.loadtest.reporting import ms
 
     measured, count = outcome.together, len(outcome.runs)
     failed = sum(measured.measurement.errors.values())
@@ -241,7 +247,7 @@ def _load_text(outcome: Any, rate: float) -> str:
 
 
 def _headroom(verdict: Any) -> str:
-    from marina.loadtest import check_text
+    from marina.loadtest.reporting import check_text
 
     parts = []
     for check in verdict.checks:
@@ -253,7 +259,7 @@ def _headroom(verdict: Any) -> str:
 
 
 def _next_commands(spec: Path, out: Path) -> list[tuple[str, str]]:
-    words = shlex.join([*([] if spec == DEFAULT_SPEC else [str(spec)]), "--out", str(out)])
+    words = shlex.join([str(spec), "--out", str(out)])
     return [
         (f"marina serve {words}", "a server, with a page to try it"),
         (f"marina calibrate {words}", "the highest rate that it can hold"),

@@ -10,11 +10,11 @@ _ASK_CLUSTER = """
 import json
 from marina.config.errors import MarinaError
 try:
-    from marina.k8s import describe_capacity, connect, prometheus_selectors
+    from marina.k8s.cluster import connect, prometheus_selectors
     cluster = connect()
     facts = {"context": cluster.context, "server": cluster.server}
     facts |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
-    facts |= {"nodes": describe_capacity(cluster), "prometheus": prometheus_selectors(cluster)}
+    facts["prometheus"] = prometheus_selectors(cluster)
 except MarinaError as err:
     facts = {"error": err.message}
 print(json.dumps(facts))
@@ -66,7 +66,6 @@ def _cluster() -> list[ProbeResult]:
         return [ProbeResult("cluster", "missing", cluster["error"], wanted_by, "export KUBECONFIG=FILE")]
     text = f"{cluster['version']}, context `{cluster['context']}`, {cluster['server']}"
     findings = [ProbeResult("cluster", "ok", text), *_api_groups(set(cluster["groups"]))]
-    findings += [ProbeResult("nodes", "ok", cluster["nodes"])] if cluster["nodes"] else []
     # Prometheus ignores monitors with other labels; `deploy` checks whether a spec's objects have these.
     findings += [ProbeResult("prometheus labels", "ok", cluster["prometheus"])] if cluster["prometheus"] else []
     return findings

@@ -80,7 +80,7 @@ def _python() -> list[ProbeResult]:
 
 
 def _java() -> list[ProbeResult]:
-    from marina.server import find_java
+    from marina.server.java.checks import find_java
 
     try:
         java = find_java()
@@ -168,7 +168,7 @@ def _compiler() -> list[ProbeResult]:
 
 
 def _machine() -> list[ProbeResult]:
-    from marina.loadtest import this_machine
+    from marina.loadtest.measuring import this_machine
 
     known = {"AVX2": "avx2", "AVX-512": "avx512f", "VNNI": "avx512_vnni", "bf16": "avx512_bf16", "AMX": "amx_tile"}
     machine = this_machine()
@@ -181,7 +181,7 @@ def _machine() -> list[ProbeResult]:
 
 def _ports() -> list[ProbeResult]:
     from marina.config.render import Ports
-    from marina.server import check_ports
+    from marina.server.java.checks import check_ports
 
     ports = Ports()
     try:

@@ -14,6 +14,7 @@ _DESCRIPTIONS = {
     "handler.py": "turns requests into inputs, and outputs into answers",
     "model.py": "the network",
     "samples": "what the load test sends",
+    "spec.schema.json": "by which editors complete and explain the spec",
     "spec.yaml": "what is served, and how well",
     "words.txt": "the vocabulary that the handler reads",
 }
@@ -95,6 +96,7 @@ def _check_name(name: str) -> None:
 def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
     """Writes the files, and deletes them again if the model cannot be packaged; returns them, and notes."""
     from marina.config.errors import InputError
+    from marina.config.schema import render_schema
     from marina.starting.init_model import choose_compile_mode, find_model_facts
     from marina.starting.init_sample import make_sample
     from marina.starting.init_spec import spec_text
@@ -104,6 +106,8 @@ def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path],
     facts = find_model_facts(options.name, options)
     sample, body = make_sample(facts)
     files = {folder / "spec.yaml": spec_text(options.name, facts, sample).encode(), folder / sample: body}
+    # A copy, because the folder may be opened where no Marina is installed.
+    files[folder / "spec.schema.json"] = render_schema().encode()
     kind = facts.template or ("image" if facts.picture else "tensor")
     if options.source is None:
         files[folder / "model.py"] = _template(f"model_{kind}.py.txt")

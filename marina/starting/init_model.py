@@ -321,7 +321,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
 
 def _of_language_model(source: str, folder: Any) -> ModelFacts:
     """The facts of a language model: served by Marina's own engine, or by vLLM if that does not compute it."""
-    from marina.handlers.generation import OtherFamily, UnknownModel, read_shape
+    from marina.handlers.generation.engines.shape import OtherFamily, UnknownModel, read_shape
 
     weights = sum(file.stat().st_size for file in folder.files if file.suffix == ".safetensors")
     facts = ModelFacts(source, "text", longest=min(folder.longest or 512, 2048), weight_bytes=weights)

@@ -78,6 +78,7 @@ class ModelFacts:
 
 def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
     lines = [
+        ("# yaml-language-server: $schema=spec.schema.json", ""),
         (f"# {name}: what is served, and how well. `marina check --fields` explains every field.", ""),
         (f"name: {name}", "names the MAR, the image and every object"),
         ('version: "1.0"', ""),
@@ -218,7 +219,7 @@ def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
         return [
             (f"  task: {facts.task}", "classify | embed | rerank | tokens"),
             (
-                f"  encoding: {{max_tokens: {facts.longest}, dynamic: true{embedding}}}",
+                f"  encoding: {{max_tokens: {facts.longest}, buckets: dynamic{embedding}}}",
                 "`truncate: right` cuts off the end of longer texts",
             ),
         ]

@@ -50,7 +50,7 @@ async function send() {
   const began = performance.now();
   try {
     const headers = { "Content-Type": body.type };
-    const answer = await fetch("/docs/try", { method: "POST", headers, body: blob });
+    const answer = await fetch(`/predictions/${facts.name}`, { method: "POST", headers, body: blob });
     const bytes = await answer.arrayBuffer();
     showAnswer(answer, bytes, performance.now() - began);
   } catch (error) {
@@ -70,9 +70,7 @@ function outcome(kind, first, rest) {
 }
 
 function showAnswer(answer, bytes, roundMs) {
-  const inference = /dur=([\d.]+)/.exec(answer.headers.get("Server-Timing") || "");
-  const took = inference ? ` in ${inference[1]} ms, ${roundMs.toFixed(0)} ms until the browser had it` : "";
-  outcome(answer.ok ? "good" : "bad", String(answer.status), took);
+  outcome(answer.ok ? "good" : "bad", String(answer.status), ` in ${roundMs.toFixed(roundMs < 10 ? 1 : 0)} ms`);
   const kind = answer.headers.get("Content-Type") || "";
   if (kind.startsWith("application/json") || kind.startsWith("text/")) {
     const text = new TextDecoder().decode(bytes);
@@ -114,15 +112,12 @@ function bar(value, share, index) {
 async function state() {
   const badge = byId("state");
   try {
-    const answer = await fetch("/ready");
-    const found = await answer.json();
-    badge.className = found.ready ? "badge good" : "badge";
-    badge.textContent = found.state;
-    badge.title = found.missing.join("; ");
+    const answer = await fetch("/v2/health/ready");
+    badge.className = answer.ok ? "badge good" : "badge";
+    badge.textContent = answer.ok ? "ready" : "not ready";
   } catch {
     badge.className = "badge bad";
     badge.textContent = "gone";
-    badge.title = "the supervisor does not answer";
   }
 }
 
@@ -151,10 +146,10 @@ byId("send").addEventListener("click", send);
 byId("reset").addEventListener("click", sample);
 for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copy(button));
 
-// The programs show the address that the server listens on, but the reader may have reached it under another name.
-if (location.hostname && facts.host.startsWith("127.") && location.hostname !== "localhost")
-  for (const code of document.querySelectorAll("pre code"))
-    code.textContent = code.textContent.replaceAll(`//${facts.host}:`, `//${location.hostname}:`);
+// The programs show the address under which the reader has reached this server.
+const bare = facts.server.replace("http://", "");
+for (const code of document.querySelectorAll(".snippet code"))
+  code.textContent = code.textContent.split(facts.server).map((part) => part.replaceAll(bare, location.host)).join(location.origin);
 
 sample();
 state();

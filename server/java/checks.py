@@ -17,11 +17,13 @@ from marina.config.ports import listen_once
 from marina.config.record import Record, read_record
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.server.system import NO_GPU, package_mismatches
+from marina.server.system.machine import NO_GPU, package_mismatches
 
 OLDEST_JAVA = 11
 # Disk space beside the unpacked MAR: Java itself, log buffers and metric files.
 _SPARE_BYTES = 64_000_000
+# TorchServe's workers listen on socket files like this one, and the kernel limits the length of their paths.
+_SOCKET, _LONGEST_SOCKET = "01234567/tmp/.ts.sock.9000", 107
 # Files that Java opens itself: its jars, epoll handles, sockets to its workers.
 _JAVA_FILES = 400
 
@@ -114,6 +116,22 @@ def check_disk_space(mar: Path, parent: Path) -> None:
             f"{parent}: {free / 1e6:.0f} MB free, but unpacking {mar.name} takes {needed / 1e6:.0f} MB",
             hint="free some space, or set TMPDIR to a larger disk",
         )
+
+
+def check_temporary_folder(parent: Path) -> None:
+    """Raises InputError if TorchServe cannot have its temporary files under `parent`."""
+    longest = _LONGEST_SOCKET - len(f"/marina-{os.getuid()}-{_SOCKET}")
+    if len(os.fsencode(parent)) > longest:
+        text = f"`TMPDIR`: got `{parent}`, too long for TorchServe's sockets, allowed: at most {longest} characters"
+        raise InputError(text, hint="TMPDIR=/tmp")
+    if str(parent).count("$$") > 1:
+        text = f"`TMPDIR`: got `{parent}`, but TorchServe replaces what is between `$$` and `$$` with a variable"
+        raise InputError(text, hint="TMPDIR=/tmp")
+    with as_input_error(f"`TMPDIR`: got `{parent}`", hint="unset TMPDIR, or create it"):
+        flags = os.statvfs(parent).f_flag
+    if flags & os.ST_NOEXEC:
+        text = f"`TMPDIR`: got `{parent}`, which is mounted `noexec`, but Java and workers load libraries there"
+        raise InputError(text, hint="set TMPDIR to a folder of another mount")
 
 
 def connection_limit() -> int:

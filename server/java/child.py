@@ -3,14 +3,14 @@
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 from marina.config.errors import InputError
 from marina.server.java.door import Door
 from marina.server.java.follow import RequestLog, follow_access_log, follow_errors
 from marina.server.java.launch import Launch
 from marina.server.java.traffic import Traffic
-from marina.server.system import CLOSING_FILE, OWNER_VARIABLE, Output, children
+from marina.server.system.output import Output
+from marina.server.system.rundir import CLOSING_FILE, end_processes
 
 # Java's exit code under -XX:+ExitOnOutOfMemoryError.
 _OUT_OF_MEMORY = 3
@@ -68,10 +68,7 @@ class Child:
             self._process.kill()
             self._process.wait()
         # Java first: it would start a killed worker again.
-        while left := [pid for pid in children(os.getpid()) if self._is_ours(pid)]:
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+        end_processes(self._directory)
         for reader in self._readers:
             reader.join(1.0)
         self.door.close()
@@ -90,11 +87,3 @@ class Child:
             )
             return f"TorchServe was killed by {name}", hint
         return f"TorchServe exited with code {code}", "its last lines above say why"
-
-    def _is_ours(self, pid: int) -> bool:
-        try:
-            return f"{OWNER_VARIABLE}={self._directory}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(
-                b"\0"
-            )
-        except OSError:
-            return False

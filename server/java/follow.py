@@ -15,7 +15,7 @@ from typing import IO
 
 from marina.config.spec import Spec
 from marina.server.java.traffic import AccessLogEntry, Traffic, parse_line
-from marina.server.system import Output, log_line
+from marina.server.system.output import Output, log_line
 
 # The largest size that a pipe may have without privileges: half a second of access log at 10,000 requests a second.
 _PIPE_BYTES = 1 << 20

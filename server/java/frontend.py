@@ -2,19 +2,16 @@
 
 import http.client
 import json
-import re
 import socket
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from marina.config.render import MANAGEMENT, METRICS, Ports
 from marina.config.request_headers import UNCACHED
-from marina.server.system import reachable_host
-
-_SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+from marina.server.system.sockets import reachable_host
 
 
 class NoAnswerError(Exception):
@@ -118,14 +115,18 @@ class Frontend:
 
 def read_counters(page: str, model: str) -> Counters:
     """The counters of `model` on TorchServe's metrics page."""
-    totals: dict[str, float] = {}
-    for series, labels, value in _SERIES.findall(page):
-        if dict(_LABEL.findall(labels)).get("model_name") == model:
-            totals[series] = totals.get(series, 0.0) + float(value)
+    # Imported late, because it takes a tenth of a second and Java should be started first.
+    from prometheus_client.parser import text_string_to_metric_families
+
+    totals: defaultdict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.labels.get("model_name") == model:
+                totals[sample.name] += sample.value
     return Counters(
-        arrivals=int(totals.get("ts_inference_requests_total", 0)),
-        latency_s=totals.get("ts_inference_latency_microseconds", 0.0) / 1e6,
-        queue_s=totals.get("ts_queue_latency_microseconds", 0.0) / 1e6,
+        arrivals=int(totals["ts_inference_requests_total"]),
+        latency_s=totals["ts_inference_latency_microseconds"] / 1e6,
+        queue_s=totals["ts_queue_latency_microseconds"] / 1e6,
     )
 
 

@@ -2,6 +2,7 @@
 
 The `torchserve` script is not used: it exits with 0 if Java died, ignores SIGTERM as PID 1, and forwards no signals."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -12,17 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from marina.config.errors import ToolMissing
 from marina.config.machine import end_with_parent
 from marina.config.mar import open_mar
-from marina.config.record import file_sha256
 from marina.config.render import Ports, render_log4j2, render_properties
 from marina.config.spec import Spec
 from marina.server.java.checks import Java, connection_limit
-from marina.server.java.class_archive import class_archive
 from marina.server.java.door import Door
-from marina.server.system import OWNER_VARIABLE
+from marina.server.system.rundir import OWNER_VARIABLE
 
 # The output of a layer takes megabytes, which glibc's malloc by default maps anew for every batch: 5,000 page faults
 # and a twelfth of ResNet-50's time. With these thresholds it keeps the memory, in huge pages if the system allows them.
@@ -54,7 +54,8 @@ class Launch:
     in its name."""
     directory: Path
     address: str
-    port: int
+    ports: Ports
+    sha256: str
 
     def start(self, door: Door) -> subprocess.Popen[bytes]:
         """Writes the files, unpacks the MAR and starts Java. Java dies with the thread that calls this."""
@@ -86,35 +87,53 @@ def plan_launch(
     host: str,
     directory: Path,
     java: Java,
+    sha256: str = "",
     types: Sequence[str] = (_JSON,),
-    pages: Mapping[str, Mapping[str, str]] | None = None,
+    pages: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Launch:
-    """Plans the launch of one server, with all its files in `directory`. `types` are the content types that the model
-    accepts, with the sample's first; `pages` are those that the door answers itself."""
+    """Plans the launch of one server, with all its files in `directory`. `sha256` is the MAR's, of which the
+    keys of cached answers are made; `types` are the content types that the model accepts, with the sample's first;
+    `pages` are those that the door answers itself (`marina.server.pages.door_pages`)."""
     temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
-    site = _site_packages()
+    site, model = _site_packages(), store / f"{spec.name}.mar"
+    named = {
+        path: {name: str(model / value) if name == "file" else value for name, value in page.items()}
+        for path, page in (pages or {}).items()
+    }
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=mar.stat().st_size > LARGE_MAR_BYTES),
-        environment=_environment(spec, directory) | _worker_settings(spec, mar),
+        environment=_environment(spec, directory) | _worker_settings(spec, sha256),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
             properties: render_properties(spec, ports=ports, metrics_config=site / "ts" / "configs" / "metrics.yaml"),
             logging: render_log4j2(spec),
-            directory / "pages.json": json.dumps(dict(pages or {})),
+            directory / "pages.json": json.dumps(named),
             directory / "first" / "sitecustomize.py": _SITECUSTOMIZE.read_text(encoding="utf-8"),
         },
         mar=mar,
-        model=store / f"{spec.name}.mar",
+        model=model,
         directory=directory,
         address=host,
-        port=ports.inference,
+        ports=ports,
+        sha256=sha256,
     )
 
 
 def jars() -> tuple[Path, ...]:
     """The jars that Java is started with: Marina's, then TorchServe's."""
     return (_JAR, *sorted((_site_packages() / "ts" / "frontend").glob("*.jar")))
+
+
+def class_archive(java: Java, jars: Sequence[Path]) -> Path:
+    """The archive from which Java loads its classes in this environment, where `make_class_archive.py` puts it. Without
+    one it looks for 5,000 of them in its jars at every start, reads them and checks them; that is two fifths of what a
+    start costs it. Java refuses an archive of another Java or of other jars, so each has a name of its own."""
+    digest = hashlib.sha256()
+    for file in (java.executable, *jars):
+        state = file.stat() if file.exists() else None
+        digest.update(f"{file} {state and (state.st_size, state.st_mtime_ns)}\n".encode())
+    return Path(sys.prefix) / "share" / "marina" / f"java-{digest.hexdigest()[:12]}.jsa"
 
 
 def _unpack(mar: Path, folder: Path) -> None:
@@ -196,13 +215,12 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
     }
 
 
-def _worker_settings(spec: Spec, mar: Path) -> dict[str, str]:
+def _worker_settings(spec: Spec, package: str) -> dict[str, str]:
     """Settings that the handlers read from the environment: those of `handlers/caching`, and of `routing.py` and
     `sessions.py` in `handlers/generation`."""
     settings: dict[str, dict[str, object]] = {}
     if cache := spec.serving.cache:
         # Keys of cached answers contain the package's hash. A worker cannot know it: it is inside the package.
-        package = file_sha256(mar)
         settings["MARINA_ANSWERS"] = {"mb": cache.mb, "ttl_s": cache.ttl_s, "redis": cache.redis, "package": package}
     if spec.text and (route := spec.text.route):
         route_settings = {"url": route.address, "short_tokens": route.short_tokens}

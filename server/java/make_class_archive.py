@@ -20,10 +20,9 @@ from marina.config.ports import free_port_base
 from marina.config.render import Ports, render_model_config
 from marina.config.spec import Spec
 from marina.server.java.checks import find_java
-from marina.server.java.class_archive import class_archive
 from marina.server.java.door import Door
 from marina.server.java.frontend import Frontend, NoAnswerError
-from marina.server.java.launch import jars, plan_launch
+from marina.server.java.launch import class_archive, jars, plan_launch
 
 _SPEC = {
     "name": "classes",

@@ -5,24 +5,28 @@ It promises only what is true: the e2e tests generate requests from it and check
 from typing import Any
 
 from marina.config.record import Record
-from marina.config.render import FRONTEND_LIMIT_FACTOR, Ports
-from marina.server.pages.examples import body_example
-from marina.server.pages.openapi_parts import (
+from marina.config.render import FRONTEND_LIMIT_FACTOR
+from marina.server.pages.schemas import (
     ANY,
     JSON,
+    OPENAI_PATHS,
+    TEXT,
     Schema,
-    answer,
-    content,
+    answer_schema,
+    answer_types,
+    array_of,
+    body_example,
+    body_types,
+    instance_example,
+    is_own,
+    model_metadata,
     object_of,
-    operation,
-    refusal,
-    schema_reference,
+    request_schema,
+    tensors_example,
+    text_error_schema,
+    text_request_schema,
 )
-from marina.server.pages.openapi_protocols import protocol_paths
-from marina.server.pages.openapi_text import routes, text_error_schema, text_request_schema
-from marina.server.pages.schemas import answer_types, body_types, is_own
 
-_EVENTS = "text/event-stream"
 _REFUSALS = {
     "400": "the body cannot be read: broken, cut short, or not JSON",
     "413": "over a limit; a body of more than {limit} bytes is not read",
@@ -33,116 +37,133 @@ _REFUSALS = {
     "507": "out of memory, also after the batch was split",
 }
 _NOT_ACCEPTABLE = {"406": "the answer cannot be given in the form that `Accept` asks for"}
+_REFUSAL = object_of({"error": TEXT}) | {
+    "description": "What is wrong, with `field`, `got`, `allowed` and `hint` where they help."
+}
+_LIVE, _READY, _NAMED = object_of({"live": {"const": True}}), object_of({"ready": {"type": "boolean"}}), {"name": TEXT}
+_SHAPE = array_of({"type": "integer", "minimum": 0})
+_TENSORS = array_of(object_of({"name": TEXT, "datatype": TEXT, "shape": {"type": "array"}}))
+_METADATA = object_of({"name": TEXT, "versions": array_of(TEXT), "inputs": _TENSORS, "outputs": _TENSORS})
 
 
-def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
-    """The description as plain data; `host` is the address at which the inference port can be reached."""
-    variables = {"host": {"default": host}, "port": {"default": str(ports.inference)}}
-    inference = {"servers": [{"url": "http://{host}:{port}", "variables": variables, "description": "inference"}]}
-    by_protocol = protocol_paths(record, _refusals(record))
+def openapi(record: Record) -> dict[str, Any]:
+    """The description as plain data. Its paths are those of the inference port, where it is itself."""
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": record.name,
-            "version": record.version,
-            "description": "Inference is answered by TorchServe, everything else by the supervisor beside it.",
-        },
-        "servers": [{"url": "/", "description": "the supervisor's pages"}],
+        "info": {"title": record.name, "version": record.version},
+        "servers": [{"url": "/"}],
         "paths": {
-            f"/predictions/{record.name}": inference | {"post": _inference(record, "predict", "One inference")},
-            **{path: inference | methods for path, methods in {**_openai_paths(record), **by_protocol}.items()},
-            **_supervisor_paths(),
-            "/docs": {"get": operation("docs", "The page for trying the model", answer("the page", "text/html", ANY))},
-            "/docs/sample": {
-                "get": operation(
-                    "sample", "The package's sample", answer("a body to send", record.sample.content_type, ANY)
-                )
-            },
-            "/docs/try": {"post": _try_operation(record)},
-            "/openapi.json": {
-                "get": operation("openapi", "This description", answer("OpenAPI 3.1", JSON, {"type": "object"}))
-            },
+            f"/predictions/{record.name}": {"post": _inference(record, "predict", "One inference")},
+            **(_protocol_paths(record) if record.text is None else _openai_paths(record)),
         },
-        "components": {"schemas": _SCHEMAS},
+        "components": {"schemas": {"Refusal": _REFUSAL}},
     }
 
 
 def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
     answers = answer_types(record)
-    responses = {"200": {"description": "the answer", "content": content(answers)}} | _refusals(record)
+    refusals = _refusals(record)
     if record.text is not None:
-        answers[_EVENTS] = ANY
-        responses["200"]["content"] = content(answers)
-        for status in ("400", "404", "413", "503"):
-            responses[status] = answer("an error in OpenAI's form", JSON, text_error_schema())
-    types, example = body_types(record), body_example(record)
-    kind = JSON if record.takes is None else record.takes.content_type
-    body = {"required": True, "content": content(types, {} if example is None else {kind: example})}
-    return {"operationId": name, "summary": text, "requestBody": body, "responses": responses}
+        answers["text/event-stream"] = ANY
+        error = _answer("an error in OpenAI's form", text_error_schema())
+        refusals |= dict.fromkeys(("400", "404", "413", "503"), error)
+    example, kind = body_example(record), JSON if record.takes is None else record.takes.content_type
+    body = _content(body_types(record), {} if example is None else {kind: example})
+    responses = {"200": {"description": "the answer", "content": _content(answers)}} | refusals
+    return _asked(name, text, body, responses)
 
 
 def _refusals(record: Record) -> dict[str, Any]:
     """The responses to inference requests that are refused or fail."""
     refusals = _REFUSALS | (_NOT_ACCEPTABLE if record.handler == "tensor" else {})
     limit = round(record.max_request_bytes * FRONTEND_LIMIT_FACTOR)
-    responses = {status: refusal(why.format(limit=limit)) for status, why in sorted(refusals.items())}
+    responses = {status: _refusal(why.format(limit=limit)) for status, why in sorted(refusals.items())}
     if is_own(record) or record.text is not None:
         # Such handlers choose their own errors.
-        responses["default"] = {"description": "an answer in the handler's own form", "content": content({"*/*": ANY})}
+        responses["default"] = {"description": "an answer in the handler's own form", "content": _content({"*/*": ANY})}
     return responses
 
 
 def _openai_paths(record: Record) -> dict[str, Any]:
     """OpenAI's paths, which a language model has."""
-    if record.text is None:
-        return {}
-    operations: dict[str, Any] = {}
-    for form, path in routes(record).items():
-        if form == "models":
-            listed = answer("the model, in a list", JSON, object_of({"data": {"type": "array"}}))
-            operations[path] = {"get": operation("models", "The models of this server", listed)}
-            continue
-        described = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
-        body = {"required": True, "content": content({JSON: text_request_schema(record.text, form)})}
-        operations[path] = {"post": described | {"requestBody": body}}
-    return operations
+    assert record.text is not None
+    listed = _answer("the model, in a list", object_of({"data": {"type": "array"}}))
+    paths = {OPENAI_PATHS["models"]: {"get": _operation("models", "The models of this server", {"200": listed})}}
+    for form in ("complete", "chat"):
+        described = _inference(record, form, f"OpenAI's {OPENAI_PATHS[form].removeprefix('/v1/')}")
+        body = {"required": True, "content": _content({JSON: text_request_schema(record.text, form)})}
+        paths[OPENAI_PATHS[form]] = {"post": described | {"requestBody": body}}
+    return paths
 
 
-def _try_operation(record: Record) -> dict[str, Any]:
-    """The operation of `/docs/try`: inference, plus the supervisor's own refusals."""
-    tried = _inference(record, "try", "The same inference, forwarded by the supervisor for the page")
-    for status, why in (("403", "sent by a page of another site"), ("411", "no valid `Content-Length`")):
-        tried["responses"][status] = refusal(why)
-    return tried
+def _protocol_paths(record: Record) -> dict[str, Any]:
+    """The paths of KServe's and Triton's clients: V1 and V2."""
+    v1, v2 = f"/v1/models/{record.name}", f"/v2/models/{record.name}"
 
+    def shown(name: str, text: str, schema: Schema, *, unready: bool = False) -> dict[str, Any]:
+        responses = {"200": _answer("the answer", schema)} | ({"503": _refusal("not ready")} if unready else {})
+        return {"get": _operation(name, text, responses)}
 
-def _supervisor_paths() -> dict[str, Any]:
-    ready = {
-        status: answer(why, JSON, schema_reference("Readiness"))
-        for status, why in (("200", "every worker is there and has answered"), ("503", "not ready; `missing` says why"))
-    }
-    package = answer("the package", JSON, schema_reference("Package"))
-    live = object_of({"live": {"const": True}, "state": {"type": "string"}})
     return {
-        "/live": {"get": operation("live", "Whether the supervisor runs", answer("it runs", JSON, live))},
-        "/ready": {"get": {"operationId": "ready", "summary": "Whether inference is answered", "responses": ready}},
-        "/metrics": {"get": operation("metrics", "Metrics for Prometheus", answer("the page", "text/plain", ANY))},
-        "/package": {"get": operation("package", "Which package is served", package)},
+        f"{v1}:predict": {"post": _v1(record)},
+        f"{v2}/infer": {"post": _v2(record)},
+        v1: shown("modelV1", "Whether the model is ready, in V1", object_of(_NAMED), unready=True),
+        v2: shown("modelV2", "The model's inputs and outputs", _METADATA),
+        f"{v2}/ready": shown("modelReadyV2", "Whether the model is ready, in V2", _READY, unready=True),
+        "/v2": shown("serverV2", "The server, in V2", object_of(_NAMED)),
+        "/v2/health/live": shown("liveV2", "Whether the server runs", _LIVE),
+        "/v2/health/ready": shown("readyV2", "Whether inference is answered", _READY, unready=True),
     }
 
 
-_WORKERS = object_of({"declared": {"type": "integer"}, "ready": {"type": "integer"}})
-_SCHEMAS: dict[str, Schema] = {
-    "Refusal": object_of({"error": {"type": "string"}})
-    | {"description": "What is wrong, with `field`, `got`, `allowed` and `hint` where they help."},
-    "Readiness": object_of(
-        {
-            "ready": {"type": "boolean"},
-            "state": {"type": "string"},
-            "missing": {"type": "array", "items": {"type": "string"}},
-            "warnings": {"type": "array", "items": {"type": "string"}},
-            "workers": _WORKERS,
-        }
-    ),
-    "Package": object_of({name: {"type": "string"} for name in ("name", "version", "compile", "sha256", "mar")}),
-}
+def _v1(record: Record) -> dict[str, Any]:
+    """V1: an instance is whatever the model takes as a whole body, or bytes in base64."""
+    in_base64 = object_of({"b64": TEXT}, closed=True)
+    instance = {"anyOf": [request_schema(record), in_base64]} if JSON in body_types(record) else in_base64
+    known = instance_example(record)
+    examples = {} if known is None else {JSON: {"instances": [known]}}
+    body = _content({JSON: object_of({"instances": array_of(instance, minItems=1)})}, examples)
+    predictions = array_of({} if is_own(record) else answer_schema(record))
+    answered = _answer("the answer", object_of({"predictions": predictions}))
+    return _asked("predictV1", "KServe's V1", body, {"200": answered} | _refusals(record))
+
+
+def _v2(record: Record) -> dict[str, Any]:
+    metadata = model_metadata(record)
+    names = [tensor["name"] for tensor in metadata["inputs"]]
+    numbers = array_of({"type": ["boolean", "number", "string", "array"]})
+    taken = object_of({"name": {"enum": names}, "shape": _SHAPE, "datatype": TEXT, "data": numbers})
+    request = object_of({"inputs": array_of(taken, minItems=len(names))})
+    request["properties"]["id"] = TEXT
+    known = tensors_example(record)
+    body = _content({JSON: request}, {} if known is None else {JSON: {"inputs": known}})
+    # A custom handler may name its outputs freely.
+    named: Schema = TEXT if is_own(record) else {"enum": [tensor["name"] for tensor in metadata["outputs"]]}
+    given = object_of({"name": named, "shape": _SHAPE, "datatype": TEXT})
+    whole = object_of({"model_name": TEXT, "model_version": TEXT, "outputs": array_of(given)})
+    responses = {"200": _answer("the answer", whole)} | _refusals(record)
+    return _asked("inferV2", "The Open Inference Protocol, V2", body, responses)
+
+
+def _operation(name: str, text: str, responses: dict[str, Any]) -> dict[str, Any]:
+    return {"operationId": name, "summary": text, "responses": responses}
+
+
+def _asked(name: str, text: str, body: dict[str, Any], responses: dict[str, Any]) -> dict[str, Any]:
+    """An operation with a body."""
+    return _operation(name, text, responses) | {"requestBody": {"required": True, "content": body}}
+
+
+def _answer(text: str, schema: Schema) -> dict[str, Any]:
+    return {"description": text, "content": _content({JSON: schema})}
+
+
+def _refusal(why: str) -> dict[str, Any]:
+    """A response with Marina's error object."""
+    return _answer(why, {"$ref": "#/components/schemas/Refusal"})
+
+
+def _content(schemas: dict[str, Schema], examples: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The `content` of a body: each content type with its schema and, if there is one, its example."""
+    shown = {kind: {"example": example} for kind, example in (examples or {}).items()}
+    return {kind: ({"schema": schema} if schema else {}) | shown.get(kind, {}) for kind, schema in schemas.items()}

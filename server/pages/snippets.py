@@ -4,16 +4,13 @@ from mimetypes import guess_extension
 from pathlib import Path
 
 from marina.config.record import Record
-from marina.server.pages.door_pages import DATATYPES
-from marina.server.pages.openapi_parts import JSON
-from marina.server.pages.openapi_text import routes
+from marina.server.pages.schemas import DATATYPES, JSON, NPY
 
 
-def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:
-    """The programs' titles and texts, by the id of their element on the page. `server` and `pages` are the addresses of
-    inference and of the pages, `http://HOST:PORT`."""
+def programs(record: Record, *, server: str) -> dict[str, tuple[str, str]]:
+    """The programs' titles and texts, by the id of their element on the page; `server` is `http://HOST:PORT`."""
     shown = {
-        "curl": ("curl", _curl(record, server, pages)),
+        "curl": ("curl", _curl(record, server)),
         "python": ("Python", _python(record, server)),
         "requests": ("Python, requests", _requests(record, server)),
         "javascript": ("JavaScript", _javascript(record, server)),
@@ -28,11 +25,11 @@ def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str,
     return shown
 
 
-def _curl(record: Record, server: str, pages: str) -> str:
+def _curl(record: Record, server: str) -> str:
     file, kind, answer = _files(record)
     to_file = f" -o {answer}" if answer else ""
     return (
-        f"curl -so {file} {pages}/docs/sample\n"
+        f"curl -so {file} {server}/docs/sample\n"
         f"curl -H 'Content-Type: {kind}' --data-binary @{file} {server}/predictions/{record.name}{to_file}"
     )
 
@@ -40,7 +37,7 @@ def _curl(record: Record, server: str, pages: str) -> str:
 def _python(record: Record, server: str) -> str:
     file, kind, answer = _files(record)
     shown = record.handler in ("image", "tensor") or record.encoding is not None
-    as_json = shown and kind != "application/x-npy"
+    as_json = shown and kind != NPY
     show = "print(json.load(urlopen(request)))" if as_json else "print(urlopen(request).read())"
     if answer:
         show = f'Path("{answer}").write_bytes(urlopen(request).read())'
@@ -122,22 +119,11 @@ def _triton(record: Record, server: str) -> str | None:
     )
 
 
-def _openais_base(record: Record, server: str) -> str:
-    """The base URL for OpenAI's clients."""
-    if record.text is None:
-        return f"{server}/v1"
-    return f"{server}{routes(record)['models'].removesuffix('/models')}"
-
-
 def _openai(record: Record, server: str) -> str:
     call = f'client.embeddings.create(model="{record.name}", input="Hello.").data[0].embedding'
     if record.text is not None:
         call = f'client.completions.create(model="{record.name}", prompt="Hello", max_tokens=8).choices[0].text'
-    return (
-        "from openai import OpenAI\n\n"
-        f'client = OpenAI(base_url="{_openais_base(record, server)}", api_key="none")\n'
-        f"print({call})\n"
-    )
+    return f'from openai import OpenAI\n\nclient = OpenAI(base_url="{server}/v1", api_key="none")\nprint({call})\n'
 
 
 def _openai_javascript(record: Record, server: str) -> str:
@@ -148,7 +134,7 @@ def _openai_javascript(record: Record, server: str) -> str:
         shown = "answer.choices[0].text"
     return (
         'import OpenAI from "openai";\n\n'
-        f'const client = new OpenAI({{ baseURL: "{_openais_base(record, server)}", apiKey: "none" }});\n'
+        f'const client = new OpenAI({{ baseURL: "{server}/v1", apiKey: "none" }});\n'
         f"const answer = {call}\n"
         f"console.log({shown});\n"
     )

@@ -1,14 +1,14 @@
-"""Information about processes from /proc, handles that signal their end, and the adoption of orphans."""
+"""Information about processes, handles that signal their end, and the adoption of orphans."""
 
 import ctypes
 import os
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ProcessIdentity:
     """Names one process for good: pids are reused, but not together with their start time."""
 
     pid: int
-    started: int
+    started: float
 
     @property
     def alive(self) -> bool:
@@ -31,25 +31,33 @@ class ProcessIdentity:
 def identify(pid: int) -> ProcessIdentity | None:
     """The process that has this pid now; None if there is none or it has ended. Raises OSError if no file can be
     opened to see that."""
-    fields = _stat(pid)
-    return None if not fields or fields[0] in "ZX" else ProcessIdentity(pid, int(fields[19]))
+    try:
+        process = psutil.Process(pid)
+        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return None if ended else ProcessIdentity(pid, process.create_time())
+    except psutil.NoSuchProcess:
+        return None
 
 
 def is_stopped(pid: int) -> bool:
     """True if the process was stopped by SIGSTOP: alive, but doing nothing until it gets SIGCONT."""
-    with suppress(OSError):
-        return _stat(pid)[:1] == ["T"]
+    with suppress(psutil.Error, OSError):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     return False
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; empty if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    # The name in parentheses may contain anything, even spaces and parentheses.
-    return text.rpartition(")")[2].split()
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process, bytes; 0 if it is gone."""
+    with suppress(psutil.Error, OSError):
+        return psutil.Process(pid).memory_info().rss
+    return 0
+
+
+def open_file_count(pid: int) -> int:
+    """Number of open files, pipes and connections of a process; 0 if it is gone."""
+    with suppress(psutil.Error, OSError):
+        return psutil.Process(pid).num_fds()
+    return 0
 
 
 class ProcessHandles:
@@ -77,33 +85,6 @@ class ProcessHandles:
 
     def close(self) -> None:
         self.for_processes(())
-
-
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process, bytes; 0 if it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
-
-
-def open_file_count(pid: int) -> int:
-    """Number of open files, pipes and connections of a process; 0 if it is gone."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return 0
-
-
-def children(pid: int) -> list[int]:
-    """Pids of a process's direct children, whichever of its threads started them."""
-    pids: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            pids += map(int, file.read_text(encoding="ascii").split())
-        except OSError:
-            continue
-    return pids
 
 
 def adopt_orphans() -> None:

@@ -1,22 +1,26 @@
-"""A private directory for each server. If a server crashes, the next one removes its directory.
+"""A private folder for work that starts other processes: a server, a compilation. With it, all of them are cleaned up.
 
-`marina-<uid>-<random>` is the directory; the server holds a lock on `marina-<uid>-<random>.lock` while it lives."""
+`marina-<uid>-<random>` is the folder, and `marina-<uid>-<random>.lock` is locked while the work goes on. The processes
+have the folder's path in their environment. At the end they are killed and the folder is removed; after a crash, the
+next work that begins on this machine does that."""
 
 import fcntl
 import os
 import shutil
-import signal
+import time
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from marina.config.errors import InputError
 
-# Java and its workers have this in their environment, so that they can be found after their supervisor was killed.
+# The folder, in the environment of every process that is started for it.
 OWNER_VARIABLE = "MARINA_RUN"
 # This file is created in the directory when a drain's time is over; `handlers/generation/handler.py` looks for it.
 CLOSING_FILE = "closing"
-# TorchServe's workers listen on socket files like this one, and the kernel limits the length of their paths.
-_SOCKET, _LONGEST_SOCKET = "tmp/.ts.sock.9000", 107
+_PATIENCE_S = 10.0
 
 
 class RunDirectory:
@@ -28,7 +32,8 @@ class RunDirectory:
         self._handles = list(handles)
 
     def close(self) -> None:
-        """Removes the directory and the lock; safe to call twice."""
+        """Ends the processes, and removes the directory and the lock; safe to call twice."""
+        end_processes(self.path)
         # Under another name, so that a page that is being made at the moment writes no file into it.
         gone = self.path.with_suffix(".gone")
         with suppress(OSError):
@@ -40,26 +45,16 @@ class RunDirectory:
 
 
 def create_run_directory(parent: Path | None = None) -> RunDirectory:
-    """Removes what dead servers left, and creates a directory for this one."""
+    """Cleans up after dead work, and creates a directory for this one."""
     parent = parent or temporary_parent()
     prefix = f"marina-{os.getuid()}-"
-    longest = _LONGEST_SOCKET - len(f"/{prefix}01234567/{_SOCKET}")
-    if len(os.fsencode(parent)) > longest:
-        text = f"`TMPDIR`: got `{parent}`, too long for TorchServe's sockets, allowed: at most {longest} characters"
-        raise InputError(text, hint="TMPDIR=/tmp")
-    if str(parent).count("$$") > 1:
-        text = f"`TMPDIR`: got `{parent}`, but TorchServe replaces what is between `$$` and `$$` with a variable"
-        raise InputError(text, hint="TMPDIR=/tmp")
     for leftover in parent.glob(f"{prefix}*.lock"):
         _remove_if_dead(leftover)
     try:
-        if os.statvfs(parent).f_flag & os.ST_NOEXEC:
-            text = f"`TMPDIR`: got `{parent}`, which is mounted `noexec`, but Java and workers load libraries there"
-            raise InputError(text, hint="set TMPDIR to a folder of another mount")
         while True:
             lock = parent / f"{prefix}{os.urandom(4).hex()}.lock"
             handle = _open_locked(lock, os.O_CREAT | os.O_EXCL)
-            # Before it was locked, another server may have removed it as a leftover.
+            # Before it was locked, another one may have removed it as a leftover.
             if handle is not None and lock.exists():
                 break
         path = lock.with_suffix("")
@@ -73,6 +68,30 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
     return RunDirectory(path, lock, handle, used)
 
 
+def end_processes(directory: Path, *, but: Collection[psutil.Process] | None = None) -> None:
+    """Kills every process that was started for this directory, or for one inside, and waits until they are gone. With
+    `but`, also those that descend from this process, except these: a fork has the environment of its parent's start."""
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        left = set(_processes_of(directory))
+        if but is not None:
+            left |= {each for each in psutil.Process().children(recursive=True) if each not in but}
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        if not left:
+            return
+        psutil.wait_procs(left, timeout=1)
+
+
+def _processes_of(directory: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            owner = process.environ().get(OWNER_VARIABLE)
+            if owner and process.pid != os.getpid() and Path(owner).is_relative_to(directory):
+                yield process
+
+
 def temporary_parent() -> Path:
     """`TMPDIR`, or `/tmp`, absolute: Java runs in another folder. Not `tempfile.gettempdir()`, which silently picks
     another folder if that one is full."""
@@ -83,19 +102,10 @@ def _remove_if_dead(lock: Path) -> None:
     try:
         handle = _open_locked(lock, 0)
     except OSError:
-        # Removed in the meantime, by its own server or by another one.
+        # Removed in the meantime, by its own process or by another one.
         return
-    if handle is None:
-        return
-    path = lock.with_suffix("")
-    mark = f"{OWNER_VARIABLE}={path}".encode()
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in environment.read_bytes().split(b"\0"):
-                os.kill(int(environment.parent.name), signal.SIGKILL)
-        except OSError:
-            continue
-    RunDirectory(path, lock, handle).close()
+    if handle is not None:
+        RunDirectory(lock.with_suffix(""), lock, handle).close()
 
 
 def _open_locked(lock: Path, flags: int) -> int | None:

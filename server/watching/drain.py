@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from marina.server.java import OpenCounts
-from marina.server.system import Sockets
+from marina.server.java.door import OpenCounts
+from marina.server.system.sockets import Sockets
 
 _POLL_S = 0.02
 # How long to wait for a request on a new connection, or for the rest of its head. No longer, because a connection that

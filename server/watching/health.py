@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from marina.server.java import ModelStatus, WorkerStatus
-from marina.server.system import ProcessIdentity, identify, is_stopped
+from marina.server.java.frontend import ModelStatus, WorkerStatus
+from marina.server.system.processes import ProcessIdentity, identify, is_stopped
 
 # TorchServe describes a model in milliseconds, or in hundreds of them under overload; after this long it hangs.
 STALE_S = 30.0

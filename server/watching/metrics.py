@@ -6,24 +6,38 @@ microseconds. It leaves out `Requests2XX` and the like (they count probes), gaug
 statistics; the histogram and the workers' metrics are better. `promtool check metrics` finds nothing wrong with the
 page."""
 
+from __future__ import annotations
+
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from marina.config.latency import EDGES_S
+from marina.config.machine import processor_name
 from marina.config.spec import Spec
-from marina.server.java import Door, Frontend, Traffic
-from marina.server.system import open_file_count, resident_bytes
-from marina.server.watching.exposition import Labels, family, histogram_family
+from marina.server.java.door import Door, NoDoorError, OpenCounts
+from marina.server.java.frontend import Counters, Frontend, NoAnswerError
+from marina.server.java.traffic import DurationHistogram, Traffic
+from marina.server.system.processes import open_file_count, resident_bytes
 from marina.server.watching.health import Health
-from marina.server.watching.torchserve_counts import TorchServeCounts
 from marina.server.watching.worker_metrics import WorkerMetrics
 
-# Within this time, everybody gets the same page: rendering takes about 3 ms and a request to Java.
-PAGE_AGE_S = 0.2
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
-Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
+# Within this time, everybody gets the same page: rendering takes some milliseconds and a request to Java.
+PAGE_AGE_S = 0.2
+# TorchServe answers in milliseconds, or in hundreds of them under overload. If it has not answered the last question,
+# it gets less time for the next.
+_PATIENCE_S, _HASTE_S = 2.0, 0.1
+
+Labels = Mapping[str, object]
 
 
 @dataclass
@@ -32,7 +46,6 @@ class ServerFacts:
 
     sha256: str = ""
     java_pid: int = 0
-    supervisor_pid: int = 0
     renewed: Callable[[], int] = lambda: 0
     renewals_failed: Callable[[], int] = lambda: 0
     dropped_lines: Callable[[], int] = lambda: 0
@@ -52,12 +65,12 @@ class MetricsPage:
     workers: WorkerMetrics
     facts: ServerFacts
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _counts: TorchServeCounts = field(init=False)
+    _counts: _TorchServeCounts = field(init=False)
     _text: str = ""
     _rendered_at: float = -1e9
 
     def __post_init__(self) -> None:
-        self._counts = TorchServeCounts(self.frontend, self.door, self.health)
+        self._counts = _TorchServeCounts(self.frontend, self.door, self.health)
 
     def text(self) -> str:
         """The page. Callers that come while it is being rendered wait for it."""
@@ -68,84 +81,150 @@ class MetricsPage:
             return self._text
 
     def _render(self) -> str:
+        # Imported late, because it takes a tenth of a second and Java should be started first.
+        from prometheus_client import generate_latest
+
         own_open = self.traffic.own_open
         self._counts.refresh()
         # `own_open` may be too high: an inference of ours may have been answered before its log line was read.
         in_flight = max(0, self._counts.open.inferences - own_open)
         families = [*self._torchserve(), *self._states(in_flight), *self._workers(), *self._processes()]
-        lines = [line for parts in families for line in family(*parts)]
-        return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
+        labels = {"model": self.spec.name, "version": self.spec.version}
+        histograms = {code: (labels | {"code": code}, each) for code, each in self.traffic.histograms().items()}
+        families.append(durations(histograms.values()))
+        return generate_latest(_Collected(families)).decode() + self.workers.page()
 
-    def _torchserve(self) -> list[Family]:
-        def counter(name: str, value: float, text: str) -> Family:
-            labels = {"model_name": self.spec.name, "model_version": self.spec.version}
-            return name, "counter", text, [(labels, value)]
-
+    def _torchserve(self) -> Iterator[Metric]:
         counters, scope = self._counts.counters, "of all answered requests, including the supervisor's own."
         arrivals = self.traffic.arrivals(counters.arrivals)
-        return [
-            counter("ts_inference_requests_total", arrivals, "Requests that arrived, shed ones included."),
-            counter("ts_inference_latency_seconds_total", counters.latency_s, f"Time in TorchServe {scope}"),
-            counter("ts_queue_latency_seconds_total", counters.queue_s, f"Time before a worker {scope}"),
-        ]
-
-    def _durations(self) -> list[str]:
-        labels = {"model": self.spec.name, "version": self.spec.version}
-        return histogram_family(
-            "inference_request_duration_seconds",
-            "Time from a request's last byte to its answer, as TorchServe's frontend measured it, by status code.",
-            EDGES_S,
-            [({**labels, "code": code}, histogram) for code, histogram in self.traffic.histograms().items()],
+        labels = {"model_name": self.spec.name, "model_version": self.spec.version}
+        arrived, latency, queue = (
+            "Requests that arrived, shed ones included.",
+            f"Time in TorchServe {scope}",
+            f"Time before a worker {scope}",
         )
+        yield _family("ts_inference_requests_total", arrived, (labels, arrivals))
+        yield _family("ts_inference_latency_seconds_total", latency, (labels, counters.latency_s))
+        yield _family("ts_queue_latency_seconds_total", queue, (labels, counters.queue_s))
 
-    def _states(self, in_flight: int) -> list[Family]:
-        def single(name: str, value: float, text: str) -> Family:
-            kind = "counter" if name.endswith("_total") else "gauge"
-            return name, kind, text, [({"model": self.spec.name}, value)]
-
+    def _states(self, in_flight: int) -> Iterator[Metric]:
         facts, counts = self.facts, self._counts
-        stale = "0 while TorchServe does not answer: its figures are old."
-        refused = "Connections refused because no other connection was idle."
-        late = "Renewals that a worker did not begin or finish in time."
-        package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
-        families = [
-            single("marina_ready", self.health.ready, "1 while /ready answers 200."),
-            single("marina_torchserve_answers", counts.answered, stale),
-            single("marina_in_flight", in_flight, "Requests whose client waits for its answer."),
-            single("marina_connections", counts.open.connections, "Connections to the inference port."),
-            single("marina_connections_refused_total", counts.open.refused, refused),
-            single("marina_queued", self.health.queued, "Requests that wait for a worker."),
-            single("marina_worker_renewals_total", facts.renewed(), "Workers renewed for their memory."),
-            single("marina_worker_renewals_failed_total", facts.renewals_failed(), late),
-            single("marina_log_lines_dropped_total", facts.dropped_lines(), "Log lines that nobody read in time."),
-            single("marina_disk_free_bytes", facts.disk_free_bytes(), "Free disk space for the server's files."),
-            ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
-        ]
+        texts: dict[str, tuple[float, str]] = {
+            "ready": (self.health.ready, "1 while /ready answers 200."),
+            "torchserve_answers": (counts.answered, "0 while TorchServe does not answer: its figures are old."),
+            "in_flight": (in_flight, "Requests whose client waits for its answer."),
+            "connections": (counts.open.connections, "Connections to the inference port."),
+            "connections_refused_total": (
+                counts.open.refused,
+                "Connections refused because no other connection was idle.",
+            ),
+            "queued": (self.health.queued, "Requests that wait for a worker."),
+            "worker_renewals_total": (facts.renewed(), "Workers renewed for their memory."),
+            "worker_renewals_failed_total": (
+                facts.renewals_failed(),
+                "Renewals that a worker did not begin or finish in time.",
+            ),
+            "log_lines_dropped_total": (facts.dropped_lines(), "Log lines that nobody read in time."),
+            "disk_free_bytes": (facts.disk_free_bytes(), "Free disk space for the server's files."),
+        }
         if facts.ready_after_s is not None:
             text = "Time from the supervisor's start to the first readiness."
-            families.append(single("marina_start_duration_seconds", round(facts.ready_after_s, 3), text))
-        return families
+            texts["start_duration_seconds"] = (round(facts.ready_after_s, 3), text)
+        for name, (value, text) in texts.items():
+            yield _family(f"marina_{name}", text, ({"model": self.spec.name}, value))
+        package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
+        yield _family("marina_package_info", "The MAR that is served.", (package, 1))
+        yield _family("marina_machine_info", "The processor it runs on.", ({"processor": processor_name()}, 1))
 
-    def _workers(self) -> list[Family]:
-        model: Labels = {"model": self.spec.name}
+    def _workers(self) -> Iterator[Metric]:
+        model = {"model": self.spec.name}
         workers = [({**model, "worker": worker.name}, worker) for worker in self.health.workers()]
+        alive = [(labels, worker.pid) for labels, worker in workers if worker.alive]
         ready, declared = sum(worker.serving for _, worker in workers), self.health.declared
         restarts = [(labels, worker.restarts) for labels, worker in workers]
-        memory = [(labels, resident_bytes(worker.pid)) for labels, worker in workers if worker.alive]
-        files = [(labels, open_file_count(worker.pid)) for labels, worker in workers if worker.alive]
-        return [
-            ("marina_workers_declared", "gauge", "Workers the spec asks for.", [(model, declared)]),
-            ("marina_workers_ready", "gauge", "Workers that are READY and alive.", [(model, ready)]),
-            ("marina_worker_restarts_total", "counter", "Times a worker was started again.", restarts),
-            ("marina_worker_resident_memory_bytes", "gauge", "Resident memory of a worker.", memory),
-            ("marina_worker_open_files", "gauge", "Open files and connections of a worker.", files),
-        ]
+        memory = [(labels, resident_bytes(pid)) for labels, pid in alive]
+        files = [(labels, open_file_count(pid)) for labels, pid in alive]
+        yield _family("marina_workers_declared", "Workers the spec asks for.", (model, declared))
+        yield _family("marina_workers_ready", "Workers that are READY and alive.", (model, ready))
+        yield _family("marina_worker_restarts_total", "Times a worker was started again.", *restarts)
+        yield _family("marina_worker_resident_memory_bytes", "Resident memory of a worker.", *memory)
+        yield _family("marina_worker_open_files", "Open files and connections of a worker.", *files)
 
-    def _processes(self) -> list[Family]:
-        pids = {"supervisor": self.facts.supervisor_pid, "torchserve": self.facts.java_pid}
+    def _processes(self) -> Iterator[Metric]:
+        pids = {"supervisor": os.getpid(), "torchserve": self.facts.java_pid}
         memory = [({"process": name}, resident_bytes(pid)) for name, pid in pids.items()]
         files = [({"process": name}, open_file_count(pid)) for name, pid in pids.items()]
-        return [
-            ("marina_resident_memory_bytes", "gauge", "Resident memory of Java and the supervisor.", memory),
-            ("marina_open_files", "gauge", "Open files and connections of Java and the supervisor.", files),
-        ]
+        yield _family("marina_resident_memory_bytes", "Resident memory of Java and the supervisor.", *memory)
+        yield _family("marina_open_files", "Open files and connections of Java and the supervisor.", *files)
+
+
+def durations(samples: Iterable[tuple[Labels, DurationHistogram]]) -> Metric:
+    """The histograms of the answers' durations."""
+    from prometheus_client.utils import floatToGoString
+
+    text = "Time from a request's last byte to its answer, as TorchServe's frontend measured it, by status code."
+    name, edges = "inference_request_duration_seconds", [*map(floatToGoString, (*EDGES_S, float("inf")))]
+    family = _family(name, text, kind="histogram")
+    for labels, histogram in samples:
+        given = {label: str(value) for label, value in labels.items()}
+        for edge, count in zip(edges, accumulate(histogram.buckets), strict=True):
+            family.add_sample(f"{name}_bucket", given | {"le": edge}, count)
+        family.add_sample(f"{name}_count", given, histogram.count)
+        family.add_sample(f"{name}_sum", given, histogram.total_s)
+    return family
+
+
+def _family(name: str, text: str, *samples: tuple[Labels, float], kind: str = "") -> Metric:
+    from prometheus_client import Metric
+
+    kind = kind or ("counter" if name.endswith("_total") else "gauge")
+    family = Metric(name.removesuffix("_total"), text, kind)
+    for labels, value in samples:
+        family.add_sample(name, {label: str(given) for label, given in labels.items()}, value)
+    return family
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """What prometheus-client renders: something that can be collected."""
+
+    families: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        return self.families
+
+
+class _TorchServeCounts:
+    """The newest counts that TorchServe has given, read in a thread of their own so that a TorchServe that does not
+    answer blocks no page. Not thread-safe."""
+
+    def __init__(self, frontend: Frontend, door: Door, health: Health) -> None:
+        self._frontend, self._door, self._health = frontend, door, health
+        self._thread = ThreadPoolExecutor(1, "torchserve-counts")
+        self._question: Future[bool] | None = None
+        self.counters = Counters()
+        self.open = OpenCounts()
+        self.answered = True
+        """False while `counters` or `open` is out of date, because the last question was not answered in time."""
+
+    def refresh(self) -> None:
+        """Asks for new counts, unless TorchServe is stopped or still owes an answer, and waits a moment for them."""
+        if self._health.java_is_stopped:
+            self.answered = False
+            return
+        if self._question is None or self._question.done():
+            self._question = self._thread.submit(self._ask)
+        done, _ = wait([self._question], timeout=_PATIENCE_S if self.answered else _HASTE_S)
+        self.answered = bool(done) and self._question.result()
+
+    def _ask(self) -> bool:
+        """Returns true if both were answered. Otherwise TorchServe is not up yet, hangs or is very busy, and the old
+        counts stay."""
+        answers = 0
+        with suppress(NoAnswerError):
+            self.counters = self._frontend.counters()
+            answers += 1
+        with suppress(NoDoorError):
+            self.open = self._door.count()
+            answers += 1
+        return answers == 2

@@ -5,7 +5,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from marina.server.java import Frontend, NoAnswerError, Traffic
+from marina.server.java.frontend import Frontend, NoAnswerError
+from marina.server.java.traffic import Traffic
 from marina.server.watching.health import Health
 
 # Java compiles its request path while it is used, and the first client must not pay for that: the first inference of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marina.config.sections import Serving
-from marina.server.system import ProcessIdentity, resident_bytes
+from marina.server.system.processes import ProcessIdentity, resident_bytes
 from marina.server.watching.health import Health
 
 _CHECK_EVERY_S = 0.5

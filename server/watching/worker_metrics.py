@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from marina.server.system import identify
+from marina.server.system.processes import identify
 
 _RETIRED = "0"
 # What prometheus-client raises for a file with anything else in it than its own counts.
@@ -76,7 +76,7 @@ def _merge(files: Sequence[Path]) -> str:
             # prometheus-client would take such a file for an empty one.
             if int.from_bytes(stream.read(4), sys.byteorder, signed=True) < 0:
                 raise ValueError("its length is negative")
-    # Imported late, because it takes a tenth of a second and Java should be started first.
+    # Imported late: see `metrics.py`.
     from prometheus_client import Metric, generate_latest
     from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector

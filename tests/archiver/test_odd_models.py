@@ -225,6 +225,11 @@ def test_a_worker_that_does_not_start_says_what_ended_it(name: str, expected: st
 
 
 @pytest.mark.slow
+def test_without_a_calibration_rows_are_made_up_for_the_largest_batch(folder: Path) -> None:
+    record = packaged(folder, "Same", {"model.batch_sizes": [1, 200]}).record
+    assert (record.batch_sizes, record.agreement.count) == ((1, 200), 200)
+
+
 def test_fewer_calibration_rows_than_a_batch_are_refused(folder: Path) -> None:
     (folder / "rows").mkdir()
     np.save(folder / "rows/three.npy", np.ones((3, 3), np.float32))

@@ -43,11 +43,11 @@ from waiting import ask, eventually, metric, worker_pids  # noqa: E402
 from marina.config.ports import free_port_base  # noqa: E402
 from marina.config.render import Ports  # noqa: E402
 from marina.config.spec import Spec  # noqa: E402
-from marina.server import Exit  # noqa: E402
 from marina.server.java.checks import find_java  # noqa: E402
 from marina.server.java.door import Door  # noqa: E402
 from marina.server.java.frontend import Frontend, NoAnswerError  # noqa: E402
 from marina.server.java.launch import plan_launch  # noqa: E402
+from marina.server.system.exits import Exit  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
 # Of a kind before a stop, in turns, and what is open at the stop.

@@ -12,8 +12,9 @@ from test_docs import every_verb
 
 import marina
 from marina.config.errors import reason_of
-from marina.loadtest import CalibrateOptions, RunOptions
-from marina.server import Exit
+from marina.loadtest.calibrating import CalibrateOptions
+from marina.loadtest.running import RunOptions
+from marina.server.system.exits import Exit
 
 VERBS = tuple(every_verb())
 
@@ -138,11 +139,6 @@ def test_a_defect_of_marina_is_no_answer(monkeypatch: pytest.MonkeyPatch, capsys
     assert err.endswith("this is a defect of marina: please report it, with the lines above\n")
 
 
-def test_options_that_a_recording_would_ignore_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert marina.main(["simulate", "--recorded", str(tmp_path / "hpa.jsonl"), "--cold-start", "5"]) == 2
-    assert capsys.readouterr().err == "error: `--cold-start`: not with `--recorded`, which replays what was recorded\n"
-
-
 def test_a_wrong_spec_as_json_lists_its_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text("name: x\nmodle: {}\n", encoding="utf-8")
@@ -183,7 +179,7 @@ def test_inspect_of_another_file_is_an_input_error(tmp_path: Path, capsys: pytes
         ("check --properties gone", "gone: no such file\n\nhint: marina check --properties config.properties\n"),
         ("inspect folder", "folder: not a MAR: it has no `MAR-INF/MANIFEST.json`\n"),
         ("simulate SPEC --trace folder", "folder: cannot be read: Is a directory\n"),
-        ("simulate SPEC --recorded gone", "gone: cannot be read: No such file or directory\n"),
+        ("simulate SPEC --trace gone", "gone: cannot be read: No such file or directory\n"),
         ("loadtest SPEC --cacert gone", "`--cacert`: gone contains no certificates: No such file or directory\n"),
         ("status gone", "gone: no such spec\n\nhint: a deployment can be named without a spec: NAME -n NAMESPACE\n"),
     ],
@@ -215,7 +211,10 @@ def test_the_verbs_are_listed_in_the_order_of_the_flow() -> None:
 
 @pytest.mark.parametrize(
     ("verb", "meaning", "default"),
-    [("loadtest", "number of runs, which are judged together", 5), ("calibrate", "number of searches, which must", 2)],
+    [
+        ("loadtest", "load before anything is measured", 5),
+        ("calibrate", "load before each run", 2),
+    ],
 )
 def test_an_option_that_two_verbs_share_is_explained_as_each_uses_it(
     verb: str, meaning: str, default: int, capsys: pytest.CaptureFixture[str]
@@ -223,8 +222,7 @@ def test_an_option_that_two_verbs_share_is_explained_as_each_uses_it(
     with pytest.raises(SystemExit):
         marina.main([verb, "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert f"--repeat N {meaning}" in text
-    assert text.partition("--warmup S ")[2].partition(")")[0].endswith(f"(default: {default}")
+    assert f"--warmup TIME {meaning} (default: {default})" in text
     kind = RunOptions if verb == "loadtest" else CalibrateOptions
     assert kind().warmup_s == default
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from fake_apiserver import FakeCluster
-from k8s_rig import put_surroundings
+from k8s_rig import put_prometheus
 from specs import ROOT
 from tools import needs
 
@@ -156,12 +156,11 @@ def test_a_cluster_is_asked_for_what_the_manifests_need(tmp_path: Path, monkeypa
     assert states(less) == states(everything) | {"pod metrics": "missing"}
 
 
-def test_nodes_and_the_labels_of_prometheus_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_labels_of_prometheus_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeCluster(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-        put_surroundings(cluster, "default")
+        put_prometheus(cluster)
         texts = {finding.name: finding.text for finding in _cluster()}
-    assert texts["nodes"] == "2 nodes offer 12 cpu, 24 GiB, 1 nvidia.com/gpu; the largest has 8 cpu, 16 GiB"
     assert texts["prometheus labels"] == "`monitoring/k8s` selects `release=stack`"
 
 

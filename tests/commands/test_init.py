@@ -132,6 +132,7 @@ def test_the_next_commands_that_it_prints_parse(capsys: pytest.CaptureFixture[st
     assert [line.split()[0] for line in said.splitlines()] == [
         "mine/model.py",
         "mine/samples/sample.json",
+        "mine/spec.schema.json",
         "mine/spec.yaml",
     ]
     verbs = [parser().parse_args(line.split()[1:]).run.__name__ for line in following.splitlines()]
@@ -142,7 +143,7 @@ def test_as_json_it_lists_the_files(here: Path, capsys: pytest.CaptureFixture[st
     assert init("--handler", "own", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["files"] == [
-        f"mine/{name}" for name in ("handler.py", "model.py", "samples/sample.json", "spec.yaml")
+        f"mine/{name}" for name in ("handler.py", "model.py", "samples/sample.json", "spec.schema.json", "spec.yaml")
     ]
     assert all((here / file).is_file() for file in record["files"])
 

@@ -19,7 +19,7 @@ from strangers import ARGUMENTS, save_checkpoint, save_program, write_files
 import marina
 from marina.config.load import load_spec
 from marina.handlers.protocols import HEADER
-from marina.server.pages.door_pages import DATATYPES
+from marina.server.pages.schemas import DATATYPES
 
 pytestmark = pytest.mark.slow
 

@@ -92,7 +92,7 @@ def test_a_pipe_whose_writers_do_not_wait_gets_all_of_the_output() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["check"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["check", "config/examples/digits/spec.yaml"], ["--help"]])
 def test_a_verb_says_that_its_output_is_not_complete(arguments: list[str]) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "marina", *arguments]
@@ -237,7 +237,6 @@ def test_every_verb_takes_the_options_that_commands_name(option: str, verb: str)
         ("serve my_models/spec.yaml --mar my_models/other.mar", "marina inspect my_models/other.mar"),
         ("check my_models", "marina check my_models/spec.yaml"),
         ("check --properties my_models/spec.yaml", "marina check my_models/spec.yaml"),
-        ("verify --dir my_models/gone", "marina verify --dir my_models"),
         ("init mine --source my_models", "--source hf:my_models"),
         ("init mine --source my_models/net.pt", "--source ./model.py:Net --weights my_models/net.pt"),
         ("init mine --source my_models/nets.py", "--source my_models/nets.py:Two"),
@@ -288,15 +287,34 @@ def test_out_means_the_same_in_every_verb(verb: str, capsys: pytest.CaptureFixtu
     assert "folder that holds NAME/model.mar and the records" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("verb", ["check", "package", "serve", "loadtest", "compare", "manifests"])
-def test_without_a_spec_outside_of_the_repository_no_default_file_is_mentioned(
-    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "verb", ["check", "package", "serve", "loadtest", "compare", "manifests", "deploy", "rollback", "delete"]
+)
+@pytest.mark.parametrize("folder", ["", "repository"])
+def test_without_a_spec_in_this_folder_one_must_be_named(
+    verb: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["pytest"])
+    monkeypatch.chdir(ROOT if folder else tmp_path)
     assert marina.main([verb]) == 2
+    named = "      marina NAME -n NAMESPACE, for what is deployed\n".replace("NAME ", f"{verb} NAME ", 1)
     assert capsys.readouterr().err == (
-        "error: `SPEC`: missing: the spec of a model\n\nhint: marina init mine, or the path of an existing one\n"
+        f"error: `SPEC`: missing, and this folder has no spec.yaml\n\nhint: marina {verb} FOLDER/spec.yaml\n"
+        f"{named if verb in ('rollback', 'status', 'delete') else ''}      marina init FOLDER, to make one\n"
     )
+
+
+def test_the_spec_in_this_folder_needs_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text("name: mine", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["check"]) == 2
+    assert "spec.yaml:" in capsys.readouterr().err
+
+
+def test_the_demo_takes_the_digits_example() -> None:
+    assert parser().parse_args(["demo"]).spec == Path("config/examples/digits/spec.yaml")
 
 
 @pytest.mark.parametrize(

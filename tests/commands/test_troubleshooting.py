@@ -32,8 +32,7 @@ from marina.k8s.cluster import connect
 from marina.k8s.rollout.preflight import run_preflight
 from marina.loadtest.judging.slo import judge
 from marina.loadtest.judging.verdict import Objective
-from marina.loadtest.measuring import GeneratorHealth, Measurement, PackageIdentity
-from marina.loadtest.measuring.other_processes import OtherProcesses
+from marina.loadtest.measuring import GeneratorHealth, Measurement, OtherProcesses, PackageIdentity
 from marina.loadtest.scheduling import Schedule
 from marina.server.java import checks
 

@@ -10,6 +10,8 @@ from specs import DIGITS, ROOT
 
 import marina
 
+TIMES = "allowed: seconds, or a time such as `90s`, `5m`, `2h` or `1h30m`"
+
 
 @pytest.mark.parametrize(
     ("words", "text", "help_of"),
@@ -23,10 +25,10 @@ import marina
         ("init", "`NAME`: missing", "marina init"),
         ("loadtest --rate", "`--rate`: its value is missing", "marina loadtest"),
         ("loadtest --rate x", "`--rate`: got `x`, allowed: a number", "marina loadtest"),
-        ("deploy --timeout -1", "`--timeout`: got `-1`, allowed: 1 or more", "marina deploy"),
-        ("rollback --timeout nan", "`--timeout`: got `nan`, allowed: 1 or more", "marina rollback"),
+        ("deploy --timeout -1", "`--timeout`: got `-1`, allowed: 1 second or more", "marina deploy"),
+        ("rollback --timeout nan", f"`--timeout`: got `nan`, {TIMES}", "marina rollback"),
         ("serve --port-base x", "`--port-base`: got `x`, allowed: a whole number", "marina serve"),
-        ("loadtest --soak 2x", "`--soak`: got `2x`, allowed: a time such as `90s`, `30m` or `2h`", "marina loadtest"),
+        ("loadtest --soak 2x", f"`--soak`: got `2x`, {TIMES}", "marina loadtest"),
         (
             "manifests --accept cores",
             "`--accept`: got `cores`, allowed: `evidence-cores`, `evidence-processor`",

@@ -9,7 +9,7 @@ from marina.config.errors import SpecError
 @pytest.mark.parametrize(
     ("handler", "files", "message"),
     [
-        ("image", ["./words.txt"], "not for the `image` handler, which reads no files"),
+        ("image", ["./words.txt"], "not for `handler: image`, only for: a handler of your own"),
         (
             "./own.py:Own",
             ["./a/words.txt", "./b/words.txt"],

@@ -17,26 +17,26 @@ from marina.config.spec import Spec
 ENCODER = {"model.source": "hf:./model", "model.handler": "text", "model.task": "classify", "model.weights": None}
 ERRORS: list[Any] = [
     pytest.param(
-        {"model.task": "embed", "model.handler": "text"},
-        "spec.yaml:3: `model.source`: got "
-        "`torchvision:resnet18`, allowed with a `task`: `hf:./folder`\n\nhint: delete `task`",
+        {"model.task": "embed", "model.handler": "text", "model.weights": None},
+        "spec.yaml:3: `model.source`: got `torchvision:resnet18`, allowed for the `text` handler: `hf:./folder`",
         id="a task for another source",
     ),
     pytest.param(
         {"model.encoding.max_tokens": 8},
-        "spec.yaml:5: `model.encoding`: only for a model with a `task`\n\n"
-        "hint: add `task: embed`, or delete `encoding`",
+        "spec.yaml:5: `model.encoding`: not for `handler: image`, only for: `handler: text` with a `task`\n\n"
+        "hint: delete `encoding`",
         id="an encoding without a task",
     ),
     pytest.param(
         ENCODER | {"model.weights": "random"},
-        "spec.yaml:4: `model.weights`: got `random`, but `hf:./model` contains its weights\n\nhint: delete `weights`",
+        "spec.yaml:4: `model.weights`: not for `handler: text` with a `task`, only for: `handler: image`, "
+        "`handler: tensor`, a handler of your own\n\nhint: delete `weights`",
         id="weights beside a folder",
     ),
     pytest.param(
         ENCODER | {"model.inputs": {"x": {"shape": [3]}}},
-        "spec.yaml:6: `model.inputs`: not for the `text` "
-        "handler, whose model's folder says it\n\nhint: delete `inputs`",
+        "spec.yaml:6: `model.inputs`: not for `handler: text` with a `task`, only for: `handler: tensor`, a handler of "
+        "your own\n\nhint: delete `inputs`",
         id="inputs beside a folder",
     ),
     pytest.param(

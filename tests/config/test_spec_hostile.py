@@ -80,8 +80,8 @@ def test_a_value_that_yaml_cannot_hold_is_one_error_with_its_line(line: str, err
 def test_dates_and_times_stay_as_they_are_written() -> None:
     written = {"a": "2026-01-01T10:00:00Z", "b": "2026-13-45", "c": "12:30", "d": "😀"}
     text = "".join(f"      {key}: {value}\n" for key, value in (written | {"d": '"\\ud83d\\ude00"'}).items())
-    spec = parse_spec(f"{TOP}kubernetes:\n  pod:\n    annotations:\n{text}", Path("spec.yaml"), files=False)
-    assert spec.kubernetes.pod.annotations == written
+    spec = parse_spec(f"{TOP}kubernetes:\n  pod:\n    env:\n{text}", Path("spec.yaml"), files=False)
+    assert spec.kubernetes.pod.env == written
 
 
 def test_octal_numbers_mean_what_they_mean_to_kubectl_in_parts_of_its_objects() -> None:
@@ -145,15 +145,9 @@ def test_a_misspelt_key_is_one_error(key: str, wrong: str) -> None:
     assert f"unknown field, did you mean `{key}`?" in error
 
 
-def test_errors_inside_of_a_misspelt_section_are_reported_too() -> None:
+def test_a_misspelt_section_is_not_missing_too() -> None:
     text = "name: a\nmodle:\n  source: torchvision:resnet18\n  weights: random\n  precision: fp8\n"
-    assert errors_of(text) == [
-        "spec.yaml:2: `modle`: unknown field, did you mean `model`?",
-        "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, `fp32`, `int4`, `int8`",
-    ]
-    text = yaml.safe_dump(changed({"kubernetes.resorces": {"cpu": 0}}), sort_keys=False)
-    fields = [error.split("`")[1] for error in errors_of(text)]
-    assert fields == ["kubernetes.resorces", "kubernetes.resources.cpu"]
+    assert errors_of(text) == ["spec.yaml:2: `modle`: unknown field, did you mean `model`?"]
 
 
 def test_a_misspelt_key_beside_the_right_one_suggests_nothing() -> None:

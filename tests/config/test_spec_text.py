@@ -25,10 +25,12 @@ def spec_of(changes: dict[str, Any] | None = None, file: Path = Path("spec.yaml"
 ERRORS: list[Any] = [
     pytest.param({"model.source": "./m.py:build", "model.weights": "random"}, "`model.source`: got `./m.py:build`, "
                  "allowed for the `text` handler: `hf:./folder`", id="a network that does not write"),
-    pytest.param({"model.handler": "image"}, "`model.handler`: got `image`, allowed for `hf:./model`: `text`\n\n"
-                 "hint: handler: text", id="a folder for another handler"),
-    pytest.param({"model.weights": "random"}, "`model.weights`: got `random`, but `hf:./model` contains its "
-                 "weights\n\nhint: delete `weights`", id="weights beside a folder"),
+    pytest.param({"model.handler": "image"}, "`model.source`: got `hf:./model`, allowed: `torchvision:NAME`, "
+                 "`./file.py:factory`, `./program.pt2`; a folder needs `handler: text`",
+                 id="a folder for another handler"),
+    pytest.param({"model.weights": "random"}, "`model.weights`: not for `handler: text` without a `task`, only "
+                 "for: `handler: image`, `handler: tensor`, a handler of your own\n\n"
+                 "hint: delete `weights`", id="weights beside a folder"),
     pytest.param({"model.compile": "export"}, "`model.compile`: got `export`, allowed for the `text` handler: `aot`, "
                  "`eager`\n\nhint: compile: aot", id="an exported one"),
     pytest.param({"model.precision": "int8"}, "`model.precision`: got `int8`, allowed for the `text` handler with "
@@ -37,13 +39,14 @@ ERRORS: list[Any] = [
                  "`compile: eager`: `bf16`, `fp32`\n\nhint: compile: aot", id="a 4-bit one that is not compiled"),
     pytest.param({"text.engine": "aot"}, "`text.engine`: got `aot`, which needs `compile: aot`\n\n"
                  "hint: delete `engine`, or compile: aot", id="an engine that is not compiled"),
-    pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model's folder says "
-                 "it\n\nhint: delete `labels`", id="labels"),
-    pytest.param({"model.batch_sizes": [1, 2]}, "`model.batch_sizes`: not for the `text` handler, which has slots\n\n"
-                 "hint: delete it, and set `text.slots`", id="batches"),
-    pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"
+    pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for `handler: text` without a `task`, only for: "
+                 "`handler: image`, a handler of your own, `handler: text` with a `task`\n\n"
+                 "hint: delete `labels`", id="labels"),
+    pytest.param({"model.batch_sizes": [1, 2]}, "`model.batch_sizes`: not for `handler: text` without a `task`, "
+                 "only for: ", id="batches"),
+    pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for a language model, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="a batch"),
-    pytest.param({"serving.max_worker_memory_mb": 900}, "`serving.max_worker_memory_mb`: not for the `text` handler, "
+    pytest.param({"serving.max_worker_memory_mb": 900}, "`serving.max_worker_memory_mb`: not for a language model, "
                  "whose worker never has a moment without open answers to restart in\n\nhint: delete "
                  "`max_worker_memory_mb`", id="a new worker"),
     pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, because one "
@@ -190,6 +193,21 @@ def test_the_limits_of_a_model_are_those_that_its_kind_has(
 ) -> None:
     read = read_model_folder(folder(tmp_path / "m", **GOOD | {"config__json": config}, model__safetensors=""))
     assert (read.longest, read.window) == (longest, window)
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed"),
+    [
+        pytest.param(10**400, "a finite number", id="more than a float holds"),
+        pytest.param(-(10**400), "a finite number", id="less than a float holds"),
+        pytest.param(1e300, "2147483647 or less", id="more than sums hold"),
+    ],
+)
+def test_a_limit_too_large_to_calculate_with_is_refused_by_its_own_name(limit: float, allowed: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        spec_of({"slo": {"ttft_p99_ms": limit, "itl_p99_ms": 0.5}})
+    (problem,) = raised.value.problems
+    assert (problem.field, problem.text.rpartition(", allowed: ")[2]) == ("slo.ttft_p99_ms", allowed)
 
 
 @pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])

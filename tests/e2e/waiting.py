@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import numpy as np
+import psutil
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from running import Running
 from specs import ROOT
 
-from marina.server.system.processes import children, identify
+from marina.server.system.processes import identify
 
 T = TypeVar("T")
 DIGIT = (ROOT / "config/examples/digits/samples/3.png").read_bytes()
@@ -81,6 +82,11 @@ def scan(side: int) -> bytes:
     with Image.open(io.BytesIO(DIGIT)) as digit:
         digit.resize((side, side), Image.Resampling.BICUBIC).save(file, "PNG")
     return file.getvalue()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, those that have ended and are not reaped included."""
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 def java_pid(server: Running) -> int:

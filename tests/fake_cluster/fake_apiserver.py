@@ -1,7 +1,7 @@
-"""An API server for tests: HTTPS, discovery, server-side apply with field owners, watches, subresources, and faults.
+"""An API server for tests: HTTPS, discovery, server-side apply with field owners, subresources, and faults.
 
 It answers the requests of the tests as a real server of 1.36 does, and refuses all others, so that no test passes by
-accident. Pods follow a script; proxies lead to real servers on this machine.
+accident. Pods follow a script; port-forwards lead to real servers on this machine.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import base64
 import re
 import ssl
 import threading
-from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 
@@ -22,12 +21,12 @@ from fake_apiserver_kinds import BUILT_IN, INSTALLABLE, Kind, defaults
 from fake_apiserver_objects import Objects
 from fake_apiserver_store import Document, Refusal, key, now
 from fake_apiserver_streams import Streams, selected
-from fake_apiserver_world import USER, Fault, World
+from fake_apiserver_world import Fault, World
 
 TOKEN = "a-token-for-tests"
 _OBJECT = re.compile(
     r"^/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
-    r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+)(?P<rest>/.*)?)?)?$"
+    r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+))?)?$"
 )
 
 
@@ -52,9 +51,6 @@ class FakeCluster(World):
 
     def __exit__(self, *_: object) -> None:
         self.controllers.stop()
-        with self.store.changed:
-            self.closing = True
-            self.store.changed.notify_all()
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
 
@@ -179,8 +175,6 @@ class FakeCluster(World):
         if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
             asked = (await request.json())["spec"]["resourceAttributes"]
             return web.json_response({"status": {"allowed": self.allowed(asked)}}, status=201)
-        if path == "/apis/authentication.k8s.io/v1/selfsubjectreviews":
-            return web.json_response({"status": {"userInfo": {"username": USER}}}, status=201)
         match = _OBJECT.match(path)
         kind = match and next(
             (
@@ -194,24 +188,15 @@ class FakeCluster(World):
         if not match or not kind or (match["namespace"] and not kind.namespaced):
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         namespace, name, sub = match["namespace"] or "", match["name"] or "", match["sub"] or ""
-        if sub in ("proxy", "portforward", "log"):
-            self.authorize("create" if request.method == "POST" else "get", kind, namespace, sub)
-            streams = self._streams
-            return await {"proxy": streams.proxy, "portforward": streams.forward, "log": streams.log}[sub](
-                request, kind, namespace, name, match["rest"] or "/"
-            )
+        if sub in ("portforward", "log"):
+            self.authorize("get", kind, namespace, sub)
+            answer = self._streams.forward if sub == "portforward" else self._streams.log
+            return await answer(request, kind, namespace, name)
         return await self._objects(request, kind, namespace, name)
 
     async def _objects(self, request: web.Request, kind: Kind, namespace: str, name: str) -> web.StreamResponse:
         query = request.query
         if request.method == "GET" and not name:
-            if query.get("watch") in ("1", "true"):
-                self.authorize("watch", kind, namespace)
-                response = web.StreamResponse(headers={"Content-Type": "application/json"})
-                # The client closes the connection when it has seen enough.
-                with suppress(ConnectionResetError):
-                    await self._streams.watch(request, response, kind, namespace)
-                return response
             self.authorize("list", kind, namespace)
             with self.store.lock:
                 items = [document for document in self.store.list(kind, namespace) if selected(document, query)]

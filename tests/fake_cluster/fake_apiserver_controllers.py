@@ -7,7 +7,6 @@ A script is chosen by a word in the container's image, so that a test deploys th
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -266,13 +265,6 @@ class Controllers:
     def _delete(self, document: Document, kind: str) -> None:
         metadata = document["metadata"]
         self._store.remove(key(KIND[kind], metadata["namespace"], metadata["name"]))
-
-
-def ready_pods(store: Store, selector: dict[str, str], namespace: str) -> Iterator[Document]:
-    """The pods that a Service with this selector sends to."""
-    for pod in store.list(KIND["Pod"], namespace):
-        if _ready(pod) and selector.items() <= pod["metadata"]["labels"].items():
-            yield pod
 
 
 def _filled(step: Step, image: str) -> Step:

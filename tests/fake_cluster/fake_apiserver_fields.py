@@ -135,14 +135,6 @@ def update(
     return after
 
 
-def disowned(live: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The object after a write to its `managedFields`: the fields stay, some owners are gone."""
-    after = deepcopy(live)
-    known = live["metadata"].get("managedFields", [])
-    after["metadata"]["managedFields"] = [entry for entry in known if entry in entries]
-    return after
-
-
 def conflict_status(conflicts: list[tuple[dict[str, Any], Path]]) -> dict[str, Any]:
     """The message and causes of a 409, as a real server writes them."""
     causes, texts = [], []

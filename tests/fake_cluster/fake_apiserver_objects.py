@@ -60,8 +60,6 @@ class Objects:
 
     def _patch(self, request: web.Request, kind: Kind, namespace: str, name: str, body: bytes) -> tuple[int, Document]:
         query = request.query
-        if request.content_type == "application/merge-patch+json":
-            return self._merge(kind, namespace, name, json.loads(body))
         if request.content_type != "application/apply-patch+yaml":
             raise Refusal(415, "UnsupportedMediaType", f"the fake does not know {request.content_type}")
         if not query.get("fieldManager"):
@@ -82,15 +80,6 @@ class Objects:
         if query.get("dryRun") == "All":
             return 200 if before else 201, done
         return 200 if before else 201, self.store.put(kind, done)
-
-    def _merge(self, kind: Kind, namespace: str, name: str, patch: Document) -> tuple[int, Document]:
-        """The only supported merge patch: one that removes owners from `managedFields`."""
-        before = self.store.get(kind, namespace, name)
-        if set(patch) != {"metadata"} or set(patch["metadata"]) != {"resourceVersion", "managedFields"}:
-            raise Refusal(415, "UnsupportedMediaType", "the fake merges nothing but `managedFields`")
-        if patch["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]:
-            raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {kind.plural} "{name}": modified')
-        return 200, self.store.put(kind, fields.disowned(before, patch["metadata"]["managedFields"]))
 
     def _delete(self, request: web.Request, kind: Kind, namespace: str, name: str, body: bytes) -> tuple[int, Document]:
         before = self.store.get(kind, namespace, name)

@@ -1,4 +1,4 @@
-"""The store of the fake API server: objects with versions, the history for watches, and owned objects."""
+"""The store of the fake API server: objects with versions, and owned objects."""
 
 import itertools
 import threading
@@ -34,26 +34,13 @@ class Refusal(Exception):
 
 
 @dataclass
-class Change:
-    version: int
-    type: str
-    key: Key
-    document: Document
-
-
-@dataclass
 class Store:
     """Every method is called with the lock held, or holds it."""
 
     objects: dict[Key, Document] = field(default_factory=dict)
-    history: list[Change] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    changed: threading.Condition = field(init=False)
-    oldest: int = 0
-    """Versions up to this one are compacted: a watch from there gets 410."""
 
     def __post_init__(self) -> None:
-        self.changed = threading.Condition(self.lock)
         self._versions = itertools.count(1000)
         self.version = next(self._versions)
 
@@ -86,25 +73,19 @@ class Store:
             return deepcopy(before)
         elif before.get("spec") != document.get("spec"):
             metadata["generation"] = before["metadata"].get("generation", 1) + 1
-        with self.changed:
+        with self.lock:
             self.version = next(self._versions)
             metadata["resourceVersion"] = str(self.version)
             self.objects[place] = deepcopy(document)
-            kind_of_change = "ADDED" if before is None else "MODIFIED"
-            self.history.append(Change(self.version, kind_of_change, place, deepcopy(document)))
-            self.changed.notify_all()
         return deepcopy(document)
 
     def remove(self, place: Key) -> None:
         """Deletes an object, and all that it owns."""
-        with self.changed:
+        with self.lock:
             document = self.objects.pop(place, None)
             if document is None:
                 return
             self.version = next(self._versions)
-            document["metadata"]["resourceVersion"] = str(self.version)
-            self.history.append(Change(self.version, "DELETED", place, document))
-            self.changed.notify_all()
             uid = document["metadata"]["uid"]
             owned = [
                 other
@@ -114,13 +95,6 @@ class Store:
             inside = [other for other in self.objects if place[1] == "namespaces" and other[2] == place[3]]
             for other in owned + inside:
                 self.remove(other)
-
-    def compact(self) -> None:
-        """Forgets the history, as etcd does every five minutes."""
-        with self.changed:
-            self.oldest = self.version
-            self.history.clear()
-            self.changed.notify_all()
 
 
 def key(kind: Kind, namespace: str, name: str) -> Key:

@@ -41,8 +41,6 @@ class World:
     """Ports of pods, and the local ports behind them."""
     denied: set[tuple[str, str]] = field(default_factory=set)
     """(verb, resource) that the user may not do, such as ("patch", "deployments.apps")."""
-    proxies: bool = True
-    """Whether the API server reaches pods; a NetworkPolicy may keep it out."""
     logs: dict[str, str] = field(default_factory=dict)
     """The logs of pods, by name; other pods have a hundred lines."""
     admit: Callable[[Document], None] = lambda _: None
@@ -51,7 +49,6 @@ class World:
     requests: list[tuple[str, str]] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     """The warning in every answer to a write, by plural."""
-    closing: bool = False
 
     def discovery(self, path: str) -> Document | None:
         """The page at a path of discovery; None for other paths."""

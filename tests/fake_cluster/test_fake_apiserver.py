@@ -86,16 +86,6 @@ def test_a_quantity_in_another_spelling_is_a_conflict_for_a_second_manager_as_on
     cluster.apply(deployment("good:1", **canonical_form), manager="kubectl")
 
 
-def test_a_manager_that_is_disowned_leaves_its_fields(fake: FakeCluster, cluster: Cluster) -> None:
-    cluster.apply(document("ConfigMap", "one", data={"a": "1"}))
-    cluster.apply(document("ConfigMap", "one", data={"b": "2"}), manager="other")
-    cluster.disown(Ref("v1", "ConfigMap", SPACE, "one"), "other")
-    assert list(owners(fake, "ConfigMap", "one")) == ["marina"]
-    live = fake.get("ConfigMap", "one", SPACE)
-    assert live
-    assert live["data"] == {"a": "1", "b": "2"}
-
-
 def test_applying_the_same_again_writes_nothing(cluster: Cluster) -> None:
     first = cluster.apply(deployment("good:1")).document["metadata"]
     again = cluster.apply(deployment("good:1")).document["metadata"]

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from ts.context import Context, RequestProcessor
 
-from marina.handlers.generation import TextHandler
+from marina.handlers.generation.handler import TextHandler
 
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
@@ -45,7 +45,8 @@ def write_tokenizer(folder: Path, *, template: str | None = TEMPLATE) -> Path:
 
 def write_text_package(folder: Path, **text: Any) -> Path:
     write_tokenizer(folder / "model")
-    sample = {"prompt": "hello", "max_tokens": 2}
+    # Tokens: with a text the process that reads prompts would start for every test.
+    sample = {"prompt": [71, 72], "max_tokens": 2}
     (folder / "sample.json").write_text(json.dumps(sample))
     record = {
         "schema": "marina.package/1",
@@ -108,6 +109,16 @@ class Rounds:
             if is_last is not False:
                 self.open.remove(name)
 
+    def close(self) -> None:
+        for part in (self.handler.loop, self.handler.grammars, self.handler.prompts):
+            part.close()
+
+    def begin(self, new: Mapping[str, tuple[Any, Mapping[str, str]]]) -> None:
+        """Opens requests, with as many rounds as it takes until each has a status."""
+        self.round(new)
+        while self.unanswered & set(new):
+            self.round()
+
     def ask(self, path: str, body: object, **headers: str) -> bytes:
         """Runs a single request from its first round to its last."""
         name = f"request-{len(self.bodies)}"
@@ -124,11 +135,11 @@ def serving(folder: Path) -> Iterator[Rounds]:
     """The handler of this package; it is closed at the end of the block."""
     handler = TextHandler()
     handler.initialize(Context("tales", str(folder), {}, 8, None, "0.12.0"))
+    rounds = Rounds(handler, folder)
     try:
-        yield Rounds(handler, folder)
+        yield rounds
     finally:
-        handler.loop.close()
-        handler.grammars.close()
+        rounds.close()
 
 
 def events(body: bytes) -> list[Any]:

@@ -6,7 +6,10 @@ import pytest
 import torch
 from fakes import ONE_INPUT, TWO_INPUTS, TinyDouble, TinySum, ask, ask_rows, start, write_package
 
+from marina.handlers.arrays import fit_array, from_json
+from marina.handlers.record import TensorSpec
 from marina.handlers.tensor import TensorHandler
+from marina.handlers.validation import Unprocessable
 
 GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 NPY = {"accept": "application/x-npy"}
@@ -76,6 +79,21 @@ def test_npy_is_answered_in_npy(double, array):
     (reply,) = ask(double, npy(array))
     assert (reply.status, reply.content_type) == (200, "application/x-npy")
     np.testing.assert_array_equal(np.load(io.BytesIO(reply.body)), GOOD * 2)
+
+
+@pytest.mark.parametrize("shape", [(20,), (1, 20), (512,), (1, 512)])
+def test_a_row_of_any_length_may_have_a_dimension_of_one_row_in_json_and_in_npy(shape):
+    spec, array = TensorSpec("ids", (512,), "int64", varies=0), np.arange(np.prod(shape)).reshape(shape)
+    for row in (from_json(array.tolist(), spec), fit_array(array, spec)):
+        np.testing.assert_array_equal(row, array.ravel())
+
+
+@pytest.mark.parametrize("shape", [(2, 20), (1, 1, 20), (513,), (1, 513), (1, 0)])
+def test_other_shapes_are_refused_with_their_own_sizes(shape):
+    spec = TensorSpec("ids", (512,), "int64", varies=0)
+    with pytest.raises(Unprocessable) as raised:
+        fit_array(np.zeros(shape, dtype=np.int64), spec)
+    assert (raised.value.details["got"], raised.value.details["allowed"]) == (str(list(shape)), "[1 to 512]")
 
 
 def test_accept_header_chooses_the_format_of_the_answer(double):

@@ -1,5 +1,4 @@
-"""Plans for tests: the digits example, as if it was packaged, measured and built, with options; and folders of
-somebody else's objects."""
+"""Plans for tests: the digits example, as if it was packaged, measured and built, with options."""
 
 import json
 import tempfile
@@ -29,7 +28,7 @@ PACKAGE: dict[str, Any] = {"mar": "model.mar", "sha256": SHA256, "bytes": 975_77
 EVIDENCE: dict[str, Any] = {
     "schema": "marina.evidence/1", "status": "PASS", "reasons": [], "name": "digits", "version": "1.0",
     "package": SHA256, "objective": {"p99_ms": 50.0, "error_rate": 0.001, "throughput_rps": 100.0},
-    "knee": {"rps": 1234.5, "found": [1234.5], "spread": 0.0}, "cold_start_s": 2.99,
+    "knee": {"rps": 1234.5}, "cold_start_s": 2.99,
     "memory": {"java_bytes": 263_561_216, "supervisor_bytes": 44_658_688, "total_bytes": 815_525_888,
                "workers_bytes": [253_526_016, 253_779_968]},
     "machine": {"cores": 2, "cpu_limit": None}, "at": "2026-11-21T11:17:41Z",
@@ -61,35 +60,27 @@ FULL: dict[str, Any] = {
     "kubernetes.route": {"gateway": "edge/public", "hostnames": ["digits.example.org"]},
     "kubernetes.monitoring": {"monitor": "service", "labels": {"release": "prometheus"}},
     "kubernetes.pod": {
-        "annotations": {"team": "vision"},
-        "labels": {"cost-centre": "7"},
         "env": {"HTTPS_PROXY": "http://proxy.local:3128"},
         "env_from": ["configmap/tuning"],
         "volumes": {"ca": {"configMap": {"name": "company-ca"}}},
         "mounts": {"/etc/ssl/company": "ca:ro"},
-        "affinity": {
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "weight": 1,
-                        "podAffinityTerm": {
-                            "topologyKey": "kubernetes.io/hostname",
-                            "labelSelector": {"matchLabels": {"noisy": "yes"}},
-                        },
-                    }
-                ]
-            }
-        },
-        "service_account_annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"},
-        "host_aliases": {"10.0.0.5": ["store.local"]},
-        "dns": {"options": {"ndots": "1"}},
     },
     "kubernetes.patches": [
-        {"kind": "Deployment", "merge": {"spec": {"template": {"spec": {"hostUsers": False}}}}},
         {
-            "kind": "Service",
-            "name": "digits",
-            "operations": [{"op": "add", "path": "/spec/trafficDistribution", "value": "PreferClose"}],
+            "kind": "Deployment",
+            "merge": {
+                "spec": {
+                    "template": {
+                        "metadata": {"annotations": {"team": "vision"}, "labels": {"cost-centre": "7"}},
+                        "spec": {"hostUsers": False, "hostAliases": [{"ip": "10.0.0.5", "hostnames": ["store.local"]}]},
+                    }
+                }
+            },
+        },
+        {"kind": "Service", "name": "digits", "merge": {"spec": {"trafficDistribution": "PreferClose"}}},
+        {
+            "kind": "ServiceAccount",
+            "merge": {"metadata": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"}}},
         },
     ],
 }
@@ -187,13 +178,3 @@ def the_only(plan: Plan, kind: str, name: str | None = None) -> dict[str, Any]:
 def pod(plan: Plan) -> dict[str, Any]:
     spec: dict[str, Any] = the_only(plan, "Deployment")["spec"]["template"]["spec"]
     return spec
-
-
-OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
-
-
-def written(folder: Path, **files: str) -> Path:
-    """The folder, with these files in it: `a_yaml="…"` writes `a.yaml`."""
-    for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
-    return folder

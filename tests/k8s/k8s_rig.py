@@ -111,7 +111,7 @@ class Rig:
         self,
         *wanted: dict[str, Any],
         blockers: tuple[Blocker, ...] = (),
-        request: CanaryRequest = REQUEST,
+        request: CanaryRequest | None = REQUEST,
         **options: Any,
     ) -> RolloutRecord:
         release = Release(wanted, request, {"image": "good:1", "package": SHA256}, blockers)
@@ -120,8 +120,8 @@ class Rig:
     def rollback(self, to: int | None = None, **options: Any) -> RolloutRecord:
         return rollback(self.placement, RolloutOptions(**options), self.progress, self.record_file, to=to)
 
-    def delete(self, **options: Any) -> RolloutRecord:
-        return delete(self.placement, self.progress, self.record_file, **options)
+    def delete(self) -> RolloutRecord:
+        return delete(self.placement, self.progress, self.record_file)
 
     def status(self) -> ServiceStatus:
         return read_status(self.placement, self.folder)
@@ -144,20 +144,11 @@ class Rig:
         return data
 
 
-def put_surroundings(fake: FakeCluster, namespace: str) -> None:
-    """Two nodes, a quota, a LimitRange, and a Prometheus that selects by label."""
-    for name, cpu, memory, gpus in (("big", "8", "16Gi", "1"), ("small", "4000m", "8Gi", "0")):
-        offer = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus}
-        metadata = {"name": name}
-        fake.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"allocatable": offer}})
-    quota = {"hard": {"requests.cpu": "4"}}
-    named = {"metadata": {"name": "team", "namespace": namespace}, "apiVersion": "v1"}
-    fake.put({**named, "kind": "ResourceQuota", "spec": quota, "status": {"used": {"requests.cpu": "3"}}})
-    fake.put({**named, "kind": "LimitRange", "spec": {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}})
-    selector = {"podMonitorSelector": {"matchLabels": {"release": "stack"}}, "podMonitorNamespaceSelector": {}}
-    metadata = {"name": "k8s", "namespace": "monitoring"}
+def put_prometheus(fake: FakeCluster) -> None:
+    """A Prometheus that selects by label."""
     fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}})
-    group = "monitoring.coreos.com/v1"
+    metadata, group = {"name": "k8s", "namespace": "monitoring"}, "monitoring.coreos.com/v1"
+    selector = {"podMonitorSelector": {"matchLabels": {"release": "stack"}}}
     fake.put({"apiVersion": group, "kind": "Prometheus", "metadata": metadata, "spec": selector})
 
 

@@ -6,8 +6,7 @@ import numpy as np
 from queues import EDGES, Dice, Seconds, histogram, single
 
 from marina.loadtest.comparing.comparison import Round, Turn
-from marina.loadtest.comparing.judgement import Judgement, judge_rounds
-from marina.loadtest.comparing.rounds import first_side, look_schedule, look_share
+from marina.loadtest.comparing.judgement import Judgement, first_side, judge_rounds, look_schedule, look_share
 from marina.loadtest.judging import Objective
 from marina.loadtest.scheduling import Schedule
 

@@ -1,3 +1,4 @@
+import hashlib
 import os
 import resource
 import socket
@@ -18,9 +19,18 @@ from marina.config.ports import free_port_base
 from marina.config.record import MachineKey
 from marina.config.render import Ports
 from marina.server.java import checks
-from marina.server.java.checks import Java, check_disk_space, check_package, check_ports, find_java
+from marina.server.java.checks import (
+    Java,
+    check_disk_space,
+    check_package,
+    check_ports,
+    check_temporary_folder,
+    find_java,
+)
 from marina.server.java.launch import plan_launch
-from marina.server.system import NO_GPU, machine
+from marina.server.serving import serve
+from marina.server.system import machine
+from marina.server.system.machine import NO_GPU
 
 
 def text_of(function: Callable[..., object], *args: Any) -> str:
@@ -179,6 +189,41 @@ def test_temporary_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         check_disk_space(mar, gone)
 
 
+@pytest.mark.parametrize(
+    ("parent", "flags", "said"),
+    [
+        ("/tmp/a$$b$$", 0, "but TorchServe replaces what is between"),
+        ("/tmp/" + "a" * 80, 0, "too long for TorchServe's sockets, allowed: at most 7"),
+        ("/tmp/a", os.ST_NOEXEC, "which is mounted `noexec`"),
+    ],
+)
+def test_a_folder_that_torchserve_cannot_use_is_an_error(
+    parent: str, flags: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    assert f"`TMPDIR`: got `{parent}`, {said}" in text_of(check_temporary_folder, Path(parent))
+
+
+def test_a_mar_is_hashed_once_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, mar = make_tiny(tmp_path, cache={"mb": 1})
+    home = fake_java(tmp_path / "jdk", 'JAVA_VERSION="17.0.9"\n')
+    (home / "bin" / "java").write_bytes(b"for another processor")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    hashed, digest = list[str](), hashlib.file_digest
+
+    def counted(stream: Any, name: str) -> Any:
+        hashed.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    with tempfile.TemporaryDirectory(prefix="m-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        # It fails where Java is started, which is after all of them.
+        with pytest.raises(InputError, match="TorchServe cannot be started"):
+            serve(spec, mar=mar, port_base=free_port_base())
+    assert [name for name in hashed if name == str(mar)] == [str(mar)]
+
+
 def test_launch_bounds_the_heap_and_keeps_everything_in_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +273,19 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     said = text_of(launch.start, SimpleNamespace(listener=0, orders=0))
     assert said.startswith(f"{mar}: not a readable MAR: Bad CRC-32 for file 'tiny_handler.py'")
     assert said.endswith("hint: marina package SPEC")
+
+
+def test_a_package_without_its_sample_is_refused_before_java_starts(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path)
+    with zipfile.ZipFile(mar) as whole, zipfile.ZipFile(tmp_path / "less.mar", "w") as less:
+        for entry in whole.infolist():
+            if entry.filename != "sample.json":
+                less.writestr(entry, whole.read(entry))
+    # Not tmp_path: its path may be too long for a socket.
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("TMPDIR", "/tmp")
+        with pytest.raises(ArchiveError, match="no item named 'sample\\.json'"):
+            serve(spec, mar=tmp_path / "less.mar", port_base=free_port_base())
 
 
 @pytest.mark.slow

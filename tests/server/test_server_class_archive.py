@@ -11,8 +11,7 @@ import pytest
 from specs import ROOT
 
 from marina.server.java.checks import Java
-from marina.server.java.class_archive import class_archive
-from marina.server.java.launch import jars
+from marina.server.java.launch import class_archive, jars
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from marina.server.system.logfile import LogFile
+from marina.server.system.output import LogFile
 from marina.server.watching.disk import Disk
 from marina.server.watching.worker_metrics import WorkerMetrics
 

@@ -10,7 +10,7 @@ import pytest
 
 from marina.config.errors import ArchiveError, InputError
 from marina.server.fetch import fetch
-from marina.server.system.logfile import LogFile
+from marina.server.system.output import LogFile
 
 MAR = b"model " * 1000
 SHA256 = hashlib.sha256(MAR).hexdigest()
@@ -70,6 +70,18 @@ def test_another_file_than_the_package_is_refused_and_does_not_stay(tmp_path: Pa
         fetch(tmp_path / "model.mar", sha256=SHA256, url=url)
     assert raised.value.message == f"{url}: got sha256 {got}, allowed: {SHA256}"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["in the volume", "downloaded"])
+def test_the_file_is_read_once_to_verify_it(
+    is_there: bool, tmp_path: Path, store: tuple[str, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, hashed = tmp_path / "model.mar", list[Path]()
+    if is_there:
+        file.write_bytes(MAR)
+    monkeypatch.setattr("marina.server.fetch.file_sha256", lambda path: hashed.append(path) or SHA256)
+    fetch(file, sha256=SHA256, url=store[0])
+    assert hashed == [file]
 
 
 @pytest.mark.parametrize("trouble", [(503, b"", 0), (200, MAR[:100], len(MAR))], ids=["refused", "cut off"])

@@ -12,8 +12,8 @@ from marina.config.ports import bound_socket
 from marina.config.render import Ports
 from marina.server.java.checks import check_ports
 from marina.server.java.door import Door
-from marina.server.pages.pages import json_response, serve_pages
 from marina.server.system.sockets import reachable_host, read_sockets
+from marina.server.watching.pages import json_response, serve_pages
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from specs import ROOT
@@ -83,35 +82,19 @@ def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder:
     orphan = subprocess.Popen(["sleep", "600"], env={OWNER_VARIABLE: str(left)})
     other = subprocess.Popen(["sleep", "600"], env={OWNER_VARIABLE: str(left) + "x"})
     create_run_directory(short_folder).close()
-    assert orphan.wait(10) == -9
+    assert identify(orphan.pid) is None
     assert other.poll() is None
     assert not left.exists()
     other.kill()
     other.wait()
 
 
-def test_a_folder_from_which_no_library_can_be_loaded_is_an_error(
-    short_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
-    said = rf"`TMPDIR`: got `{short_folder}`, which is mounted `noexec`"
-    with pytest.raises(InputError, match=said):
-        create_run_directory(short_folder)
-    assert list(short_folder.iterdir()) == []
-
-
 def test_folder_that_cannot_be_written_to_is_an_error() -> None:
-    # Not in tmp_path: its path may be too long for a socket, which would be another error.
     gone = Path(tempfile.gettempdir(), "gone")
     with pytest.raises(InputError) as caught:
         create_run_directory(gone)
     hint = "set TMPDIR to a writable folder"
     assert str(caught.value) == f"{gone}: cannot create temporary files: No such file or directory\n\nhint: {hint}"
-
-
-def test_a_temporary_folder_that_torchserve_would_take_for_a_variable_is_refused() -> None:
-    with pytest.raises(InputError, match="TorchServe replaces what is between"):
-        create_run_directory(Path("/tmp/a$$b$$"))
 
 
 def test_sockets_of_a_port_are_counted_from_the_kernels_table(tmp_path: Path) -> None:

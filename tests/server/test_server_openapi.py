@@ -12,11 +12,12 @@ from marina.config.record import Agreement, BodyFormat, EncoderSetup, MachineKey
 from marina.config.render import Ports
 from marina.config.sections import Image
 from marina.handlers.protocols.v2 import NAMES
-from marina.server.pages import Docs
-from marina.server.pages.door_pages import DATATYPES, model_metadata
+from marina.server.pages import door_pages
 from marina.server.pages.openapi import openapi
+from marina.server.pages.schemas import DATATYPES, model_metadata
 from marina.server.pages.snippets import programs
 
+SERVER = "http://127.0.0.1:8080"
 X = Port(name="x", shape=(2, 3), dtype="float32", min=1)
 IDS = Port(name="ids", shape=(8,), dtype="int64", min=0, max=99, varies=0)
 COLUMNS = Port(name="kinds", shape=(2, 3), dtype="int64", columns=((None, None), (1, 9), (-8, -2)))
@@ -88,7 +89,7 @@ def record_of(kind: str) -> Record:
 
 
 def described(kind: str) -> dict[str, Any]:
-    return openapi(record_of(kind), host="127.0.0.1", ports=Ports(8080))
+    return openapi(record_of(kind))
 
 
 def media(value: Any) -> Iterator[dict[str, Any]]:
@@ -134,29 +135,33 @@ def test_what_an_own_handler_declares_is_all_that_is_said_of_it() -> None:
 
 def test_the_page_shows_what_an_own_handler_declares() -> None:
     def page(kind: str) -> str:
-        docs = Docs(record_of(kind), b"{}", sha256="-", host="127.0.0.1", ports=Ports(8080), timeout_s=1)
-        return docs.routes()["/docs"]().body.decode()
+        pages = door_pages(record_of(kind), b"{}", ports=Ports(8080), sha256="-", docs=True)
+        return str(pages["/docs"]["body"])
 
     assert "<h3>Takes <code>application/json</code></h3>" in page("declared")
     assert "&#34;a&#34;: 1" in page("declared")
     assert "<h3>Takes" not in page("own")
 
 
-@pytest.mark.parametrize(
-    ("kind", "base"),
-    [("embed", "http://127.0.0.1:8080/v1"), ("writes", "http://127.0.0.1:8080/predictions/shells/1.0/v1")],
-)
-def test_openais_clients_are_shown_where_they_are_answered(kind: str, base: str) -> None:
-    addresses = {"server": "http://127.0.0.1:8080", "pages": "http://127.0.0.1:8090"}
-    shown = programs(record_of(kind), **addresses)
-    assert f'base_url="{base}"' in shown["openai"][1]
-    assert f'baseURL: "{base}"' in shown["openai-js"][1]
-    assert "openai" not in programs(record_of("rerank"), **addresses)
+def test_without_docs_there_is_no_such_page() -> None:
+    with_docs, without = (
+        door_pages(record_of("tensor"), b"{}", ports=Ports(8080), sha256="-", docs=docs) for docs in (True, False)
+    )
+    assert with_docs.keys() - without.keys() == {"/docs", "/docs/sample", "/openapi.json"}
+    assert 'href="/docs"' in with_docs["/"]["body"]
+    assert "docs</code> adds a page" in without["/"]["body"]
+
+
+@pytest.mark.parametrize("kind", ["embed", "writes"])
+def test_openais_clients_are_shown_where_they_are_answered(kind: str) -> None:
+    shown = programs(record_of(kind), server=SERVER)
+    assert f'base_url="{SERVER}/v1"' in shown["openai"][1]
+    assert f'baseURL: "{SERVER}/v1"' in shown["openai-js"][1]
+    assert "openai" not in programs(record_of("rerank"), server=SERVER)
 
 
 def test_a_picture_that_is_answered_is_written_to_a_file() -> None:
-    addresses = {"server": "http://127.0.0.1:8080", "pages": "http://127.0.0.1:8090"}
-    shown, of_bytes, of_text = (programs(record_of(kind), **addresses) for kind in ("mask", "bytes", "declared"))
+    shown, of_bytes, of_text = (programs(record_of(kind), server=SERVER) for kind in ("mask", "bytes", "declared"))
     for name in ("curl", "python", "requests", "javascript"):
         assert "answer.png" in shown[name][1], name
         assert "answer.bin" in of_bytes[name][1], name

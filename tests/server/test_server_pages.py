@@ -1,27 +1,32 @@
+"""The supervisor's pages, and what `/metrics` shows."""
+
 import os
 import signal
 import socket
 import struct
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from specs import make_spec
 from waiting import eventually
 
+from marina.config.latency import EDGES_S
 from marina.server.java.door import OpenCounts
 from marina.server.java.frontend import Counters, NoAnswerError, read_counters
 from marina.server.java.traffic import DurationHistogram, Traffic
-from marina.server.pages.pages import json_response, metrics_response, serve_pages
-from marina.server.watching import metrics
-from marina.server.watching.exposition import family, histogram_family
+from marina.server.watching import metrics, pages
 from marina.server.watching.health import Health
-from marina.server.watching.metrics import MetricsPage, ServerFacts
+from marina.server.watching.metrics import MetricsPage, ServerFacts, durations
+from marina.server.watching.pages import PageResponse, json_response, serve_pages
 
 SPEC = make_spec({"name": "m"})
 
@@ -51,12 +56,15 @@ def page(frontend: FakeFrontend) -> MetricsPage:
 
 
 @pytest.fixture
-def served() -> Iterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = serve_pages("127.0.0.1", port, {"/ready": lambda: json_response(503, {"ready": False})})
-    yield port
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(pages, "CONNECTIONS", 5)
+    routes = {
+        "/ready": lambda: json_response(503, {"ready": False}),
+        # More than the kernel keeps of an answer that its client does not read.
+        "/large": lambda: PageResponse(200, bytes(20_000_000)),
+    }
+    server = serve_pages("127.0.0.1", 0, routes)
+    yield server.server_port
     server.shutdown()
     server.server_close()
 
@@ -69,15 +77,15 @@ def test_asked_often_the_page_is_rendered_once(page: MetricsPage, frontend: Fake
     now[0] += metrics.PAGE_AGE_S + 0.01
     page.text()
     assert frontend.asked == 2
-    assert 'marina_in_flight{model="m"} 2\n' in page.text()
+    assert 'marina_in_flight{model="m"} 2.0\n' in page.text()
 
 
 def test_silent_torchserve_leaves_the_last_counts(page: MetricsPage, frontend: FakeFrontend, monkeypatch: Any) -> None:
     monkeypatch.setattr(metrics, "PAGE_AGE_S", -1)
-    series = 'ts_inference_requests_total{model_name="m",model_version="1.0"}'
-    assert f"{series} 1\n" in page.text()
+    line = 'ts_inference_requests_total{model_name="m",model_version="1.0"} 1.0\n'
+    assert line in page.text()
     frontend.silent = True
-    assert f"{series} 1\n" in page.text()
+    assert line in page.text()
 
 
 @pytest.mark.slow
@@ -95,12 +103,12 @@ def test_a_torchserve_that_hangs_keeps_nobody_waiting_and_the_page_says_so(page:
             text = page.text()
             # If the page waited for TorchServe, this line would never be reached.
             assert not answers.is_set()
-            assert 'marina_torchserve_answers{model="m"} 0\n' in text
-            assert 'marina_connections{model="m"} 0\n' in text
+            assert 'marina_torchserve_answers{model="m"} 0.0\n' in text
+            assert 'marina_connections{model="m"} 0.0\n' in text
     finally:
         answers.set()
-    eventually(lambda: 'marina_torchserve_answers{model="m"} 1\n' in page.text())
-    assert 'marina_connections{model="m"} 7\n' in page.text()
+    eventually(lambda: 'marina_torchserve_answers{model="m"} 1.0\n' in page.text())
+    assert 'marina_connections{model="m"} 7.0\n' in page.text()
 
 
 def test_a_torchserve_that_is_stopped_is_not_asked(page: MetricsPage, frontend: FakeFrontend, monkeypatch: Any) -> None:
@@ -109,20 +117,20 @@ def test_a_torchserve_that_is_stopped_is_not_asked(page: MetricsPage, frontend: 
         page.health.java_pid = java.pid
         java.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, java.pid, os.WSTOPPED | os.WNOWAIT)
-        assert 'marina_torchserve_answers{model="m"} 0\n' in page.text()
+        assert 'marina_torchserve_answers{model="m"} 0.0\n' in page.text()
         assert frontend.asked == 0
         java.send_signal(signal.SIGCONT)
         os.waitid(os.P_PID, java.pid, os.WCONTINUED | os.WNOWAIT)
-        assert 'marina_torchserve_answers{model="m"} 1\n' in page.text()
+        assert 'marina_torchserve_answers{model="m"} 1.0\n' in page.text()
         java.kill()
 
 
 def test_before_the_first_request_everything_is_there_as_zero(page: MetricsPage, frontend: FakeFrontend) -> None:
     frontend.silent = True
     text = page.text()
-    assert 'ts_inference_requests_total{model_name="m",model_version="1.0"} 0\n' in text
-    assert 'inference_request_duration_seconds_count{model="m",version="1.0",code="200"} 0\n' in text
-    assert 'marina_ready{model="m"} 0\n' in text
+    assert 'ts_inference_requests_total{model_name="m",model_version="1.0"} 0.0\n' in text
+    assert 'inference_request_duration_seconds_count{code="200",model="m",version="1.0"} 0.0\n' in text
+    assert 'marina_ready{model="m"} 0.0\n' in text
 
 
 def test_torchserves_counters_are_summed_over_versions_and_other_models_left_out() -> None:
@@ -138,38 +146,58 @@ def test_torchserves_counters_are_summed_over_versions_and_other_models_left_out
     assert read_counters("", "m") == Counters()
 
 
-def test_labels_are_escaped_and_histograms_cumulative() -> None:
-    assert family("a", "gauge", "b", [({"x": 'q"\\\n'}, 1.5)])[-1] == 'a{x="q\\"\\\\\\n"} 1.5'
-    lines = histogram_family("h", "t", (0.1, 1.0), [({"code": 200}, DurationHistogram([2, 3, 4], 12.5))])
-    assert lines[2:] == [
-        'h_bucket{code="200",le="0.1"} 2',
-        'h_bucket{code="200",le="1"} 5',
-        'h_bucket{code="200",le="+Inf"} 9',
-        'h_sum{code="200"} 12.5',
-        'h_count{code="200"} 9',
+def test_the_histogram_is_cumulative() -> None:
+    counts = [2, 3, *[0] * (len(EDGES_S) - 2), 4]
+    family = durations([({"code": 200}, DurationHistogram(counts, 12.5))])
+    lines = generate_latest(SimpleNamespace(collect=lambda: [family])).decode().splitlines()  # type: ignore[arg-type]
+    name = "inference_request_duration_seconds"
+    assert lines[1] == f"# TYPE {name} histogram"
+    assert lines[2:4] == [f'{name}_bucket{{code="200",le="0.001"}} 2.0', f'{name}_bucket{{code="200",le="0.002"}} 5.0']
+    assert lines[-4:] == [
+        f'{name}_bucket{{code="200",le="600.0"}} 5.0',
+        f'{name}_bucket{{code="200",le="+Inf"}} 9.0',
+        f'{name}_count{{code="200"}} 9.0',
+        f'{name}_sum{{code="200"}} 12.5',
     ]
 
 
+def ask(port: int, path: str = "/ready") -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as err:
+        return err.code, err.read()
+
+
 def test_pages_have_their_status_and_unknown_ones_name_the_known(served: int) -> None:
-    with pytest.raises(urllib.error.HTTPError) as not_ready:
-        urllib.request.urlopen(f"http://127.0.0.1:{served}/ready?verbose")
-    assert (not_ready.value.code, not_ready.value.read()) == (503, b'{"ready": false}\n')
-    with pytest.raises(urllib.error.HTTPError) as unknown:
-        urllib.request.urlopen(f"http://127.0.0.1:{served}/health")
-    assert unknown.value.code == 404
-    assert b'"allowed": ["/ready"]' in unknown.value.read()
+    assert ask(served, "/ready?verbose") == (503, b'{"ready": false}\n')
+    code, body = ask(served, "/health")
+    assert code == 404
+    assert b'"allowed": ["/large", "/ready"]' in body
 
 
-def test_clients_that_say_nothing_hold_nobody_up(served: int) -> None:
-    silent = [socket.create_connection(("127.0.0.1", served)) for _ in range(50)]
-    with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(f"http://127.0.0.1:{served}/ready", timeout=5)
-    for client in silent:
+def test_a_head_has_no_body(served: int) -> None:
+    with socket.create_connection(("127.0.0.1", served), timeout=5) as client:
+        client.sendall(b"HEAD /ready HTTP/1.1\r\n\r\n")
+        head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+    assert b" 503 " in head
+    assert b"Content-Length: 17" in head
+    assert body == b""
+
+
+def test_silent_clients_and_those_that_read_nothing_hold_nobody_up_and_no_threads(served: int) -> None:
+    before, held = threading.active_count(), []
+    for number in range(40):
+        client = socket.create_connection(("127.0.0.1", served), timeout=30)
+        client.sendall(b"GET /large HTTP/1.1\r\n\r\n" if number % 2 else b"GET /re")
+        held.append(client)
+    assert [ask(served)[0] for _ in range(5)] == [503] * 5
+    eventually(lambda: threading.active_count() <= before + pages.CONNECTIONS + 1)
+    # The oldest had to go.
+    with suppress(ConnectionResetError):
+        assert held[0].recv(1) == b""
+    for client in held:
         client.close()
-
-
-def test_metrics_page_has_prometheus_content_type() -> None:
-    assert metrics_response("").content_type == "text/plain; version=0.0.4; charset=utf-8"
 
 
 def test_a_client_that_hangs_up_early_is_no_news(served: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +207,27 @@ def test_a_client_that_hangs_up_early_is_no_news(served: int, capsys: pytest.Cap
         # Without waiting: the kernel sends a reset.
         hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         hasty.close()
-    with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(f"http://127.0.0.1:{served}/ready", timeout=5)
+    assert ask(served)[0] == 503
     assert capsys.readouterr().err == ""
+
+
+def test_a_page_that_takes_its_time_holds_up_no_other() -> None:
+    release = threading.Event()
+
+    def slow() -> PageResponse:
+        release.wait(60)
+        return json_response(200, {})
+
+    server = serve_pages("127.0.0.1", 0, {"/metrics": slow, "/ready": lambda: json_response(200, {})})
+    waiting = threading.Thread(target=ask, args=(server.server_port, "/metrics"))
+    waiting.start()
+    try:
+        began = time.monotonic()
+        assert ask(server.server_port)[0] == 200
+        assert time.monotonic() - began < 1
+        assert waiting.is_alive()
+    finally:
+        release.set()
+        waiting.join()
+        server.shutdown()
+        server.server_close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from specs import ROOT
 
-from marina.server import Exit
+from marina.server.system.exits import Exit
 from marina.server.system.processes import ProcessHandles, ProcessIdentity, identify
 from marina.server.system.signals import Signals
 

@@ -1,6 +1,10 @@
 """Chooses a token by the scores of all tokens. Each sequence has its own random generator, so that with a seed and the
-same scores its answer is the same, whatever runs beside it."""
+same scores its answer is the same, whatever runs beside it.
 
+A vocabulary may have 150,000 tokens, so nothing here sorts all of them, and log-probabilities are only computed when
+they are asked for."""
+
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,6 +12,12 @@ import numpy as np
 from marina.handlers.generation.engine import Sampling
 
 Scores: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+Places: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+
+# A temperature below this one leaves the likeliest token alone, as this one does.
+_COLDEST = 1e-30
+# Tokens are added up in blocks of this size, and then only those of one block.
+_BLOCK = 512
 
 
 class Sampler:
@@ -53,42 +63,75 @@ class Sampler:
         return token
 
     def choose(self, scores: Scores) -> tuple[int, float, tuple[tuple[int, float], ...]]:
-        """Chooses a token; returns it, its log-probability, and the `wanted` likeliest tokens with theirs."""
-        logprobs = log_softmax(scores)
-        greedy = self._sampling.temperature == 0
-        among = np.arange(len(scores))
+        """Chooses a token; returns it, its log-probability, which is NaN if none was asked for, and the `wanted`
+        likeliest tokens with theirs."""
+        permitted, top_k = scores, self._sampling.top_k
         if self._grammar is not None:
-            among = np.flatnonzero(self._grammar.allowed()[: len(scores)])
-        token = int(among[np.argmax(scores[among])]) if greedy else self._draw(scores, among)
-        likeliest: tuple[tuple[int, float], ...] = ()
-        if count := self.wanted:
-            likeliest = tuple((int(index), float(logprobs[index])) for index in largest(logprobs, count))
-        return self._accept(token), float(logprobs[token]), likeliest
+            allowed = self._grammar.allowed()[: len(scores)]
+            permitted = np.full_like(scores, -np.inf)
+            np.copyto(permitted[: len(allowed)], scores[: len(allowed)], where=allowed)
+        is_cut = self._sampling.temperature > 0 and 0 < top_k < len(scores)
+        kept = _largest(permitted, top_k) if is_cut else None
+        token = int(permitted.argmax()) if self._sampling.temperature == 0 else self._draw(permitted, kept)
+        if self._sampling.logprobs is None:
+            return self._accept(token), math.nan, ()
+        whole = scores.max() + np.log(_weights(scores, 1.0).sum())
+        if kept is None or permitted is not scores or self.wanted > top_k:
+            kept = _largest(scores, self.wanted)
+        likeliest = kept[np.argsort(-scores[kept], kind="stable")][: self.wanted]
+        return (
+            self._accept(token),
+            float(scores[token] - whole),
+            tuple((int(at), float(scores[at] - whole)) for at in likeliest),
+        )
 
-    def _draw(self, scores: Scores, kept: Any) -> int:
-        if 0 < self._sampling.top_k < len(kept):
-            kept = kept[largest(scores[kept], self._sampling.top_k)]
-        ahead = scores[kept].astype(np.float64) - float(scores[kept].max())
-        # A temperature next to 0 overflows to -inf, which leaves the likeliest token.
-        with np.errstate(over="ignore"):
-            chances = np.exp(log_softmax(ahead / self._sampling.temperature))
-        if self._sampling.top_p < 1:
-            order = np.argsort(-chances, kind="stable")
-            # The likeliest tokens that together reach `top_p`, always at least one.
-            count = int(np.searchsorted(np.cumsum(chances[order]), self._sampling.top_p)) + 1
-            kept, chances = kept[order[:count]], chances[order[:count]]
-        reached = np.cumsum(chances)
-        place = np.searchsorted(reached, self._random.random() * reached[-1], side="right")
-        return int(kept[min(int(place), len(kept) - 1)])
+    def _draw(self, scores: Scores, kept: Places | None) -> int:
+        weights = _weights(scores if kept is None else scores[kept], max(self._sampling.temperature, _COLDEST))
+        place = _pick(weights, self._random) if self._sampling.top_p >= 1 else self._pick_likely(weights)
+        return place if kept is None else int(kept[place])
+
+    def _pick_likely(self, weights: Scores) -> int:
+        """The place of one of the likeliest tokens that together have the share `top_p` of all weights, at least one.
+
+        They are not searched for: a token is drawn among more than those, and again if it is not one of them, which
+        gives each of them the same chance."""
+        needed, kept = self._sampling.top_p * float(weights.sum()), None
+        while True:
+            place = _pick(weights, self._random)
+            likelier = weights > weights[place]
+            # Of equal ones the first are taken first.
+            likelier[:place] |= weights[:place] == weights[place]
+            ahead = weights[likelier]
+            if not len(ahead) or float(ahead.sum()) < needed:
+                return place if kept is None else int(kept[place])
+            kept, weights = np.flatnonzero(likelier) if kept is None else kept[likelier], ahead
 
 
-def log_softmax(scores: Any) -> Any:
-    shifted = scores - scores.max()
-    return shifted - np.log(np.exp(shifted).sum())
+def _weights(scores: Scores, temperature: float) -> Scores:
+    """What the chances of the tokens are in proportion to; that of the likeliest is 1."""
+    weights: Scores = scores - scores.max()
+    # A temperature next to 0 overflows to -inf, which leaves the likeliest token.
+    with np.errstate(over="ignore"):
+        weights /= temperature
+    np.exp(weights, out=weights)
+    return weights
 
 
-def largest(scores: Any, count: int) -> Any:
-    """The places of the largest scores, largest first; equal ones in their order."""
+def _pick(weights: Scores, random: np.random.Generator) -> int:
+    """A place, drawn with chances in proportion to the weights."""
+    block, rest = _reach(np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK)), random.random())
+    return block * _BLOCK + _reach(weights[block * _BLOCK : (block + 1) * _BLOCK], rest)[0]
+
+
+def _reach(masses: Scores, share: float) -> tuple[int, float]:
+    """Where the masses, added one after the other, reach this share of their sum, and at which share of that one."""
+    reached = np.cumsum(masses, dtype=np.float64)
+    wanted = share * reached[-1]
+    place = int(np.searchsorted(reached, wanted, side="right"))
+    return place, float((wanted - (reached[place - 1] if place else 0.0)) / masses[place])
+
+
+def _largest(scores: Scores, count: int) -> Places:
+    """The places of the `count` largest scores, and of others that equal the least of them."""
     count = min(count, len(scores))
-    places = np.argpartition(-scores, count - 1)[:count]
-    return places[np.lexsort((places, -scores[places]))]
+    return np.flatnonzero(scores >= np.partition(scores, -count)[-count] if count else ())

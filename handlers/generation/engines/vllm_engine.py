@@ -1,26 +1,139 @@
 """`text.engine: vllm`: vLLM writes the tokens, in a process and a Python of its own.
 
 vLLM decides what a step computes, and starts one step after the other by itself. It gets and returns tokens; Marina
-turns them into text."""
+turns them into text. Weights may be mounted: only the files that were packaged are served, so tens of gigabytes can
+stay out of a MAR."""
 
+import hashlib
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marina.handlers.generation.engine import NoToken, Sampling, Token, Usage
-from marina.handlers.generation.engines.vllm_process import EngineGone, VllmProcess
-from marina.handlers.generation.engines.vllm_weights import check_files
+from marina.handlers.generation.engines import vllm_runner
 from marina.handlers.record import RecordError, TextSpec
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # vLLM's seeds are positive, and -1 means no seed.
 _SEEDS = 2**63
-
-
+# How much of a file is compared: the names, types and places of a file's tensors are at its beginning.
+_HEAD = 1 << 20
 # If vLLM returns nothing for this long while answers are open, it is restarted.
 STEP_TIMEOUT_S = 120.0
+logger = logging.getLogger(__name__)
+
+# Variables that vLLM's process does not get: those of this Python, and the folder of this process's metrics, which vLLM
+# would write its own into.
+_NOT_PASSED = ("PYTHON", "PROMETHEUS_")
+_FIXED = {
+    # Models are only read from their folder, never downloaded.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # No plugins of packages that are installed beside vLLM.
+    "VLLM_PLUGINS": "",
+}
+_DEFAULT = {"VLLM_LOGGING_LEVEL": "WARNING"}
+
+
+class EngineGone(Exception):
+    """vLLM's process has ended, or cannot be used any longer; the message says why."""
+
+
+class VllmProcess:
+    """A process of `vllm_runner.py`, and its messages in their order."""
+
+    def __init__(self, python: str, arguments: Mapping[str, Any]) -> None:
+        """Starts the process; its first message says whether vLLM accepts the arguments."""
+        # `-I`: neither this program's folder nor the user's is on the path of its imports.
+        command = [python, "-I", str(Path(vllm_runner.__file__).resolve())]
+        try:
+            # A session of its own, so that the processes that vLLM starts can be ended with it.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=_environment(os.environ),
+                start_new_session=True,
+            )
+        except OSError as err:
+            raise EngineGone(f"`text.vllm.python`: `{python}` cannot be run: {err.strerror}") from err
+        self._messages: queue.SimpleQueue[vllm_runner.Message | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="vllm", daemon=True).start()
+        self.send(arguments)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a message. It never blocks for long, because the runner has a thread that always reads."""
+        assert self._process.stdin is not None
+        try:
+            vllm_runner.write_message(self._process.stdin, dict(message))
+        except OSError as err:
+            raise self.gone() from err
+
+    def receive(self, timeout_s: float | None) -> vllm_runner.Message:
+        """The next message. Raises EngineGone if vLLM has ended, or sends none in time: then it is killed."""
+        try:
+            message = self._messages.get(timeout=timeout_s)
+        except queue.Empty:
+            self.kill()
+            raise EngineGone(f"vLLM did not answer for {timeout_s:g} s, and was killed") from None
+        if message is None:
+            raise self.gone()
+        if "failed" in message:
+            self.kill()
+            raise EngineGone(f"vLLM: {message['failed']}")
+        return message
+
+    def receive_all(self, timeout_s: float) -> list[vllm_runner.Message]:
+        """All messages that have come since the last call, at least one."""
+        messages = [self.receive(timeout_s)]
+        while not self._messages.empty():
+            messages.append(self.receive(timeout_s))
+        return messages
+
+    def gone(self) -> EngineGone:
+        """The error that says how the process ended. Kills what is left of it."""
+        self.kill()
+        code = self._process.returncode
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return EngineGone(f"vLLM's process ended {how}")
+
+    def kill(self) -> None:
+        """Kills the process and its children, which may hold a GPU's memory after the process itself has ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            while (message := vllm_runner.read_message(self._process.stdout)) is not None:
+                self._messages.put(message)
+        except (OSError, ValueError):
+            logger.exception("vLLM's messages cannot be read")
+        self._messages.put(None)
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    passed = {name: value for name, value in own.items() if not name.startswith(_NOT_PASSED)}
+    return _DEFAULT | passed | _FIXED
 
 
 @dataclass
@@ -144,3 +257,29 @@ def engine_arguments(text: TextSpec, folder: Path, precision: str) -> dict[str, 
         "generation_config": "vllm",
         "disable_log_stats": True,
     }
+
+
+def fingerprint_files(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """The size of each file and the hash of its beginning, by its name."""
+    return {file.name: {"bytes": file.stat().st_size, "head": _sha256_of_head(file)} for file in files}
+
+
+def check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises RecordError if a file is missing, new or different; only beginnings are read."""
+    if not folder.is_dir():
+        raise RecordError(f"`text.vllm.weights`: `{folder}` is not a folder here; is its volume mounted?")
+    if extra := sorted({file.name for file in folder.glob("*.safetensors")} - files.keys()):
+        raise RecordError(f"`{folder / extra[0]}` is not in the package")
+    for name, expected in sorted(files.items()):
+        file = folder / name
+        if not file.is_file():
+            raise RecordError(f"`{file}` is missing")
+        if (size := file.stat().st_size) != expected["bytes"]:
+            raise RecordError(f"`{file}` has {size} bytes, but the packaged file has {expected['bytes']}")
+        if (head := _sha256_of_head(file)) != expected["head"]:
+            raise RecordError(f"`{file}` differs from the packaged file: head {head}, not {expected['head']}")
+
+
+def _sha256_of_head(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.sha256(stream.read(_HEAD)).hexdigest()

@@ -1,1 +1,1 @@
-"""The rules of `verify`, one module a topic."""
+"""The rules, one module for each topic. Each gets the objects of one plan and yields what it finds."""

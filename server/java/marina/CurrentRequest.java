@@ -109,7 +109,7 @@ final class CurrentRequest {
         }
         ReferenceCountUtil.release(piece);
         if (request.received) {
-            channel().writeAndFlush(request.page.answer(counts.ready, request.host));
+            channel().writeAndFlush(request.page.answer(counts.ready));
         }
     }
 

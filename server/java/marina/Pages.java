@@ -1,13 +1,11 @@
 package marina;
 
 import com.google.gson.Gson;
-import com.google.gson.JsonElement;
-import com.google.gson.JsonObject;
+import com.google.gson.reflect.TypeToken;
 import io.netty.buffer.Unpooled;
 import io.netty.handler.codec.http.DefaultFullHttpResponse;
 import io.netty.handler.codec.http.FullHttpResponse;
 import io.netty.handler.codec.http.HttpHeaderNames;
-import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpResponseStatus;
 import io.netty.handler.codec.http.HttpVersion;
 import java.io.IOException;
@@ -16,54 +14,71 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.regex.Pattern;
 
-/** The pages that the door answers with, written by the supervisor: metadata and health, as several protocols have them. */
+/**
+ * The pages that the door answers with, written by the supervisor: metadata and health, as several protocols have them, and
+ * the page for trying the model.
+ */
 final class Pages {
-    private static final Pattern HOST = Pattern.compile("[A-Za-z0-9.-]{1,253}|\\[[0-9A-Fa-f:.]{2,45}\\]");
     private final Map<String, Page> pages = new HashMap<>();
 
-    /** One page: {@code body} with its type, or, if it is about readiness, {@code unready} with 503. */
-    static final class Page {
-        private final String type;
-        private final String body;
-        private final String unready;
+    /** A page as the supervisor describes it; Gson sets the fields. */
+    private static final class Description {
+        Map<String, String> headers;
+        String body;
+        /** The body is in this file instead. */
+        String file;
+        /** For a page about readiness, its body while the model is not ready. */
+        String unready;
+    }
 
-        private Page(JsonObject json) {
-            type = json.get("type").getAsString();
-            body = json.get("body").getAsString();
-            JsonElement other = json.get("unready");
-            unready = other == null ? null : other.getAsString();
+    /** One page: its body, or, if it is about readiness and the model is not ready, another one with 503. */
+    static final class Page {
+        private final Map<String, String> headers;
+        private final byte[] body;
+        private final byte[] unready;
+
+        private Page(Description described) throws IOException {
+            headers = described.headers;
+            body = described.file == null ? bytes(described.body) : Files.readAllBytes(Path.of(described.file));
+            unready = described.unready == null ? null : bytes(described.unready);
         }
 
-        /** {@code host} replaces HOST in the text: pages at another port are reached by the same name. */
-        FullHttpResponse answer(boolean ready, String host) {
+        private static byte[] bytes(String text) {
+            return text.getBytes(StandardCharsets.UTF_8);
+        }
+
+        FullHttpResponse answer(boolean ready) {
             boolean isUnready = unready != null && !ready;
-            byte[] text = (isUnready ? unready : body).replace("{HOST}", host).getBytes(StandardCharsets.UTF_8);
+            byte[] text = isUnready ? unready : body;
             FullHttpResponse answer =
                     new DefaultFullHttpResponse(
                             HttpVersion.HTTP_1_1,
                             isUnready ? HttpResponseStatus.SERVICE_UNAVAILABLE : HttpResponseStatus.OK,
                             Unpooled.wrappedBuffer(text));
-            answer.headers().set(HttpHeaderNames.CONTENT_TYPE, type);
+            headers.forEach(answer.headers()::set);
             answer.headers().set(HttpHeaderNames.CONTENT_LENGTH, text.length);
             return answer;
         }
     }
 
-    /** The pages of a file; none without one. */
+    /** The pages that a file describes; none without one. */
     static Pages read(String file) {
         Pages read = new Pages();
-        if (file != null) {
-            try {
-                String text = Files.readString(Path.of(file));
-                new Gson()
-                        .fromJson(text, JsonObject.class)
-                        .entrySet()
-                        .forEach(page -> read.pages.put(page.getKey(), new Page(page.getValue().getAsJsonObject())));
-            } catch (IOException err) {
-                throw new IllegalStateException("marina.pages: " + err.getMessage(), err);
+        if (file == null) {
+            return read;
+        }
+        try {
+            Map<String, Description> described =
+                    new Gson()
+                            .fromJson(
+                                    Files.readString(Path.of(file)),
+                                    new TypeToken<Map<String, Description>>() {}.getType());
+            for (Map.Entry<String, Description> page : described.entrySet()) {
+                read.pages.put(page.getKey(), new Page(page.getValue()));
             }
+        } catch (IOException err) {
+            throw new IllegalStateException("marina.pages: " + err.getMessage(), err);
         }
         return read;
     }
@@ -71,13 +86,5 @@ final class Pages {
     /** The page at a path; null if there is none. */
     Page find(String path) {
         return pages.get(path);
-    }
-
-    /** The name by which the client reached this server; one that is safe in a page. */
-    static String host(HttpRequest message) {
-        String given = message.headers().get(HttpHeaderNames.HOST, "");
-        int port = given.lastIndexOf(':');
-        String name = port > given.lastIndexOf(']') ? given.substring(0, port) : given;
-        return HOST.matcher(name).matches() ? name : "localhost";
     }
 }

@@ -49,8 +49,6 @@ final class Request {
     final String otherMethods;
     /** The page that the door answers with, or null. */
     final Pages.Page page;
-    /** The name by which the client reached this server. */
-    final String host;
     final boolean isForm;
     final boolean isMultipart;
     /** Checks the parts of a multipart body; null for any other body. */
@@ -90,7 +88,6 @@ final class Request {
         protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
         isOld = message.protocolVersion().compareTo(HttpVersion.HTTP_1_1) < 0;
         declaredBytes = declaredBytes(message);
-        host = Pages.host(message);
         String given = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim();
         String type = given.toLowerCase(Locale.ROOT);
         Route route = Route.of(message, settings);

@@ -71,6 +71,23 @@ def test_an_image_gets_what_marina_needs_and_one_extra() -> None:
     assert not [name for name in INSTALL.requirements("loadtest", ROOT / "pyproject.toml") if name.startswith("torch")]
 
 
+def test_wheels_of_an_extra_and_of_vllm_are_downloaded_and_other_names_are_told_which(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(INSTALL, "_run", lambda *command: commands.append(command))
+    INSTALL.download("loadtest", tmp_path)
+    INSTALL.download("vllm", tmp_path)
+    of_loadtest, of_vllm = commands
+    assert any(word.startswith("locust") for word in of_loadtest)
+    assert "--constraint" in of_loadtest
+    # It pins a torch of its own.
+    assert of_vllm[-2:] == (INSTALL.VLLM, "pip")
+    assert "--constraint" not in of_vllm
+    with pytest.raises(SystemExit, match="`EXTRA`: got `vlm`, allowed: deploy, dev, loadtest, package, serve, vllm"):
+        INSTALL.download("vlm", tmp_path)
+
+
 def test_pruning_keeps_what_is_imported(tmp_path: Path) -> None:
     wanted = [
         "torch/bin/torch_shm_manager",

@@ -14,23 +14,25 @@ PROMPT = 64
 Generate = Callable[[list[list[int]], int], Any]
 
 
-def ours(folder: Path, threads: int, kind: str, precision: str) -> Generate:
+def ours(folder: Path, threads: int, kind: str, precision: str, choice: str = "greedy") -> Generate:
     sys.path.insert(0, str(ROOT))
     import torch
 
-    from marina.handlers.generation import Sampling, make_engine
+    from marina.handlers.generation.engine import Sampling
+    from marina.handlers.generation.engines import make_engine
     from marina.handlers.record import TextSpec
 
     torch.set_num_threads(threads)
     settings: dict[str, object] = {"slots": 32, "waiting": 1, "prefill_chunk": 256, "max_tokens": 1}
     # What is measured is a step for a token.
     settings |= {"flush_ms": 0, "step_ms": 1, "speculation": "off"}
+    sampling = Sampling(temperature=0) if choice == "greedy" else Sampling(temperature=1.0, top_p=0.95, seed=1)
     engine = make_engine(TextSpec(folder="", engine=kind, context=640, ends=(), **settings), folder, precision)
 
     def generate(prompts: list[list[int]], count: int) -> None:
         left = {str(index): count for index in range(len(prompts))}
         for name, prompt in zip(left, prompts, strict=True):
-            engine.add(name, prompt, Sampling(temperature=0))
+            engine.add(name, prompt, sampling)
         while left:
             for token in engine.step():
                 if token.sequence in left:

@@ -66,17 +66,3 @@ def converted(side: str, model: Path, out: Path) -> Path:
         subprocess.run([peers_python(out), "-c", before + code], check=True, stdout=subprocess.DEVNULL)
         shutil.move(f"{folder}.new", folder)
     return folder
-
-
-def serving_packages(out: Path) -> Path:
-    """A folder with what the server of `transformers` needs beside our packages."""
-    folder = out / "serving"
-    if not folder.exists():
-        shutil.rmtree(f"{folder}.new", ignore_errors=True)
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
-        install += ["--target", f"{folder}.new"]
-        subprocess.run([*install, "fastapi", "uvicorn"], check=True)
-        # It would bring a torch.
-        subprocess.run([*install, "--no-deps", "accelerate"], check=True)
-        shutil.move(f"{folder}.new", folder)
-    return folder

@@ -1,5 +1,5 @@
-"""What `--against` may name, with servers that are started for it: another spec, a MAR, and a verdict whose package is
-still here. An address is in test_compare_real.py."""
+"""What `--against` may name, with servers that are started for it: another spec, and a MAR. An address is in
+test_compare_real.py."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from loadtest_rig import SERVER, SPEC, write_package
 
 from marina.config.load import parse_spec
 from marina.loadtest.comparing import CompareOptions, Comparison, compare
-from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
+from marina.loadtest.running import TargetOptions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 # Twelve rounds and no more.
@@ -37,15 +37,6 @@ def test_another_spec_is_served_from_its_own_package(tmp_path: Path) -> None:
     made = compare(spec, str(other), SHORT, TargetOptions(out=tmp_path / "build/digits", command=COMMAND), quiet=True)
     opened_both(made, old, new)
     assert made.old.spec == str(other)
-
-
-def test_a_verdict_stands_for_the_package_that_it_is_about(tmp_path: Path) -> None:
-    spec, out = parse_spec(SPEC, tmp_path / "spec.yaml", files=False), tmp_path / "build/digits"
-    where = TargetOptions(out=out, command=[*COMMAND, "--mar", str(out / "model.mar")])
-    sha256 = write_package(out)
-    run_load_test(spec, RunOptions(rate=60, duration_s=1, max_duration_s=1), where, quiet=True)
-    made = compare(spec, str(out / "verdict.json"), SHORT, TargetOptions(out=out, command=COMMAND), quiet=True)
-    opened_both(made, sha256, sha256)
 
 
 def test_a_mar_that_was_kept_is_served_with_the_settings_in_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tools import needs
 
 from marina.k8s.simulating import SimulationOptions, simulate, simulation_html
 from marina.loadtest.calibrating.evidence_report import evidence_html
-from marina.loadtest.comparing.comparison_page import comparison_html
+from marina.loadtest.comparing.report import comparison_html
 from marina.loadtest.reporting.report import verdict_html
 
 pytestmark = pytest.mark.e2e

@@ -19,7 +19,7 @@ def test_the_knee_of_a_server_is_found_and_recorded(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     with running_server(tmp_path / "server") as url:
         behave(url, capacity=1200)
-        options = CalibrateOptions(first=900, trial_s=1, warmup_s=0.3, repeat=1, arrivals="constant", tolerance=0.2)
+        options = CalibrateOptions(first=900, trial_s=1, warmup_s=0.3, arrivals="constant", tolerance=0.2)
         evidence = calibrate(spec, options, TargetOptions(out=out, url=url))
     assert evidence.knee is not None
     assert 100 < evidence.knee.rps <= 1300
@@ -37,7 +37,7 @@ def test_cold_start_and_memory_are_those_of_the_server_it_started(tmp_path: Path
     where = TargetOptions(out=out, command=command(write_package(out)))
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     # The highest rate is far above what is asked, so the search ends at once, without a knee.
-    options = CalibrateOptions(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=2.5)
+    options = CalibrateOptions(first=90_000, trial_s=0.1, warmup_s=0, timeout_s=2.5)
     evidence = calibrate(spec, options, where)
     assert evidence.server is not None
     assert evidence.server.cores == min(2, len(os.sched_getaffinity(0)))

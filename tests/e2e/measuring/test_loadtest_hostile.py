@@ -213,32 +213,23 @@ def test_a_page_without_a_hash_names_no_package(page: bytes) -> None:
         target.served_sha256(url)
 
 
-def test_a_page_that_drips_is_given_up() -> None:
-    with answering(*[b"x"] * 100, every_s=0.1) as url, pytest.raises(InputError, match="it does not end"):
-        target.served_sha256(url, timeout_s=0.3)
-
-
 @contextmanager
-def answering(*parts: bytes, every_s: float = 0.0) -> Iterator[str]:
-    """A server that answers a request with these parts, one after another."""
+def answering(page: bytes) -> Iterator[str]:
+    """A server that answers each request with this page."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             with suppress(OSError):
-                for part in parts:
-                    self.wfile.write(part)
-                    over.wait(every_s)
+                self.wfile.write(page)
 
         def log_message(self, *_: object) -> None:
             pass
 
-    over = threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{listening.server_port}"
-        over.set()
         listening.shutdown()
         thread.join()

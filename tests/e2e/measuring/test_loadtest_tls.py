@@ -154,5 +154,5 @@ def test_a_certificate_that_is_not_trusted_is_an_error_and_no_verdict(
 
 
 def test_a_key_without_its_certificate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert marina.main(["loadtest", "--url", "https://x", "--key", "mine.key"]) == 2
+    assert marina.main(["loadtest", "config/examples/digits/spec.yaml", "--url", "https://x", "--key", "mine.key"]) == 2
     assert "`--key`: only together with `--cert`" in capsys.readouterr().err

@@ -54,17 +54,9 @@ def start_pods(folder: Path, plan: LoadPlan) -> "dict[int, subprocess.Popen[str]
     file.write_text(plan.model_dump_json(), encoding="utf-8")
     with socket.create_server(("", 0)) as listener:
         port = str(listener.getsockname()[1])
-    words = [
-        sys.executable,
-        "-m",
-        "marina.loadtest.sending.pod",
-        str(file),
-        "--leader",
-        "127.0.0.1",
-        "--port",
-        port,
-        "--part",
-    ]
+    # Not the leader's own address, as from another machine.
+    leader = ["--leader", "127.0.0.2", "--port", port, "--part"]
+    words = [sys.executable, "-m", "marina.loadtest.sending.pod", str(file), *leader]
     return {
         part: subprocess.Popen(
             [*words, str(part)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
@@ -248,9 +240,8 @@ def test_workers_end_with_the_leader(url: str) -> None:
 
 ABSENT = """
 import sys
-import marina.loadtest.sending.leader as leader
-from marina.loadtest.sending import LoadPlan
-leader.GATHER_TIMEOUT_S = 0.2
+from marina.loadtest.sending import LoadPlan, leader, processes
+processes.GATHER_TIMEOUT_S = 0.2
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
 try:
     leader.Leader(plan, "127.0.0.1", 0, lambda *_: None).run({})

@@ -23,7 +23,6 @@ from schemathesis.specs.openapi.checks import (
     positive_data_acceptance,
     response_schema_conformance,
     status_code_conformance,
-    unsupported_method,
 )
 
 from marina.archiver.package import package
@@ -80,11 +79,11 @@ schemathesis.openapi.media_type("application/x-npy", arrays(np.uint8, (8, 8, 1))
 
 
 def described(server: Running) -> Any:
-    with urllib.request.urlopen(f"{server.pages}/openapi.json", timeout=60) as answer:
+    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60) as answer:
         return schemathesis.openapi.from_dict(json.load(answer))
 
 
-def fuzz(server: Running, path: str, mode: GenerationMode, checks: list[Any], *, examples: int, url: str) -> set[int]:
+def fuzz(server: Running, path: str, mode: GenerationMode, checks: list[Any], *, examples: int) -> set[int]:
     """Sends what the description of a path allows, or what it does not; the statuses that came back."""
     schema, seen = described(server), set()
     operation = next(iter(schema.include(path=path).get_all_operations())).ok()
@@ -102,7 +101,7 @@ def fuzz(server: Running, path: str, mode: GenerationMode, checks: list[Any], *,
         # TorchServe itself answers 500 to a form that it cannot take apart, before any handler sees it.
         assume(mode == GenerationMode.POSITIVE or case.media_type != "multipart/form-data")
         case.body = whole(case.body)
-        seen.add(case.call_and_validate(base_url=url, checks=checks).status_code)
+        seen.add(case.call_and_validate(base_url=server.url, checks=checks).status_code)
 
     ask()
     return seen
@@ -145,49 +144,35 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_what_fits_is_answered_as_described(digits_server: Running) -> None:
     checks = [*CHECKS, what_fits_is_taken]
-    seen = fuzz(
-        digits_server, "/predictions/digits", GenerationMode.POSITIVE, checks, examples=60, url=digits_server.url
-    )
+    seen = fuzz(digits_server, "/predictions/digits", GenerationMode.POSITIVE, checks, examples=60)
     assert 200 in seen
 
 
 def test_what_does_not_fit_is_refused_as_described(digits_server: Running) -> None:
     checks = [*CHECKS, negative_data_rejection]
-    seen = fuzz(
-        digits_server, "/predictions/digits", GenerationMode.NEGATIVE, checks, examples=60, url=digits_server.url
-    )
+    seen = fuzz(digits_server, "/predictions/digits", GenerationMode.NEGATIVE, checks, examples=60)
     assert seen
     assert 200 not in seen
 
 
 def test_arrays_that_fit_are_answered_as_described(mix: Running) -> None:
     checks = [*CHECKS, positive_data_acceptance]
-    seen = fuzz(mix, "/predictions/mix", GenerationMode.POSITIVE, checks, examples=60, url=mix.url)
+    seen = fuzz(mix, "/predictions/mix", GenerationMode.POSITIVE, checks, examples=60)
     assert seen == {200}
 
 
 def test_arrays_that_do_not_fit_are_refused_as_described(mix: Running) -> None:
     checks = [*CHECKS, negative_data_rejection]
-    seen = fuzz(mix, "/predictions/mix", GenerationMode.NEGATIVE, checks, examples=60, url=mix.url)
+    seen = fuzz(mix, "/predictions/mix", GenerationMode.NEGATIVE, checks, examples=60)
     assert seen <= {400, 415, 422}
     assert 422 in seen
 
 
-def test_the_page_sends_on_what_it_describes(mix: Running) -> None:
-    checks = [*CHECKS, positive_data_acceptance]
-    assert fuzz(mix, "/docs/try", GenerationMode.POSITIVE, checks, examples=15, url=mix.pages) == {200}
-
-
-def test_the_supervisors_pages_are_as_described(digits_server: Running) -> None:
-    schema = described(digits_server)
-    checks = [*CHECKS, unsupported_method]
-    paths = [result.ok() for result in schema.include(method="GET").get_all_operations()]
-    expected = {"/live", "/ready", "/metrics", "/package", "/docs", "/v2/health/ready", "/v2/models/digits"}
-    assert {operation.path for operation in paths} >= expected
+def test_the_pages_of_the_protocols_are_as_described(digits_server: Running) -> None:
+    paths = [result.ok() for result in described(digits_server).include(method="GET").get_all_operations()]
+    assert {operation.path for operation in paths} >= {"/v1/models/digits", "/v2/health/ready", "/v2/models/digits"}
     for operation in paths:
-        of_protocols = operation.path.startswith(("/v1", "/v2"))
-        url, checked = (digits_server.url, CHECKS) if of_protocols else (digits_server.pages, checks)
-        response = operation.Case().call_and_validate(base_url=url, checks=checked)
+        response = operation.Case().call_and_validate(base_url=digits_server.url, checks=CHECKS)
         assert response.status_code == 200
 
 
@@ -201,23 +186,15 @@ def test_each_protocol_answers_its_example_as_described(path: str, mix: Running)
 
 @pytest.mark.parametrize("path", ["/v1/models/mix:predict", "/v2/models/mix/infer"])
 def test_what_the_protocols_describe_is_answered_as_described(path: str, mix: Running) -> None:
-    assert fuzz(mix, path, GenerationMode.POSITIVE, CHECKS, examples=20, url=mix.url) <= {200, 400, 422}
+    assert fuzz(mix, path, GenerationMode.POSITIVE, CHECKS, examples=20) <= {200, 400, 422}
 
 
 def test_a_description_that_lies_is_found_out(mix: Running) -> None:
     """What the tests above are worth: the same with one wrong number in the description."""
-    with urllib.request.urlopen(f"{mix.pages}/openapi.json", timeout=60) as answer:
+    with urllib.request.urlopen(f"{mix.url}/openapi.json", timeout=60) as answer:
         text = answer.read().decode()
     schema = schemathesis.openapi.from_dict(json.loads(text.replace('"maximum": 5', '"maximum": 50')))
     operation = schema["/predictions/mix"]["POST"]
     body = {"left": [[0.0] * 3] * 2, "right": [50, 0], "keep": [True, False]}
     response = operation.Case(body=body, media_type="application/json").call(base_url=mix.url)
     assert response.status_code == 422
-
-
-def test_the_description_says_where_inference_is(digits_server: Running) -> None:
-    with urllib.request.urlopen(f"{digits_server.pages}/openapi.json", timeout=60) as answer:
-        description = json.load(answer)
-    assert (description["info"]["title"], description["info"]["version"]) == ("digits", "1.0")
-    variables = description["paths"]["/predictions/digits"]["servers"][0]["variables"]
-    assert variables["port"]["default"] == str(digits_server.ports.inference)

@@ -15,7 +15,7 @@ from hostile import SECRET, exchange, posted, read_answer, uncounted
 from running import Running
 from waiting import ask, eventually, java_pid, metric, worker_pids
 
-from marina.server import Exit
+from marina.server.system.exits import Exit
 
 pytestmark = pytest.mark.e2e
 KINDS = uncounted("tiny")

@@ -15,7 +15,7 @@ from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, metric, worker_pids
 
 from marina.config.spec import Spec
-from marina.server import Exit
+from marina.server.system.exits import Exit
 
 pytestmark = pytest.mark.e2e
 

@@ -21,12 +21,12 @@ from running import Running, running
 from specs import ROOT
 from tiny import make_tiny
 from tools import skip_unless_required
-from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
+from waiting import DIGIT, ask, children, eventually, java_pid, metric, worker_pids
 
 from marina.config.ports import free_port_base
 from marina.config.render import Ports
-from marina.server import Exit
-from marina.server.system.processes import children, identify
+from marina.server.system.exits import Exit
+from marina.server.system.processes import identify
 
 pytestmark = pytest.mark.e2e
 

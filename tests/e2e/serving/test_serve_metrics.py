@@ -39,7 +39,7 @@ def bucket_counts(server: Running) -> list[float]:
 def test_arrivals_are_zero_from_the_start_and_own_inferences_never_show(start_tiny: Start) -> None:
     server = start_tiny(wait=False)
     page = eventually(lambda: server.get("/metrics")[1])
-    assert f'{ARRIVED}{{model_name="tiny",model_version="1.0"}} 0\n' in page
+    assert f'{ARRIVED}{{model_name="tiny",model_version="1.0"}} 0.0\n' in page
     server.wait_ready(180)
     assert metric(server, ARRIVED) == 0
     assert metric(server, ANSWERED) == 0
@@ -110,6 +110,7 @@ def test_page_has_everything_of_the_contract(digits_server: Running) -> None:
         "inference_request_duration_seconds",
         "inference_stage_duration_seconds",
         "marina_in_flight",
+        "marina_machine_info",
         "marina_package_info",
         "marina_ready",
         "marina_worker_resident_memory_bytes",

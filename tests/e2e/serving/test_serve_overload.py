@@ -11,7 +11,7 @@ from running import Running, running
 from tiny import make_tiny
 from waiting import ask, eventually, metric, samples, scan, total
 
-from marina.server import Exit
+from marina.server.system.exits import Exit
 
 pytestmark = pytest.mark.e2e
 SHED = "overloaded: the queue is full, or no worker is ready"

@@ -16,7 +16,7 @@ from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
 from marina.config.ports import bound_socket, free_port_base
 from marina.config.render import Ports
-from marina.server import Exit
+from marina.server.system.exits import Exit
 
 pytestmark = pytest.mark.e2e
 

@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/predictions/tales/1.0/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 

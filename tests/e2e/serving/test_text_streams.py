@@ -28,7 +28,7 @@ from marina.server.pages.snippets import programs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-PATH = "/predictions/tales/1.0/v1/completions"
+PATH = "/v1/completions"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/predictions/tales/1.0/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -64,7 +64,7 @@ def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
 
 
 def test_what_is_to_be_copied_for_openais_client_works_as_it_is(server: Running) -> None:
-    _, program = programs(packaged_tales("fake")[1].record, server=server.url, pages=server.pages)["openai"]
+    _, program = programs(packaged_tales("fake")[1].record, server=server.url)["openai"]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip(), done.stderr
 
@@ -119,7 +119,7 @@ def test_openais_client_for_javascript_works_unchanged(server: Running) -> None:
     if not (folder / "openai").is_dir():
         pytest.skip("OpenAI's client for JavaScript is not installed: `.ci/run` says how")
     before = metric(server, "inference_sequences_ended_total", reason="cancelled")
-    command = [program, str(ROOT / "tests/e2e/openai_client.js"), f"{server.url}/predictions/tales/1.0/v1"]
+    command = [program, str(ROOT / "tests/e2e/openai_client.js"), f"{server.url}/v1"]
     done = subprocess.run(
         command, env={**os.environ, "NODE_PATH": str(folder)}, capture_output=True, text=True, timeout=120
     )

@@ -12,13 +12,11 @@ from packages import VLLM_PYTHON, packaged_tales, tales_changes
 from running import Running, running
 from specs import tales_spec
 from streams import Stream, stream, streams
-from waiting import eventually, metric, worker_pids
-
-from marina.server.system.processes import children
+from waiting import children, eventually, metric, worker_pids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-PATH = "/predictions/tales/1.0/v1/completions"
+PATH = "/v1/completions"
 
 
 REAL = pytest.mark.skipif(VLLM_PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")

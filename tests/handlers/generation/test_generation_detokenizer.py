@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from marina.handlers.generation.detokenizer import Detokenizer
-from marina.handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.tokenizer import Detokenizer, ModelTokenizer
 
 WORDS = ["▁Once", "▁upon", "▁a", "▁time", "ly", "▁", "é"]
 

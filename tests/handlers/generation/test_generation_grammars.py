@@ -16,10 +16,9 @@ from marina.handlers.generation.engine import NoToken, Sampling
 from marina.handlers.generation.engines.fake import FakeEngine
 from marina.handlers.generation.engines.sampling import Sampler
 from marina.handlers.generation.engines.slots import Slots
-from marina.handlers.generation.grammars import GrammarRefused, Grammars, read_schema
-from marina.handlers.generation.grammars.compiler import TrialProcess
-from marina.handlers.generation.grammars.trial import read_tokenizer
+from marina.handlers.generation.grammars import GrammarRefused, Grammars, read_tokenizer
 from marina.handlers.generation.refusals import RequestRefused
+from marina.handlers.generation.response_format import read_schema
 
 COMPLETIONS = "v1/completions"
 BOAT = {
@@ -37,7 +36,7 @@ def form(schema: object, **more: Any) -> dict[str, Any]:
 
 
 def completion(schema: object, **body: Any) -> dict[str, Any]:
-    return {"prompt": "abc", "max_tokens": 100, "temperature": 0, "response_format": form(schema)} | body
+    return {"prompt": [64, 65, 66], "max_tokens": 100, "temperature": 0, "response_format": form(schema)} | body
 
 
 @pytest.fixture
@@ -73,8 +72,8 @@ def test_an_answer_that_is_cut_off_says_so(rounds: Rounds) -> None:
 @pytest.mark.slow
 def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     tried: list[str] = []
-    check = TrialProcess.check
-    monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (tried.append(schema), check(self, schema)))
+    process, ask = rounds.handler.grammars._process, rounds.handler.grammars._process.ask
+    monkeypatch.setattr(process, "ask", lambda schema: (tried.append(schema), ask(schema))[1])
     first = rounds.ask(COMPLETIONS, completion(BOAT))
     raw = bytearray(json.dumps(completion(BOAT)).encode())
     rounds.round({"again": (raw, {"url_path": COMPLETIONS})})
@@ -95,8 +94,8 @@ def test_the_time_to_the_first_token_includes_the_wait_for_the_schema(rounds: Ro
         value = rounds.handler.metrics._base.registry.get_sample_value
         return float(value("inference_time_to_first_token_seconds_sum", {"model": "tales"}))
 
-    before, gate, check = first_s(), threading.Event(), TrialProcess.check
-    monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (gate.wait(), check(self, schema)))
+    before, gate, process = first_s(), threading.Event(), rounds.handler.grammars._process
+    monkeypatch.setattr(process, "ask", lambda schema, ask=process.ask: (gate.wait(), ask(schema))[1])
     rounds.round({"a": (bytearray(json.dumps(completion(BOAT)).encode()), {"url_path": COMPLETIONS})})
     begun = time.monotonic()
     rounds.round()
@@ -108,8 +107,8 @@ def test_the_time_to_the_first_token_includes_the_wait_for_the_schema(rounds: Ro
 
 
 def test_a_request_waits_for_its_schema_no_longer_than_its_answer_may_take(rounds: Rounds, monkeypatch) -> None:
-    gate, check = threading.Event(), TrialProcess.check
-    monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (gate.wait(60), check(self, schema)))
+    gate, process = threading.Event(), rounds.handler.grammars._process
+    monkeypatch.setattr(process, "ask", lambda schema, ask=process.ask: (gate.wait(60), ask(schema))[1])
     body = rounds.ask(COMPLETIONS, completion(BOAT), **{"X-Request-Timeout-Ms": "100"})
     gate.set()
     assert (rounds.status[rounds.last], json.loads(body)["error"]["code"]) == (503, "busy")
@@ -121,7 +120,7 @@ def test_a_request_waits_for_its_schema_no_longer_than_its_answer_may_take(round
 def test_a_schema_that_takes_too_long_is_refused_while_streams_go_on(rounds: Rounds) -> None:
     stream = {"prompt": "abc", "max_tokens": 250, "temperature": 0, "stream": True}
     head = {"url_path": COMPLETIONS}
-    rounds.round({"stream": (bytearray(json.dumps(stream).encode()), head)})
+    rounds.begin({"stream": (bytearray(json.dumps(stream).encode()), head)})
     rounds.round({"hostile": (bytearray(json.dumps(completion(HOSTILE)).encode()), head)})
     before = rounds.bodies["stream"].count(b"data: ")
     while "hostile" in rounds.unanswered:
@@ -160,7 +159,7 @@ def test_a_schema_that_takes_too_much_memory_is_refused(grammars: Grammars) -> N
 @pytest.mark.slow
 def test_a_schema_is_not_refused_because_the_process_that_tries_schemas_was_killed(grammars: Grammars) -> None:
     grammars.begin(grammars.compile('{"const": 1}', lambda: None))
-    trying = grammars._trial_process
+    trying = grammars._process
     assert trying._process is not None
     trying._process.kill()
     trying._process.wait()

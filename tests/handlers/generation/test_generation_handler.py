@@ -1,6 +1,7 @@
 """The handler's rounds with the fake engine, which repeats the prompt: whole answers, streams, refusals, stops."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 
@@ -20,33 +21,40 @@ def rounds(tmp_path, request) -> Iterator[Rounds]:
         yield rounds
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> Iterator[Rounds]:
+    """For requests that leave nothing behind."""
+    with serving(write_text_package(tmp_path_factory.mktemp("package"))) as rounds:
+        yield rounds
+
+
 def completion(**body):
     return {"prompt": "abc", "max_tokens": 7, "temperature": 0} | body
 
 
-def test_a_whole_answer_has_the_text_the_usage_and_the_reason(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, completion()))
+def test_a_whole_answer_has_the_text_the_usage_and_the_reason(shared: Rounds) -> None:
+    answer = json.loads(shared.ask(COMPLETIONS, completion()))
     assert answer["choices"] == [{"index": 0, "text": "abcabca", "logprobs": None, "finish_reason": "length"}]
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}
     assert (answer["object"], answer["model"]) == ("text_completion", "tales")
 
 
-def test_a_stream_has_the_same_text_in_events_and_ends_in_done(rounds: Rounds) -> None:
-    got = events(rounds.ask(COMPLETIONS, completion(stream=True)))
+def test_a_stream_has_the_same_text_in_events_and_ends_in_done(shared: Rounds) -> None:
+    got = events(shared.ask(COMPLETIONS, completion(stream=True)))
     assert got[-1] == "[DONE]"
     assert "".join(event["choices"][0]["text"] for event in got[:-1]) == "abcabca"
     assert [event["choices"][0]["finish_reason"] for event in got[:-1]][-1] == "length"
-    assert rounds.headers[rounds.last]["content-type"].startswith("text/event-stream")
+    assert shared.headers[shared.last]["content-type"].startswith("text/event-stream")
 
 
-def test_usage_comes_in_an_event_of_its_own_when_it_is_asked_for(rounds: Rounds) -> None:
-    *_, usage, done = events(rounds.ask(COMPLETIONS, completion(stream=True, stream_options={"include_usage": True})))
+def test_usage_comes_in_an_event_of_its_own_when_it_is_asked_for(shared: Rounds) -> None:
+    *_, usage, done = events(shared.ask(COMPLETIONS, completion(stream=True, stream_options={"include_usage": True})))
     assert (usage["choices"], usage["usage"]["completion_tokens"], done) == ([], 7, "[DONE]")
 
 
-def test_a_conversation_goes_through_the_template(rounds: Rounds) -> None:
+def test_a_conversation_goes_through_the_template(shared: Rounds) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 21, "temperature": 0}
-    answer = json.loads(rounds.ask(CHAT, body))
+    answer = json.loads(shared.ask(CHAT, body))
     assert answer["choices"][0]["message"] == {
         "role": "assistant",
         "content": "<user>hi\n<assistant><",
@@ -54,16 +62,16 @@ def test_a_conversation_goes_through_the_template(rounds: Rounds) -> None:
     }
 
 
-def test_a_streamed_conversation_names_the_role_first(rounds: Rounds) -> None:
+def test_a_streamed_conversation_names_the_role_first(shared: Rounds) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0, "stream": True}
-    first, *rest, last, done = events(rounds.ask(CHAT, body))
+    first, *rest, last, done = events(shared.ask(CHAT, body))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert "".join(event["choices"][0]["delta"].get("content", "") for event in [*rest, last]) == "<use"
     assert (last["choices"][0]["finish_reason"], done) == ("length", "[DONE]")
 
 
-def test_a_stop_string_over_several_tokens_ends_the_answer_before_it(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, completion(stop=["cab", "never"])))
+def test_a_stop_string_over_several_tokens_ends_the_answer_before_it(shared: Rounds) -> None:
+    answer = json.loads(shared.ask(COMPLETIONS, completion(stop=["cab", "never"])))
     assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("ab", "stop")
     assert answer["usage"]["completion_tokens"] == 5
 
@@ -78,35 +86,35 @@ def test_an_end_token_ends_the_answer_and_adds_no_text(rounds: Rounds) -> None:
     assert (answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]) == ("length", 7)
 
 
-def test_a_character_is_sent_whole(rounds: Rounds) -> None:
-    got = events(rounds.ask(COMPLETIONS, completion(prompt="é€𝄞", max_tokens=9, stream=True)))
+def test_a_character_is_sent_whole(shared: Rounds) -> None:
+    got = events(shared.ask(COMPLETIONS, completion(prompt="é€𝄞", max_tokens=9, stream=True)))
     texts = [event["choices"][0]["text"] for event in got[:-1] if event["choices"]]
     assert [text for text in texts if text] == ["é", "€", "𝄞"]
 
 
-def test_half_a_character_at_the_end_becomes_a_replacement_character(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, completion(prompt="€", max_tokens=4)))
+def test_half_a_character_at_the_end_becomes_a_replacement_character(shared: Rounds) -> None:
+    answer = json.loads(shared.ask(COMPLETIONS, completion(prompt="€", max_tokens=4)))
     assert answer["choices"][0]["text"] == "€�"
 
 
-def test_logprobs_name_the_tokens(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, completion(logprobs=1, max_tokens=3)))
+def test_logprobs_name_the_tokens(shared: Rounds) -> None:
+    answer = json.loads(shared.ask(COMPLETIONS, completion(logprobs=1, max_tokens=3)))
     assert answer["choices"][0]["logprobs"]["tokens"] == ["a", "b", "c"]
     assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 1, 2]
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "logprobs": True, "top_logprobs": 1}
-    (content,) = json.loads(rounds.ask(CHAT, body))["choices"][0]["logprobs"]["content"]
+    (content,) = json.loads(shared.ask(CHAT, body))["choices"][0]["logprobs"]["content"]
     assert (content["token"], content["bytes"], content["top_logprobs"][0]["token"]) == ("<", [60], "<")
 
 
-def test_models_are_listed(rounds: Rounds) -> None:
-    rounds.round({"models": (None, {"url_path": "v1/models"})})
-    assert [model["id"] for model in json.loads(rounds.bodies["models"])["data"]] == ["tales"]
-    assert rounds.open == []
+def test_models_are_listed(shared: Rounds) -> None:
+    shared.round({"models": (None, {"url_path": "v1/models"})})
+    assert [model["id"] for model in json.loads(shared.bodies["models"])["data"]] == ["tales"]
+    assert shared.open == []
 
 
-def test_without_a_path_the_body_decides_between_chat_and_completion(rounds: Rounds) -> None:
-    assert json.loads(rounds.ask("", completion()))["object"] == "text_completion"
-    assert json.loads(rounds.ask("", {"messages": [{"role": "user", "content": "x"}]}))["object"] == "chat.completion"
+def test_without_a_path_the_body_decides_between_chat_and_completion(shared: Rounds) -> None:
+    assert json.loads(shared.ask("", completion()))["object"] == "text_completion"
+    assert json.loads(shared.ask("", {"messages": [{"role": "user", "content": "x"}]}))["object"] == "chat.completion"
 
 
 REFUSED = [
@@ -150,9 +158,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "param"), REFUSED)
-def test_what_is_not_supported_is_refused_in_the_first_round(rounds: Rounds, path, body, status, param) -> None:
-    error = json.loads(rounds.ask(path, body))["error"]
-    assert rounds.status[rounds.last] == status
+def test_what_is_not_supported_is_refused(shared: Rounds, path, body, status, param) -> None:
+    error = json.loads(shared.ask(path, body))["error"]
+    assert shared.status[shared.last] == status
     assert error["type"] == "invalid_request_error"
     assert param is None or error["param"] == param
 
@@ -172,9 +180,9 @@ def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
         assert json.loads(rounds.ask(CHAT, chat))["error"]["param"] == "messages"
 
 
-def test_values_that_change_nothing_are_accepted(rounds: Rounds) -> None:
+def test_values_that_change_nothing_are_accepted(shared: Rounds) -> None:
     neutral = {"n": 1, "presence_penalty": 0.0, "logit_bias": {}, "echo": False, "suffix": None, "user": "somebody"}
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(**neutral)))
+    assert "choices" in json.loads(shared.ask(COMPLETIONS, completion(**neutral)))
 
 
 def request(**body) -> tuple[bytearray, dict[str, str]]:
@@ -182,8 +190,8 @@ def request(**body) -> tuple[bytearray, dict[str, str]]:
 
 
 def test_a_request_beyond_the_waiting_room_gets_503_with_the_time_to_try_again(rounds: Rounds) -> None:
-    rounds.round({f"{index}": request(max_tokens=200, stream=True) for index in range(4)})
-    rounds.round({"late": request()})
+    rounds.begin({f"{index}": request(max_tokens=200, stream=True) for index in range(4)})
+    rounds.begin({"late": request()})
     assert rounds.status["late"] == 503
     assert int(rounds.headers["late"]["retry-after"]) >= 1
     assert json.loads(rounds.bodies["late"])["error"]["code"] == "busy"
@@ -194,7 +202,7 @@ def test_a_request_beyond_the_waiting_room_gets_503_with_the_time_to_try_again(r
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
 def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
-    rounds.round({name: request(max_tokens=250, stream=True) for name in ("a", "b")})
+    rounds.begin({name: request(max_tokens=250, stream=True) for name in ("a", "b")})
     rounds.round({"c": request(max_tokens=2, stream=True)}, left=["a", "b"])
     while rounds.open:
         rounds.round()
@@ -206,7 +214,7 @@ def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
 def test_the_departure_of_the_last_client_is_noticed_although_no_round_follows(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
-    rounds.round({f"{index}": request(max_tokens=250, stream=True) for index in range(4)})
+    rounds.begin({f"{index}": request(max_tokens=250, stream=True) for index in range(4)})
     rounds.open.clear()
     engine, until = rounds.handler.loop._engine, time.monotonic() + 4
     while engine.usage().sequences and time.monotonic() < until:
@@ -219,7 +227,7 @@ def test_the_departure_of_the_last_client_is_noticed_although_no_round_follows(r
 @pytest.mark.parametrize("rounds", [{"step_ms": 5}], indirect=True)
 def test_nothing_is_computed_without_rounds_and_the_next_rounds_get_the_rest(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 600)
-    rounds.round({"a": request(max_tokens=250, stream=True)})
+    rounds.begin({"a": request(max_tokens=250, stream=True)})
     engine = rounds.handler.loop._engine
     steps = engine.steps
     # Until a second passes without a step; steps take five milliseconds.
@@ -236,7 +244,7 @@ def test_nothing_is_computed_without_rounds_and_the_next_rounds_get_the_rest(rou
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
 def test_a_client_that_was_wrongly_believed_gone_gets_an_error(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
-    rounds.round({"a": request(max_tokens=250, stream=True)})
+    rounds.begin({"a": request(max_tokens=250, stream=True)})
     engine, until = rounds.handler.loop._engine, time.monotonic() + 30
     while engine.usage().sequences and time.monotonic() < until:
         time.sleep(0.01)
@@ -268,13 +276,13 @@ def test_a_header_names_the_priority(rounds: Rounds) -> None:
         ("X-Priority", "first"),
     ],
 )
-def test_unknown_values_of_headers_are_refused(rounds: Rounds, header: str, value: str) -> None:
-    assert header in json.loads(rounds.ask(COMPLETIONS, completion(), **{header: value}))["error"]["message"]
+def test_unknown_values_of_headers_are_refused(shared: Rounds, header: str, value: str) -> None:
+    assert header in json.loads(shared.ask(COMPLETIONS, completion(), **{header: value}))["error"]["message"]
 
 
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63 - 1])
-def test_every_seed_that_openai_allows_is_accepted(rounds: Rounds, seed: int) -> None:
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(seed=seed, temperature=1)))
+def test_every_seed_that_openai_allows_is_accepted(shared: Rounds, seed: int) -> None:
+    assert "choices" in json.loads(shared.ask(COMPLETIONS, completion(seed=seed, temperature=1)))
 
 
 @pytest.fixture(params=["add", "choose", "accept"])
@@ -297,7 +305,7 @@ def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
 
 @pytest.mark.usefixtures("fails_at_13")
 def test_an_error_in_one_answer_ends_only_that_answer(rounds: Rounds) -> None:
-    rounds.round({"good": request(stream=True, max_tokens=50), "bad": request(stream=True, prompt=[1, 2, 13])})
+    rounds.begin({"good": request(stream=True, max_tokens=50), "bad": request(stream=True, prompt=[1, 2, 13])})
     while rounds.open:
         rounds.round()
     *written, done = events(rounds.bodies["good"])
@@ -311,14 +319,31 @@ def test_an_error_in_one_answer_ends_only_that_answer(rounds: Rounds) -> None:
 
 
 def test_an_error_while_a_request_is_read_fails_only_that_request(rounds: Rounds, monkeypatch) -> None:
-    rounds.round({"good": request(stream=True, max_tokens=50)})
+    rounds.begin({"good": request(stream=True, max_tokens=50)})
     with monkeypatch.context() as broken:
         broken.setattr(rounds.handler.tokenizer, "encode", lambda *_, **__: 1 / 0)
-        rounds.round({"bad": request()})
+        rounds.begin({"bad": request()})
     assert (rounds.status["bad"], json.loads(rounds.bodies["bad"])["error"]["code"]) == (500, "internal")
     while rounds.open:
         rounds.round()
     assert events(rounds.bodies["good"])[-1] == "[DONE]"
+
+
+def test_streams_are_sent_while_an_engine_takes_a_prompt(rounds: Rounds, monkeypatch) -> None:
+    """As it copies the beginning of a prompt from another slot."""
+    engine, copied = rounds.handler.loop._engine, threading.Event()
+    add = engine.add
+    rounds.begin({"first": request(max_tokens=250, stream=True, prompt=[64])})
+    monkeypatch.setattr(engine, "add", lambda *asked: (copied.wait(60), add(*asked)))
+    rounds.round({"second": request(max_tokens=2, prompt=[65])})
+    begun = time.monotonic()
+    for _ in range(20):
+        rounds.round()
+    assert time.monotonic() - begun < 30
+    copied.set()
+    while rounds.open:
+        rounds.round()
+    assert json.loads(rounds.bodies["second"])["usage"]["completion_tokens"] == 2
 
 
 def test_an_engine_that_fails_ends_the_worker(rounds: Rounds, monkeypatch) -> None:
@@ -336,7 +361,7 @@ def test_an_engine_that_fails_ends_the_worker(rounds: Rounds, monkeypatch) -> No
 def test_a_server_that_stops_ends_every_answer_with_an_error(rounds: Rounds) -> None:
     kinds = {"stream": completion(max_tokens=256, stream=True), "whole": completion(max_tokens=256)}
     head = {"url_path": COMPLETIONS, "content-type": "application/json"}
-    rounds.round({name: (bytearray(json.dumps(body).encode()), head) for name, body in kinds.items()})
+    rounds.begin({name: (bytearray(json.dumps(body).encode()), head) for name, body in kinds.items()})
     while rounds.bodies["stream"].count(b"data: ") < 2:
         rounds.round()
     (rounds.directory / "closing").touch()

@@ -13,10 +13,12 @@ from transformers_networks import FAMILIES, save_network
 
 from marina.archiver.native import compile_decoder
 from marina.config.cpu_targets import FLAGS, CpuTarget
-from marina.handlers.generation import LIBRARY, Llama, Sampling, UnknownModel, make_engine, read_shape
-from marina.handlers.generation.engine import Engine
-from marina.handlers.generation.engines.compiled import CompiledDecoder
+from marina.handlers.generation.engine import Engine, Sampling
+from marina.handlers.generation.engines import make_engine
+from marina.handlers.generation.engines.compiled import LIBRARY, CompiledDecoder
+from marina.handlers.generation.engines.llama import Llama
 from marina.handlers.generation.engines.network_engines import CompiledEngine, TorchEngine
+from marina.handlers.generation.engines.shape import UnknownModel, read_shape
 from marina.handlers.generation.engines.slots import Slots
 from marina.handlers.machine import cpu_flags
 from marina.handlers.record import TextSpec
@@ -224,7 +226,7 @@ def test_compiled_scores_are_the_same_to_the_bit_whatever_is_beside_them(tales: 
 def test_compiled_scores_of_a_tale_are_near_those_in_fp32(
     tales: Path, precision: str, error: float, agreement: float
 ) -> None:
-    from marina.handlers.generation import ModelTokenizer
+    from marina.handlers.generation.tokenizer import ModelTokenizer
 
     tale = (TALES.parent / "held-out/tales.txt").read_text().splitlines()[0]
     tokens = ModelTokenizer(TALES).encode(tale)
@@ -255,7 +257,7 @@ def test_whole_numbers_are_multiplied_to_the_same_result_on_every_target(
 
 
 def test_the_tales_model_knows_tales_it_has_not_read() -> None:
-    from marina.handlers.generation import ModelTokenizer
+    from marina.handlers.generation.tokenizer import ModelTokenizer
 
     model, tokens = Llama(TALES, precision="fp32", slots=1, context=512), ModelTokenizer(TALES)
     lost = count = 0.0

@@ -10,15 +10,16 @@ import pytest
 from generating import Rounds, events, serving, write_text_package
 from tokenizers import Tokenizer
 
-from marina.handlers.generation import ModelTokenizer, text_request
+from marina.handlers.generation import text_request
+from marina.handlers.generation.tokenizer import ModelTokenizer
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-@pytest.fixture
-def rounds(tmp_path) -> Iterator[Rounds]:
-    with serving(write_text_package(tmp_path)) as rounds:
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory) -> Iterator[Rounds]:
+    with serving(write_text_package(tmp_path_factory.mktemp("package"))) as rounds:
         yield rounds
 
 

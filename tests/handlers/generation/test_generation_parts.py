@@ -1,22 +1,13 @@
-"""Unit tests of text generation: the queue, the choice of a token, text from tokens, chat templates."""
+"""Unit tests of text generation: the queue, slots, text from tokens."""
 
-import json
-
-import numpy as np
 import pytest
-from generating import TEMPLATE, write_tokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
 
-from marina.handlers.generation import template
-from marina.handlers.generation.detokenizer import Detokenizer, StopFinder
 from marina.handlers.generation.engine import Sampling
-from marina.handlers.generation.engines.sampling import Sampler
 from marina.handlers.generation.engines.slots import Slots
 from marina.handlers.generation.open_requests import FlushPace
 from marina.handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
 from marina.handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
-from marina.handlers.generation.template import ChatTemplate, TemplateRefused
-from marina.handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.tokenizer import Detokenizer, StopFinder
 
 
 def task(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> GenerationTask:
@@ -120,47 +111,6 @@ def test_short_prompts_are_read_together_as_many_as_fit_into_a_piece() -> None:
     assert [each.gives_token for each in work] == [True, True, False]
 
 
-SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-
-
-def drawn(sampling: Sampling, count: int = 2000) -> np.ndarray:
-    sampler = Sampler(sampling)
-    return np.bincount([sampler.choose(SCORES)[0] for _ in range(count)], minlength=4) / count
-
-
-def test_temperature_0_takes_the_likeliest() -> None:
-    token, logprob, likeliest = Sampler(Sampling(temperature=0, logprobs=2)).choose(SCORES)
-    assert (token, [at for at, _ in likeliest]) == (0, [0, 1])
-    assert logprob == pytest.approx(np.log(0.5), abs=1e-5)
-
-
-def test_draws_follow_the_scores_and_the_temperature() -> None:
-    assert drawn(Sampling(seed=1)) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.04)
-    squared = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
-    assert drawn(Sampling(seed=1, temperature=0.5)) == pytest.approx(squared / squared.sum(), abs=0.04)
-
-
-def test_top_k_and_top_p_exclude_unlikely_tokens() -> None:
-    assert drawn(Sampling(seed=1, top_k=2))[2:].sum() == 0
-    assert drawn(Sampling(seed=1, top_p=0.6))[2:].sum() == 0
-    assert drawn(Sampling(seed=1, top_p=0.6))[1] > 0
-    assert drawn(Sampling(seed=1, top_p=0.0))[0] == 1
-
-
-@pytest.mark.parametrize("temperature", [1e-320, 1e-9])
-def test_a_temperature_next_to_0_takes_the_likeliest(temperature: float) -> None:
-    sampler = Sampler(Sampling(temperature=temperature, seed=-1))
-    assert {sampler.choose(np.array([0.0, 3.0, 2.0], dtype=np.float32))[0] for _ in range(20)} == {1}
-
-
-def test_a_seed_repeats_the_answer() -> None:
-    def answer(seed: int) -> list[int]:
-        sampler = Sampler(Sampling(seed=seed))
-        return [sampler.choose(SCORES)[0] for _ in range(50)]
-
-    assert answer(3) == answer(3) != answer(4)
-
-
 def test_a_stop_string_across_pieces_is_found_and_nothing_of_it_is_sent() -> None:
     finder = StopFinder(["END"])
     assert [finder.feed(text) for text in ("a E", "N", "X b", " EN", "D c")] == [
@@ -185,166 +135,7 @@ def test_bytes_become_text_in_whole_characters(text: str) -> None:
     assert not any("�" in piece for piece in pieces)
 
 
-@pytest.mark.parametrize("length", [10, 700, 5000, 10_000_000])
-def test_only_the_beginning_of_a_text_that_is_far_too_long_is_encoded(length: int, tmp_path) -> None:
-    tokens, text = ModelTokenizer(write_tokenizer(tmp_path)), "a" * length
-    read = tokens.encode(text, limit=80)
-    assert read == tokens.encode(text[: len(read)])
-    assert len(read) == min(length, 640)
-
-
 def test_invalid_bytes_do_not_stop_the_text_after_them() -> None:
     detokenizer = Detokenizer(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
     text = "".join(detokenizer.feed(byte) for byte in b"a\xff\xff\xff\xff\xff\xffb") + detokenizer.flush()
     assert (text[0], text[-1]) == ("a", "b")
-
-
-CONVERSATION = [{"role": "user", "content": "hi"}]
-HARMFUL = {
-    "its own refusal": "{{ raise_exception('only one turn') }}",
-    "a long text": "{{ 'x' * 10000000000 }}",
-    "a wide format": "{{ '%1000000000d' % 1 }}",
-    "a large power": "{{ 10 ** 10 ** 10 }}",
-    "a text that doubles": "{% set t = namespace(x=messages[0].content) %}{% for i in range(40) %}"
-    "{% set t.x = t.x ~ t.x %}{% endfor %}",
-    "a text that is replaced": "{% set t = namespace(x='aaaaaaaaaa') %}{% for i in range(20) %}"
-    "{% set t.x = t.x.replace('a', t.x) %}{% endfor %}",
-    "a text between texts": "{% set t = namespace(x='a') %}{% for i in range(40) %}"
-    "{% set t.x = t.x.join(['', t.x, '']) %}{% endfor %}",
-    "a list that doubles": "{% set t = namespace(x=[1]) %}{% for i in range(40) %}"
-    "{% set t.x = t.x + t.x %}{% endfor %}",
-    "a number that grows": "{% set t = namespace(x=9999) %}{% for i in range(40) %}"
-    "{% set t.x = t.x * t.x %}{% endfor %}",
-    "a wide column": "{{ 'x'.ljust(10000000000) }}",
-    "a column by its name": "{{ 'x'['ljust'](9) }}",
-    "a wide field by its name": "{{ '{:100}'['format'](1) }}",
-    "bytes of a text": "{{ 'x'.encode() }}",
-    "bytes of a number": "{{ (5).to_bytes(9, 'big') }}",
-    "digits to round": "{{ 7|round(-1) }}",
-    "a long number": "{{ 1e99|int }}",
-    "a long block": "{% set t = range(9999)|list|string %}{% set x %}" + "{{ t }}" * 99 + "{% endset %}",
-    "a filter's own condition": "{{ 'xxxxxxxxxxxx'|truncate(1) }}",
-    "a wide field": "{{ '{:10000000000}'.format(1) }}",
-    "a width as an argument": "{{ '{:{}}'.format(1, 10000000000) }}",
-    "a deep indent": "{{ 'x\n' | indent(10000000000) }}",
-    "wide JSON": "{{ [1] | tojson(indent=10000000000) }}",
-    "long separators of JSON": "{{ [1] | tojson(separators=('" + "," * 101 + "', ':')) }}",
-    "a wide date": "{{ strftime_now('%1000000000Y') }}",
-    "Python's internals": "{{ messages.__class__.__mro__[-1].__subclasses__() }}",
-    "a change of the messages": "{{ messages.append(1) }}",
-    "a missing field": "{{ messages[0].tool.name }}",
-}
-TOO_EXPENSIVE = {
-    "a loop that goes on": "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}",
-    "lists in a loop": "{% for i in range(99999) %}{% set x = range(99999)|list|length %}{% endfor %}",
-    "sorting in a loop": "{% for i in range(99999) %}{% set x = range(99999)|sort(reverse=true)|first %}{% endfor %}",
-    "sums in a loop": "{% for i in range(99999) %}{% set x = range(99999)|sum %}{% endfor %}",
-    "a sum of lists": "{% set t = namespace(x=[range(9999)|list]) %}{% for i in range(12) %}"
-    "{% set t.x = t.x + t.x %}{% endfor %}{{ t.x|sum(start=[])|length }}",
-    "a list that contains itself twice": "{% set t = namespace(x=[1]) %}{% for i in range(60) %}"
-    "{% set t.x = [t.x, t.x] %}{% endfor %}{{ t.x }}",
-    "an object that contains itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
-    "{% set t.x = {'a': t.x, 'b': t.x} %}{% endfor %}{{ t.x|tojson }}",
-    "a namespace that contains itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
-    "{% set t.x = namespace(a=t.x, b=t.x) %}{% endfor %}{{ t.x }}",
-    "a dictionary made by dict": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
-    "{% set t.x = dict(a=t.x, b=t.x) %}{% endfor %}{{ t.x }}",
-    "a long list many times": "{% set t = range(9999)|list %}{{ range(99999)|map(attribute='x', default=t)|list }}",
-    "a macro that calls itself": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-}
-
-
-@pytest.mark.parametrize("source", HARMFUL.values(), ids=HARMFUL)
-def test_a_harmful_template_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "_MAX_S", 0.2)
-    with pytest.raises(TemplateRefused):
-        ChatTemplate(source, {}).render(CONVERSATION)
-
-
-@pytest.mark.parametrize("source", TOO_EXPENSIVE.values(), ids=TOO_EXPENSIVE)
-def test_a_template_that_takes_too_much_time_or_memory_is_refused_for_that(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(template, "_MAX_S", 0.2)
-    with pytest.raises(TemplateRefused, match=r"takes too long|becomes too long|recursion"):
-        ChatTemplate(source, {}).render(CONVERSATION)
-
-
-def test_what_the_templates_of_real_models_do_is_allowed() -> None:
-    source = """{%- if messages[0]['role'] == 'system' %}
-{%- set first, messages = messages[0].content|trim, messages[1:] %}{%- endif %}
-{%- set ns = namespace(last=true, seen=[]) %}{%- for message in messages[::-1] %}
-{%- if ns.last and message.role in ('user', 'tool') and message.content is string %}{%- set ns.last = false %}
-{%- set ns.seen = ns.seen + [{'content': message.content}] %}{%- endif %}{%- endfor %}
-{%- for name, value in {'a': 1, 'b': [1, (2, 3)]}.items() %}{{ name ~ value }}{%- endfor %}
-{%- for message in messages %}{{ '<' + message.role + '>' + message.content.split('|')[-1] }}{%- endfor %}
-{{- ns.seen | tojson }}{{ first }}{{ dict(messages[0], role='x').role }}{{ [1, 2] | sum }}"""
-    messages = [("system", " be "), ("user", "hi"), ("assistant", "x|yes"), ("user", "more")]
-    text = ChatTemplate(source, {}).render([{"role": role, "content": content} for role, content in messages])
-    assert text == 'a1b[1, (2, 3)]<user>hi<assistant>yes<user>more[{"content": "more"}]bex3'
-    long = [{"role": "user", "content": "hi" * 200}, {"role": "assistant", "content": "x|" + "yes" * 100}] * 500
-    assert ChatTemplate(source, {"first": ""}).render(long).count("<user>") == 500
-
-
-def test_text_filters_give_the_same_as_in_jinja() -> None:
-    source = (
-        "{{ messages | map(attribute='content') | join(', ') }} {{ messages | join('-', attribute='role') }} "
-        "{{ 1 ~ 'a' ~ none }} {{ 'aaa'.replace('a', 'b', 2) }} {{ 'aaa' | replace('a', 'c', 1) }} "
-        "{{ '+'.join(['a', 'b']) }} "
-        "{{ 'a\nb' | indent(2, true) }} {{ {'a': 'é'} | tojson }} {{ '{:02d} {}'.format(3, 'x') }} {{ 3 * 4 }}"
-    )
-    text = ChatTemplate(source, {}).render(CONVERSATION * 2)
-    assert text == 'hi, hi user-user 1aNone bba caa a+b   a\n  b {"a": "é"} 03 x 12'
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% if tools is not none %}{{ tools | tojson }}{% endif %}{% if documents is not none %}found{% endif %}hi",
-        "{% for m in messages %}{% generation %}{% set x = m.role %}{{ x }}{% endgeneration %}{{ x }}{% endfor %}",
-        "{{ messages | tojson(ensure_ascii=True) }} {{ messages | tojson(false, 2) }}",
-        "{{ messages | tojson(separators=(',', ':'), sort_keys=true) }}",
-        "{{ strftime_now('%d %b %Y') }} {{ strftime_now('%H%M%S%f') | replace('0', '') | length > 0 }}",
-        "{{ unk_token is defined }} {{ bos_token }}",
-    ],
-)
-def test_a_template_gives_the_same_as_in_transformers(source: str, tmp_path) -> None:
-    (write_tokenizer(tmp_path, template=source) / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
-    template = ModelTokenizer(tmp_path).template
-    assert template is not None
-    messages = [{"role": "user", "content": "é <b>"}] * 2
-    (expected,), _ = render_jinja_template(
-        [messages], chat_template=source, add_generation_prompt=True, bos_token="<s>"
-    )
-    assert template.render(messages) == expected
-
-
-def test_of_several_templates_the_default_is_used(tmp_path) -> None:
-    several = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEMPLATE}]
-    config = write_tokenizer(tmp_path, template=None) / "tokenizer_config.json"
-    config.write_text(json.dumps({"chat_template": several}))
-    template = ModelTokenizer(tmp_path).template
-    assert template is not None
-    assert template.render(CONVERSATION) == "<user>hi\n<assistant>"
-    config.write_text(json.dumps({"chat_template": several[:1]}))
-    assert ModelTokenizer(tmp_path).template is None
-
-
-def test_a_template_with_a_syntax_error_is_refused() -> None:
-    for source in ("{% for %}", "{% if 1 %}" * 200 + "{% endif %}" * 200):
-        with pytest.raises(TemplateRefused):
-            ChatTemplate(source, {})
-
-
-@pytest.mark.parametrize(("known", "expected"), [("system", "system"), ("developer", "developer")])
-def test_a_developers_message_reaches_a_template_that_does_not_know_that_name(known: str, expected: str) -> None:
-    # As in Qwen's templates: messages of other roles are left out.
-    source = "{% for m in messages if m.role in ('NAME', 'user') %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}]
-    text = ChatTemplate(source.replace("NAME", known), {}).render(messages)
-    assert text == f"[{expected}]be brief[user]hi"
-
-
-def test_a_template_gets_the_special_tokens() -> None:
-    source = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}{% endfor %}"
-    assert ChatTemplate(source, {"bos_token": "<s>"}).render(CONVERSATION) == "<s>[user] hi"

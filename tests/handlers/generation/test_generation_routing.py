@@ -12,7 +12,9 @@ from fakes import FakeContext
 from generating import Rounds, events, write_text_package
 from waiting import eventually
 
-from marina.handlers.generation import TextHandler, routing
+from marina.handlers.generation import routing
+from marina.handlers.generation.handler import TextHandler
+from marina.handlers.generation.open_requests import PromptWait
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 
@@ -95,7 +97,7 @@ def start(folder, monkeypatch: pytest.MonkeyPatch, port: int, patience_s: float 
 def rounds(tmp_path, monkeypatch: pytest.MonkeyPatch, small: Small) -> Iterator[Rounds]:
     rounds = start(tmp_path, monkeypatch, small.server_port)
     yield rounds
-    rounds.handler.loop.close()
+    rounds.close()
 
 
 def completion(**body):
@@ -201,7 +203,7 @@ def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch,
     small.script = [ROLE, HANG, event("late")]
     assert text(rounds.ask(COMPLETIONS, completion(stream=True))) == "abcabca"
     assert results(rounds)["returned"] == 1
-    rounds.handler.loop.close()
+    rounds.close()
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -210,7 +212,7 @@ def test_what_is_too_long_to_be_passed_on_is_not_read_to_its_end(tmp_path, monke
     small.script = [*[b"x" * 1_000_000] * 7, HANG]
     assert text(rounds.ask(COMPLETIONS, completion(stream=stream))) == "abcabca"
     assert results(rounds) == {"returned": 1}
-    rounds.handler.loop.close()
+    rounds.close()
 
 
 def test_a_small_model_that_is_down_does_not_get_every_request(tmp_path, monkeypatch) -> None:
@@ -219,7 +221,7 @@ def test_a_small_model_that_is_down_does_not_get_every_request(tmp_path, monkeyp
         assert text(rounds.ask(COMPLETIONS, completion(stream=True))) == "abcabca"
     assert results(rounds)["returned"] >= 1
     assert sum(results(rounds).values()) == 3
-    rounds.handler.loop.close()
+    rounds.close()
 
 
 def test_an_answer_that_breaks_off_ends_with_an_error_and_in_whole_events(rounds: Rounds, small: Small) -> None:
@@ -235,6 +237,8 @@ def test_an_answer_that_breaks_off_ends_with_an_error_and_in_whole_events(rounds
 def begin(rounds: Rounds, name: str) -> None:
     body = bytearray(json.dumps(completion(stream=True)).encode())
     rounds.round({name: (body, {"url_path": COMPLETIONS, "content-type": "application/json"})})
+    while isinstance(rounds.handler._open[name], PromptWait):
+        rounds.round()
 
 
 def begin_to_write(rounds: Rounds, name: str) -> None:

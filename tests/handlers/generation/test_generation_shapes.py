@@ -12,8 +12,10 @@ from specs import ROOT
 from transformers_networks import save_network
 
 from marina.archiver.native import compile_decoder
-from marina.handlers.generation import LIBRARY, Llama, UnknownModel, check_weights, read_shape
-from marina.handlers.generation.engines.compiled import CompiledDecoder
+from marina.handlers.generation.engines.compiled import LIBRARY, CompiledDecoder
+from marina.handlers.generation.engines.llama import Llama
+from marina.handlers.generation.engines.shape import UnknownModel, read_shape
+from marina.handlers.generation.engines.weights import check_weights
 
 TALES = ROOT / "config/examples/tales/model"
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,8 +7,8 @@ import pytest
 from fakes import FakeContext
 from generating import Rounds, events, serving, write_text_package
 
-from marina.handlers.generation import TextHandler
 from marina.handlers.generation.engine import Token
+from marina.handlers.generation.handler import TextHandler
 from marina.handlers.generation.sequence import End, Piece
 from marina.handlers.generation.text_cache import AnswerRecording
 
@@ -140,7 +140,9 @@ def test_all_new_requests_of_a_round_are_looked_up_at_once(rounds: Rounds, monke
     find = cache.find
     monkeypatch.setattr(cache, "find", lambda keys: counts.append(len(keys)) or find(keys))
     headers = {"url_path": COMPLETIONS, "content-type": "application/json"}
-    new = {name: (bytearray(json.dumps(completion(prompt=name)).encode()), headers) for name in ("abc", "b", "c")}
+    # Tokens, so that none of them waits until its prompt is read.
+    prompts = {"abc": [64, 65, 66], "b": [65], "c": [66]}
+    new = {name: (bytearray(json.dumps(completion(prompt=each)).encode()), headers) for name, each in prompts.items()}
     rounds.round(new)
     assert counts == [3]
     assert json.loads(rounds.bodies["abc"])["choices"][0]["text"] == "abcabca"
@@ -152,7 +154,7 @@ def test_a_cached_answer_needs_no_slot(rounds: Rounds) -> None:
     rounds.ask(COMPLETIONS, completion())
     headers = {"url_path": COMPLETIONS, "content-type": "application/json"}
     body = json.dumps(completion(prompt="slow", max_tokens=250, stream=True)).encode()
-    rounds.round({f"slow-{index}": (bytearray(body), headers) for index in range(4)})
+    rounds.begin({f"slow-{index}": (bytearray(body), headers) for index in range(4)})
     assert rounds.status["slow-3"] == 200
     assert json.loads(rounds.ask(COMPLETIONS, completion()))["choices"][0]["text"] == "abcabca"
     rounds.round(left=list(rounds.open))
@@ -172,4 +174,4 @@ def test_without_a_cache_every_answer_is_computed(rounds: Rounds, monkeypatch: p
     plain = Rounds(handler, rounds.directory)
     for _ in range(2):
         assert is_computed(plain, COMPLETIONS, completion())
-    handler.loop.close()
+    plain.close()

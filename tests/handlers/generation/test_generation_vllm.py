@@ -17,11 +17,16 @@ from generating import TEXT, Rounds, events, serving, write_text_package
 from packages import standin_python
 from waiting import eventually
 
-from marina.handlers.generation import NoToken, Sampling, Token
+from marina.handlers.generation.engine import NoToken, Sampling, Token
 from marina.handlers.generation.engines import vllm_engine, vllm_runner
-from marina.handlers.generation.engines.vllm_engine import VllmEngine, make_vllm, sampling_arguments
-from marina.handlers.generation.engines.vllm_process import EngineGone
-from marina.handlers.generation.engines.vllm_weights import check_files, fingerprint_files
+from marina.handlers.generation.engines.vllm_engine import (
+    EngineGone,
+    VllmEngine,
+    check_files,
+    fingerprint_files,
+    make_vllm,
+    sampling_arguments,
+)
 from marina.handlers.record import RecordError, TextSpec, VllmSpec
 
 # The stand-in misbehaves if a prompt ends with one of these tokens.
@@ -170,7 +175,7 @@ def test_vllm_is_killed_if_a_step_hangs(python: str, model: Path, monkeypatch: p
 def test_vllm_ends_with_its_worker_even_in_the_middle_of_a_step(python: str, model: Path) -> None:
     program = (
         "import sys, time\n"
-        "from marina.handlers.generation.engines.vllm_process import VllmProcess\n"
+        "from marina.handlers.generation.engines.vllm_engine import VllmProcess\n"
         f"process = VllmProcess({python!r}, {{'model': {str(model)!r}, 'max_model_len': 64, 'max_num_seqs': 2}})\n"
         "process.receive(60)\n"
         f"process.send({{'add': 'a', 'prompt': [1, {HANGS}], 'sampling': {{}}}})\n"

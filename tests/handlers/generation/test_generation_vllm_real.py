@@ -10,10 +10,12 @@ from packages import VLLM_PYTHON
 from specs import TALES
 from waiting import eventually
 
-from marina.handlers.generation import Llama, ModelTokenizer, NoToken, Sampling, Token
+from marina.handlers.generation.engine import NoToken, Sampling, Token
+from marina.handlers.generation.engines.llama import Llama
 from marina.handlers.generation.engines.network_engines import TorchEngine
 from marina.handlers.generation.engines.slots import Slots
 from marina.handlers.generation.engines.vllm_engine import make_vllm
+from marina.handlers.generation.tokenizer import ModelTokenizer
 from marina.handlers.record import TextSpec, VllmSpec
 
 MODEL = TALES.parent / "model"

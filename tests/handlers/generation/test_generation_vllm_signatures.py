@@ -12,7 +12,7 @@ from generating import TEXT
 from vllm_signatures import RECORDED, recorded
 
 from marina.config.combinations.vllm import ARGUMENTS
-from marina.handlers.generation import Sampling
+from marina.handlers.generation.engine import Sampling
 from marina.handlers.generation.engines.vllm_engine import engine_arguments, sampling_arguments
 from marina.handlers.record import TextSpec, VllmSpec
 

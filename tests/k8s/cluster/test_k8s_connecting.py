@@ -3,22 +3,18 @@
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 import yaml
-from fake_apiserver import TOKEN, FakeCluster, Fault
-from fake_apiserver_controllers import RUNNING, Step
-from k8s_rig import documents, rig
+from fake_apiserver import TOKEN, FakeCluster
 from kubernetes.client import Configuration
 
 from marina.config.errors import ClusterError, InputError
-from marina.k8s.cluster import Mirror, Ref, connect, watch
-from marina.k8s.cluster.transport import Transport
+from marina.k8s.cluster import Cluster, Ref, connect
 
 PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "interactiveMode": "Never"}
 
@@ -26,29 +22,29 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-p
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries do not wait."""
-    before = Transport.__init__
+    before = Cluster.__init__
 
-    def init(self: Transport, *arguments: Any, **_: Any) -> None:
+    def init(self: Cluster, *arguments: Any, **_: Any) -> None:
         before(self, *arguments, pause=lambda _: None)
 
-    monkeypatch.setattr(Transport, "__init__", init)
+    monkeypatch.setattr(Cluster, "__init__", init)
 
 
-def test_a_server_that_has_answered_before_is_tried_for_a_minute_and_another_one_five_times() -> None:
-    def broken() -> None:
-        raise urllib3.exceptions.ProtocolError("connection reset")
-
+def test_a_server_that_has_answered_before_is_tried_for_a_minute_and_another_one_five_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     waited: list[float] = []
-    transport = Transport(Configuration(host="https://127.0.0.1:9"), "c")
-    transport._pause = waited.append
-    with pytest.raises(ClusterError, match="connection reset"):
-        transport.with_retries(broken)
-    assert waited == pytest.approx([0.2, 0.4, 0.8, 1.6])
-    assert transport.with_retries(lambda: "an answer") == "an answer"
-    waited.clear()
-    with pytest.raises(ClusterError, match="connection reset"):
-        transport.with_retries(broken)
-    assert sum(waited[:-1]) < 60 <= sum(waited)
+    cluster = Cluster(Configuration(host="https://127.0.0.1:9"), "c")
+    monkeypatch.setattr(cluster, "_pause", waited.append)
+    for has_answered in (False, True):
+        waited.clear()
+        monkeypatch.setattr(cluster, "_has_answered", has_answered)
+        with pytest.raises(ClusterError, match="it refuses the connection"):
+            cluster.version()
+        if has_answered:
+            assert sum(waited[:-1]) < 60 <= sum(waited)
+        else:
+            assert waited == pytest.approx([0.2, 0.4, 0.8, 1.6])
 
 
 def written(folder: Path, *, user: object = None, cluster: object = None, current: str = "c") -> Path:
@@ -183,58 +179,3 @@ def test_an_address_where_no_api_server_answers_is_reported(
     for ask in (lambda cluster: cluster.version(), lambda cluster: cluster.get(Ref("v1", "Pod", "a", "b"))):
         with pytest.raises(ClusterError, match=re.escape(said)):
             ask(connect(None, written(tmp_path, cluster={"server": url})))
-
-
-@pytest.mark.slow
-def test_a_watch_into_which_a_proxy_writes_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, strange, changed = watch._lines, [{"kind": "Status"}], threading.Event()
-
-    def disturbed(response: Any) -> Iterator[Mapping[str, Any]]:
-        yield from lines(response) if not strange else [strange.pop()]
-
-    monkeypatch.setattr(watch, "_lines", disturbed)
-    with FakeCluster(tmp_path) as fake:
-        cluster = connect(None, fake.kubeconfig)
-        with Mirror(cluster, "v1", "ConfigMap", "default", changed) as mirror:
-            fake.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": "default"}})
-            while not mirror.objects:
-                changed.clear()
-                assert mirror.objects or changed.wait(10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("passed_on", [lambda _: [], lambda lines: list(lines)[:0]], ids=["ended at once", "kept back"])
-def test_what_a_proxy_passes_on_of_no_watch_is_seen_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed_on: Callable[[Iterator[Any]], list[Any]]
-) -> None:
-    lines, changed = watch._lines, threading.Event()
-    monkeypatch.setattr(watch, "_lines", lambda response: passed_on(lines(response)))
-    monkeypatch.setattr(watch, "_WATCH_S", 1)
-    with FakeCluster(tmp_path) as fake, Mirror(connect(None, fake.kubeconfig), "v1", "Namespace", "", changed) as known:
-        fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}})
-        while len(known.objects) < 2:
-            changed.clear()
-            assert len(known.objects) == 2 or changed.wait(10)
-    asked = ["watch=true" in path for _, path in fake.requests if path.startswith("/api/v1/namespaces")]
-    # Each watch comes after a list.
-    assert asked.count(True) <= asked.count(False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("status", "said"), [(0, "the connection broke"), (401, "on order of the test")])
-def test_a_wait_ends_with_the_error_if_the_cluster_stays_out_of_reach(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
-) -> None:
-    monkeypatch.setattr(watch, "_PATIENCE_S", 0.0)
-    with rig(tmp_path) as cluster:
-        cluster.deploy(*documents("good:1"))
-        cluster.fake.controllers.scripts["starting"] = (Step("Running", RUNNING),)
-
-        def lose() -> None:
-            cluster.fake.faults.append(Fault("GET", "", status, times=10**6, reason="Unauthorized"))
-
-        # The wait has begun when it watches events.
-        cluster.fake.faults.append(Fault("GET", "/events.*watch=true", act=lose))
-        with pytest.raises(ClusterError, match=said):
-            cluster.deploy(*documents("starting:1"))
-        assert cluster.record["result"] == "failed"

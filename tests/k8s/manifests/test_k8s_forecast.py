@@ -14,7 +14,7 @@ from marina.k8s.manifests.objects import render_objects
 from marina.k8s.monitoring.adapter import adapter_values
 from marina.k8s.monitoring.rules import recording_rules
 from marina.k8s.simulating import SimulationOptions, TrafficTrace, simulate
-from marina.k8s.verify import Scope, locate_rendered, verify
+from marina.k8s.verify import verify
 
 WEEKLY = {"scaling.forecast": "weekly"}
 DAY_MIN, WEEK_MIN = 1440, 10_080
@@ -76,7 +76,7 @@ def test_the_autoscaler_uses_the_forecast_and_the_pods_own_rate() -> None:
     assert expected == {"type": "External", "external": {"metric": asked, "target": pods["pods"]["target"]}}
     (rule,) = adapter_values(plan.spec)["rules"]["external"]
     assert rule["name"]["as"] == name
-    assert not verify(locate_rendered(render_objects(plan)), Scope(plan=plan))
+    assert not verify(render_objects(plan), plan)
     assert "external" not in adapter_values(digits_spec())["rules"]
 
 
@@ -85,7 +85,7 @@ def test_keda_queries_prometheus_for_both() -> None:
     triggers = render_objects(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     queries = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
     assert queries[1] == 'max(model:inference_expected:rate{namespace="marina",model="digits"})'
-    assert not verify(locate_rendered(render_objects(plan)), Scope(plan=plan))
+    assert not verify(render_objects(plan), plan)
 
 
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])

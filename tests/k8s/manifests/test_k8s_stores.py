@@ -9,9 +9,7 @@ from specs import digits_spec
 
 from marina.config.errors import SpecError
 from marina.k8s.manifests.objects import render_objects
-from marina.k8s.verify.check import verify
-from marina.k8s.verify.located import locate_rendered
-from marina.k8s.verify.rule import Scope
+from marina.k8s.verify import verify
 
 
 def pod(store: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def test_a_folder_of_the_node_is_a_cache_if_the_namespace_allows_it() -> None:
     assert {"name": "model", "hostPath": {"path": "/var/cache/marina", "type": "Directory"}} in volumes
     plan = planned({"kubernetes.model": store, **changes}, evidence=EVIDENCE, image=IMAGE)
     # Of a namespace that is not among the objects nobody knows what it allows.
-    assert verify(locate_rendered(render_objects(plan)), Scope(("1.37",), plan)) == []
+    assert verify(render_objects(plan), plan, ["1.37"]) == []
 
 
 def test_a_cache_outside_the_pod_needs_no_storage_of_the_pod() -> None:

@@ -6,8 +6,7 @@ from k8s_plans import EVIDENCE, GPU, planned
 from marina.k8s.manifests.objects import render_objects
 
 POD = "40-deployment.yaml:spec.template.spec"
-REQUIRED = f"{POD}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
-NEEDED = f"{REQUIRED}.nodeSelectorTerms.0.matchExpressions"
+NFD = "feature.node.kubernetes.io/cpu-cpuid."
 # A field with its value, and its effect on the manifests: a place and the value there; None if there must be none.
 SWITCHES: list[Any] = [
     ({"kubernetes.create_namespace": False}, "00-namespace.yaml", None),
@@ -20,13 +19,12 @@ SWITCHES: list[Any] = [
     (GPU | {"kubernetes.resources.gpu_resource": "nvidia.com/mig-1g.10gb"},
      f"{POD}.containers.0.resources.limits.nvidia~com/mig-1g~10gb", "1"),
     ({"kubernetes.node_selector": {"pool": "fast"}}, f"{POD}.nodeSelector", {"pool": "fast"}),
-    ({"model.cpu_target": "x86-64-v3"}, f"{POD}.nodeSelector", {"kubernetes.io/arch": "amd64"}),
-    ({"model.cpu_target": "x86-64-v3"}, NEEDED,
-     [{"key": f"feature.node.kubernetes.io/cpu-cpuid.{flag}", "operator": "In", "values": ["true"]}
-      for flag in ("AVX2", "FMA3")]),
-    ({"model.cpu_target": "x86-64-v4"}, f"{NEEDED}.5.key", "feature.node.kubernetes.io/cpu-cpuid.AVX512VL"),
-    ({"model.cpu_target": "amx"}, f"{NEEDED}.1.key", "feature.node.kubernetes.io/cpu-cpuid.AMXINT8"),
-    ({"model.cpu_target": "amx", "kubernetes.node_selector": {"cpu": "amx"}}, f"{POD}.affinity", None),
+    ({"model.cpu_target": "x86-64-v3"}, f"{POD}.nodeSelector",
+     {"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true", f"{NFD}FMA3": "true"}),
+    ({"model.cpu_target": "x86-64-v4"}, f"{POD}.nodeSelector.{NFD.replace('.', '~')}AVX512VL", "true"),
+    ({"model.cpu_target": "amx"}, f"{POD}.nodeSelector.{NFD.replace('.', '~')}AMXINT8", "true"),
+    ({"model.cpu_target": "amx", "kubernetes.node_selector": {"cpu": "amx"}}, f"{POD}.nodeSelector",
+     {"kubernetes.io/arch": "amd64", "cpu": "amx"}),
     ({"kubernetes.tolerations": ["dedicated=gpu:NoExecute"]}, f"{POD}.tolerations",
      [{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"}]),
     ({"kubernetes.tolerations": ["spot"]}, f"{POD}.tolerations", [{"key": "spot", "operator": "Exists"}]),

@@ -11,11 +11,8 @@ from marina.config.record import write_json
 from marina.k8s.manifests.notes import derived_numbers
 from marina.k8s.manifests.objects import render_objects
 from marina.k8s.manifests.plan import make_plan
-from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
 from marina.k8s.monitoring.catalogue import page_series
-from marina.k8s.verify.check import verify
-from marina.k8s.verify.located import locate_rendered
-from marina.k8s.verify.rule import Scope
+from marina.k8s.verify import verify
 
 SERVED: dict[str, Any] = {
     "model.precision": "bf16",
@@ -57,9 +54,7 @@ def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path
     mounts = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
     assert (mounts["/dev/shm"], mounts["/models/tales"]) == ("shm", "weights")
     assert server["startupProbe"]["failureThreshold"] * server["startupProbe"]["periodSeconds"] == 960
-    assert [
-        each for each in verify(locate_rendered(files), Scope(SUPPORTED_VERSIONS, plan)) if each.level == "error"
-    ] == []
+    assert [each for each in verify(files, plan) if each.level == "error"] == []
     without = make_plan(tales_spec(), tmp_path)
     assert "shm" not in str(render_objects(without)["40-deployment.yaml"])
     assert plan.temporary_bytes - without.temporary_bytes == 2**30

@@ -22,7 +22,9 @@ from rule_scenarios import (
 )
 from specs import digits_spec
 
+from marina.k8s.monitoring.catalogue import TARGET_LABELS, find_series
 from marina.k8s.monitoring.expressions import SERVER_CONTAINER
+from marina.k8s.monitoring.promql import selectors
 
 QUIET: set[str] = set()
 
@@ -158,10 +160,15 @@ SCENARIOS = {
         {"30m": {"WorkerRestarts"}},
         {f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 1x20 2x20 3x60"},
     ),
-    "workers are replaced because of their memory": Scenario(
-        {"30m": QUIET},
+    # A renewed worker keeps its process, so TorchServe and the supervisor count no restart.
+    "workers are renewed because of their memory": Scenario(
+        {"30m": QUIET}, {f"marina_worker_renewals_total{{{PAGE}}}": "0x20 1x20 2x20 3x60"}
+    ),
+    "workers die while others are renewed": Scenario(
+        {"30m": {"WorkerRestarts"}},
         {
-            f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 1x20 2x20 3x60",
+            f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 2x20 3x80",
+            f'marina_worker_restarts_total{{{PAGE},worker="9001"}}': "0x60 2x60",
             f"marina_worker_renewals_total{{{PAGE}}}": "0x20 1x20 2x20 3x60",
         },
     ),
@@ -260,6 +267,15 @@ SCENARIOS = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_alerts_fire_in_their_minutes_and_no_others(name: str, tmp_path: Path) -> None:
     assert not promtool(tmp_path, SCENARIOS[name])
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_has_only_series_that_exist(name: str) -> None:
+    for text in state(1) | traffic("") | SCENARIOS[name].series:
+        (selector,) = selectors(text)
+        series = find_series(selector.name)
+        assert series is not None, text
+        assert all(series.has(label) or label in TARGET_LABELS for label in selector.labels), text
 
 
 def test_every_alert_fires_in_some_scenario_and_is_silent_in_another() -> None:

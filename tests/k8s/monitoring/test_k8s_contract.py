@@ -114,6 +114,8 @@ MISUSES = [
     ("sum by (code) (marina_ready)", "`marina_ready`: has no label `code`"),
     ("marina_ready / on (le) marina_queued", "`marina_ready`: has no label `le`"),
     ('label_replace(marina_ready, "a", "$1", "b", "(.*)")', "`marina_ready`: has no label `b`"),
+    ('label_join(marina_ready, "a", "-", "model", "b")', "`marina_ready`: has no label `b`"),
+    ('sum by (b) (count_values("a", marina_ready))', "`marina_ready`: has no label `b`"),
     ('label_replace(sum by (a) (marina_ready), "a", "$1", "model", "(.*)")', "`marina_ready`: has no label `a`"),
 ]
 
@@ -130,6 +132,10 @@ def test_a_misused_series_is_reported(expression: str, text: str) -> None:
         "absent(ts_inference_requests_total)",
         "sum by (namespace, pod, le) (rate(inference_batch_size_bucket[5m]))",
         'sum by (made) (label_replace(marina_ready, "made", "$1", "model", "(.*)"))',
+        'sum by (made) (label_replace(marina_ready, ("made"), "x", "", ""))',
+        'sum by (pair) (label_join(marina_ready, "pair", "-", "namespace", "model"))',
+        'sum by (state) (count_values by (model) ("state", marina_ready))',
+        'sum by (state, model) (count_values by (model) (("state"), marina_ready))',
         "max_over_time(rate(ts_inference_requests_total[1m])[10m:1m])",
         'ts_inference_requests_total{namespace!="",pod!=""}',
         "-(marina_ready) * on (namespace) group_left marina_queued",

@@ -1,16 +1,7 @@
 """The Helm chart: its defaults give the manifests, its schema protects the measurements, Helm's linter accepts it."""
 
-import base64
-import io
 import json
 import shutil
-import subprocess
-import sys
-import threading
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,7 +32,7 @@ def helm() -> ModuleType:
 
 
 def installed(folder: Path, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The objects that Helm renders from a chart, including its test. Raises HelmError for values that it refuses."""
+    """The objects that Helm renders from a chart. Raises HelmError for values that it refuses."""
     with helm().Chart.load(folder) as loaded:
         loaded.validate_schema(values)
         texts = loaded.render(values, name=NAME, namespace="marina")
@@ -92,21 +83,6 @@ PLANS = [
             "kubernetes.patches": [
                 {
                     "kind": "Deployment",
-                    "operations": [
-                        {"op": "test", "path": "/metadata/namespace", "value": "marina"},
-                        {"op": "add", "path": "/spec/paused", "value": False},
-                    ],
-                }
-            ]
-        },
-        {},
-        id="a patch that tests what a value fills in",
-    ),
-    pytest.param(
-        {
-            "kubernetes.patches": [
-                {
-                    "kind": "Deployment",
                     "merge": {"metadata": {"name": NAME, "namespace": "marina"}, "spec": {"paused": False}},
                 }
             ]
@@ -115,18 +91,6 @@ PLANS = [
         id="a patch that names the namespace of its object",
     ),
 ]
-
-
-@pytest.mark.slow
-def test_a_patch_in_a_file_may_test_what_a_value_fills_in(tmp_path: Path) -> None:
-    operations = [
-        {"op": "test", "path": "/metadata/namespace", "value": "marina"},
-        {"op": "add", "path": "/spec/paused", "value": False},
-    ]
-    (tmp_path / "patch.json").write_text(json.dumps(operations), encoding="utf-8")
-    plan = planned({"kubernetes.patches": [{"kind": "Deployment", "file": str(tmp_path / "patch.json")}]})
-    (deployment,) = (item for item in installed(chart(plan, tmp_path)) if item["kind"] == "Deployment")
-    assert (deployment["metadata"]["namespace"], deployment["spec"]["paused"]) == ("marina", False)
 
 
 @pytest.mark.slow
@@ -243,8 +207,7 @@ def test_the_commands_for_a_chart_name_its_folder_and_make_the_namespace_only_if
     written = write_format(plan, tmp_path / "a b", "helm", QUIET)
     make = " --create-namespace --set createNamespace=false" if creates else ""
     assert [command for command, _ in next_steps(written, plan.spec, "helm")] == [
-        f"helm upgrade --install digits '{tmp_path}/a b/chart' -n marina{make}",
-        "helm test digits -n marina",
+        f"helm upgrade --install digits '{tmp_path}/a b/chart' -n marina{make}"
     ]
 
 
@@ -267,76 +230,9 @@ def test_the_measured_peak_itself_is_allowed(folder: Path) -> None:
         loaded.validate_schema({"memoryMi": 778})
 
 
-def test_the_charts_test_sends_the_packaged_sample(tmp_path: Path) -> None:
-    port = {"kind": "Service", "operations": [{"op": "replace", "path": "/spec/ports/0/port", "value": 80}]}
-    changes = {"kubernetes.pull_secrets": ["registry-key"], "kubernetes.patches": [port]}
-    plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
-    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
-        archive.writestr("sample.png", b"a picture")
-    documents = installed(chart(plan, tmp_path))
-    hooks = [document for document in documents if "helm.sh/hook" in document["metadata"].get("annotations", {})]
-    assert [(hook["kind"], hook["metadata"]["annotations"]["helm.sh/hook"]) for hook in hooks] == [
-        ("ConfigMap", "test"),
-        ("Pod", "test"),
-    ]
-    assert base64.b64decode(hooks[0]["binaryData"]["body"]) == b"a picture"
-    assert hooks[1]["spec"]["imagePullSecrets"] == [{"name": "registry-key"}]
-    address = "http://digits.marina.svc:80/predictions/digits"
-    assert hooks[1]["spec"]["containers"][0]["args"] == [address, "image/png"]
-    # The Service never sends clients to the pod that tests it.
-    selector = by_name(documents)["Service", NAME]["spec"]["selector"]
-    assert not selector.items() <= hooks[1]["metadata"]["labels"].items()
-
-
-@pytest.mark.parametrize(
-    ("sample", "reason"),
-    [(None, "nothing was packaged yet"), (bytes(500_001), "the sample is too large for a chart")],
-    ids=["no package", "large sample"],
-)
-def test_a_chart_without_a_test_says_why(sample: bytes | None, reason: str, tmp_path: Path) -> None:
-    if sample is not None:
-        with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
-            archive.writestr("sample.png", sample)
-    notes = io.StringIO()
-    write_format(planned({}, evidence=EVIDENCE, image=IMAGE), tmp_path, "helm", Progress(stream=notes))
-    assert notes.getvalue() == f"note: {reason}, so the chart has no test, which would send the sample\n"
-
-
-@pytest.mark.slow
-def test_the_charts_test_succeeds_only_if_the_server_answers(tmp_path: Path) -> None:
-    plan = planned({}, evidence=EVIDENCE, image=IMAGE)
-    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
-        archive.writestr("sample.png", b"a picture")
-    pod = next(document for document in installed(chart(plan, tmp_path)) if document["kind"] == "Pod")
-    container = pod["spec"]["containers"][0]
-    (tmp_path / "body").write_bytes(b"a picture")
-    for code, ended in ((200, 0), (503, 1)):
-        with answering(code) as (url, bodies):
-            script = container["command"][2].replace("/sample/body", str(tmp_path / "body"))
-            done = subprocess.run(
-                [sys.executable, "-c", script, url, container["args"][1]], capture_output=True, check=False
-            )
-        assert (done.returncode, bodies) == (ended, [(b"a picture", "image/png")])
-
-
-@contextmanager
-def answering(code: int) -> Iterator[tuple[str, list[tuple[bytes, str]]]]:
-    """A server that always answers with this code; yields its address and the bodies it received."""
-    bodies: list[tuple[bytes, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            bodies.append((body, self.headers["Content-Type"]))
-            self.send_response(code)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/predictions/digits", bodies
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def test_the_notes_of_a_chart_name_the_port_that_a_patch_chose(tmp_path: Path) -> None:
+    patch = {"kind": "Service", "merge": {"spec": {"ports": [{"port": 80, "targetPort": "inference"}]}}}
+    with helm().Chart.load(chart(planned({"kubernetes.patches": [patch]}), tmp_path)) as loaded:
+        texts = loaded.render({"namespace": "shop"}, name=NAME, namespace="shop")
+    (notes,) = (text for file, text in texts.items() if file.endswith("NOTES.txt"))
+    assert "http://digits.shop.svc:80/predictions/digits" in notes

@@ -126,10 +126,10 @@ def test_the_route_leads_to_kserves_service_and_kserve_makes_no_route() -> None:
 
 
 def test_another_backend_stays_in_the_route() -> None:
-    other = {"op": "add", "path": "/spec/rules/0/backendRefs/-", "value": {"name": "old", "port": 8080, "weight": 0}}
+    backends = [{"name": "digits", "port": 8080}, {"name": "old", "port": 8080, "weight": 0}]
     patched = {
         "kubernetes.route": {"gateway": "edge/public"},
-        "kubernetes.patches": [{"kind": "HTTPRoute", "operations": [other]}],
+        "kubernetes.patches": [{"kind": "HTTPRoute", "merge": {"spec": {"rules": [{"backendRefs": backends}]}}}],
     }
     (made,) = kserve_files(planned(patched))["gateway/http-route.yaml"]
     assert [backend["name"] for backend in made["spec"]["rules"][0]["backendRefs"]] == ["digits-predictor", "old"]
@@ -151,24 +151,23 @@ def test_expressions_use_kserves_names_for_the_deployment_and_its_pods() -> None
     assert 'horizontalpodautoscaler=~\\"digits|keda-hpa-digits\\"' in rules
 
 
-ILL_TYPED: list[tuple[str, str, object]] = [
-    ("ScaledObject", "/spec/triggers", [[]]),
-    ("ScaledObject", "/spec/triggers/0/metadata", None),
-    ("ScaledObject", "/spec/scaleTargetRef", "digits"),
-    ("HTTPRoute", "/spec/rules", {"a": None}),
-    ("HTTPRoute", "/spec/rules/0/backendRefs", [1]),
-    ("Deployment", "/spec/template/spec/initContainers", 7),
-    ("Deployment", "/spec/template/spec/containers/0/env", ["A"]),
-    ("Deployment", "/metadata/labels", None),
-    ("Deployment", "/metadata/annotations", None),
+ILL_TYPED: list[tuple[str, dict[str, Any]]] = [
+    ("ScaledObject", {"spec": {"triggers": [[]]}}),
+    ("ScaledObject", {"spec": {"triggers": [{"type": "cpu", "metadata": None}]}}),
+    ("ScaledObject", {"spec": {"scaleTargetRef": "digits"}}),
+    ("HTTPRoute", {"spec": {"rules": {"a": 1}}}),
+    ("HTTPRoute", {"spec": {"rules": [{"backendRefs": [1]}]}}),
+    ("Deployment", {"spec": {"template": {"spec": {"initContainers": 7}}}}),
+    ("Deployment", {"spec": {"template": {"spec": {"containers": [{"name": "server", "env": ["A"]}]}}}}),
+    ("Deployment", {"metadata": {"labels": None, "annotations": None}}),
 ]
 
 
-@pytest.mark.parametrize(("kind", "path", "value"), ILL_TYPED, ids=str)
-def test_a_patch_may_write_anything_where_names_are_changed(kind: str, path: str, value: object) -> None:
-    patch = {"kind": kind, "operations": [{"op": "add", "path": path, "value": value}]}
+@pytest.mark.parametrize(("kind", "merge"), ILL_TYPED, ids=str)
+def test_a_patch_may_write_anything_where_names_are_changed(kind: str, merge: dict[str, Any]) -> None:
+    patches = [{"kind": kind, "merge": merge}]
     keda = {"scaling.autoscaler": "keda", "kubernetes.route": {"gateway": "edge/public", "hostnames": []}}
-    assert kserve_files(planned({**keda, "kubernetes.patches": [patch]}, **RECORDS))
+    assert kserve_files(planned({**keda, "kubernetes.patches": patches}, **RECORDS))
 
 
 def test_a_container_that_a_patch_adds_comes_after_the_serving_one() -> None:
@@ -189,11 +188,9 @@ def test_a_patch_of_the_service_that_kserve_makes_is_named(name: str | None, sai
 
 
 def test_fields_that_patches_took_out_are_left_out() -> None:
-    paths = ("/spec/strategy", "/metadata/labels", "/spec/template/metadata/annotations")
-    removed = [{"op": "remove", "path": path} for path in paths]
-    empty = [{"op": "add", "path": f"/spec/template/spec/{key}", "value": None}
-             for key in ("initContainers", "containers/0/env")]  # fmt: skip
-    made = service({"kubernetes.patches": [{"kind": "Deployment", "operations": removed + empty}]})
+    template = {"metadata": {"annotations": None}, "spec": {"initContainers": None}}
+    merge = {"metadata": {"labels": None}, "spec": {"strategy": None, "template": template}}
+    made = service({"kubernetes.patches": [{"kind": "Deployment", "merge": merge}]})
     predictor = made["spec"]["predictor"]
     assert (made["metadata"]["labels"], predictor["annotations"], predictor["deploymentStrategy"]) == ({}, {}, {})
 

@@ -7,6 +7,13 @@ import pytest
 from k8s_rig import Rig, rig
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the cluster as often as its fake controllers do something."""
+    for module in ("wait", "load_run"):
+        monkeypatch.setattr(f"marina.k8s.rollout.{module}.POLL_S", 0.03)
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Rig]:
     """A fake one of which nothing is special."""

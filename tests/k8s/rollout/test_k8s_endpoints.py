@@ -103,11 +103,26 @@ def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_w
         'marina_worker_resident_memory_bytes{model="m",worker="0"} %d\n'
     )
     for sizes in ((500, 70), (400, 90)):
-        monkeypatch.setattr("k8s.pod_metrics", lambda *_, sizes=sizes: page % sizes)
+        monkeypatch.setattr("marina.in_cluster.pod_metrics", lambda *_, sizes=sizes: page % sizes)
         load.read_memory()
     memory = load.memory()
     assert memory
     assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (500, (90,), 2)
+
+
+def test_the_processor_of_a_pod_is_the_one_that_its_page_names(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_service(cluster, {"port": 80})
+    put_pod(cluster, "a")
+    pod = cluster.fake.get("Pod", "a", SPACE)
+    assert pod
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2"}}
+    cluster.fake.put(pod)
+    plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
+    page = 'marina_ready{model="m"} 1\nmarina_machine_info{processor="AMD EPYC 9R14"} 1\n'
+    monkeypatch.setattr("marina.in_cluster.pod_metrics", lambda *_: page)
+    load = InCluster(plan, "i", cluster.placement.cluster, cluster.progress, service=None, one_pod=True)
+    assert load.confined
+    assert load.confined.machine.processor == "AMD EPYC 9R14"
 
 
 def test_a_service_without_ready_pods_is_an_error_that_says_why(cluster: Rig) -> None:
@@ -140,18 +155,14 @@ def test_a_load_goes_to_each_pod_to_one_or_through_a_service(cluster: Rig) -> No
     assert (through.servers, through.pods, through.url) == ((), 2, f"http://shells.{SPACE}.svc:80")
 
 
-def test_a_load_asks_each_pod_for_its_package_by_the_api_servers_proxy_or_a_port_forward(cluster: Rig) -> None:
+def test_a_load_asks_each_pod_for_its_package(cluster: Rig) -> None:
     for name in ("a", "b"):
         put_pod(cluster, name)
     plan, server = planned({"name": "shells", "kubernetes.namespace": SPACE}), cluster.placement.cluster
-    pages = [f"/api/v1/namespaces/{SPACE}/pods/http:{name}:8090/proxy/package" for name in ("a", "b")]
     assert served_packages(server, plan, ["a", "b"]) == [SHA256, SHA256]
-    assert [place for _, place in cluster.fake.requests if "/package" in place] == pages
     assert SHA256 in pod_metrics(server, plan, "a")
-    cluster.fake.proxies = False
-    assert served_packages(server, plan, ["b"]) == [SHA256]
     cluster.fake.backends.clear()
-    with pytest.raises(ClusterError, match="cannot read from b which package it serves, neither"):
+    with pytest.raises(ClusterError, match="cannot read by a port-forward to b which package it serves"):
         served_packages(server, plan, ["b"])
     assert pod_metrics(server, plan, "b") == ""
 
@@ -159,8 +170,11 @@ def test_a_load_asks_each_pod_for_its_package_by_the_api_servers_proxy_or_a_port
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ("violates PodSecurity: privileged", "the load cannot run: Job load: no pod was admitted: it violates Pod Sec"),
-        ("exceeded quota: q, used: 4", "the load did not end within 0 s: load no pod was admitted: exceeded quota: q"),
+        (
+            "violates PodSecurity: privileged",
+            "the load cannot run: Job load: no pod was created: violates Pod",
+        ),
+        ("exceeded quota: q, used: 4", "the load did not end within 0 s: load no pod was created: exceeded quota: q"),
     ],
 )
 def test_a_load_whose_pods_are_refused_says_why(
@@ -190,8 +204,7 @@ def test_a_load_whose_pods_are_refused_says_why(
 def test_what_a_load_measured_is_not_lost_by_an_api_server_that_restarts_or_refuses(
     cluster: Rig, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    monkeypatch.setattr("marina.k8s.rollout.load_run._POLL_S", 0.0)
-    monkeypatch.setattr("marina.k8s.cluster.transport._TRIES", 2 if "log" in fault.path else 1)
+    monkeypatch.setattr("marina.k8s.cluster.client._TRIES", 2 if "log" in fault.path else 1)
     plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
     cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
     sender = {"name": "load-0", "namespace": SPACE, "labels": {"marina/run": "load"}}

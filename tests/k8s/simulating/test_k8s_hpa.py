@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from marina.k8s.simulating.controller import Controller
+from marina.k8s.simulating.controller import Controller, PodMetric, PodState
 from marina.k8s.simulating.hpa import Hpa, read_hpa
-from marina.k8s.simulating.replica_calculator import PodMetric, PodState
-from marina.k8s.simulating.sampling import rate, scrape_times
+from marina.k8s.simulating.replay import rate, scrape_times
 
 RATE, CPU = "requests_per_second", "cpu"
 LONG_AGO = -10_000.0

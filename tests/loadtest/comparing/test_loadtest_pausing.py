@@ -1,4 +1,4 @@
-"""Real processes that are paused and resumed, even if the process that paused them is killed."""
+"""Real processes that are paused and resumed, and that end if the process that started them is killed."""
 
 import os
 import signal
@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from marina.loadtest.comparing.pausing import paused
+from marina.loadtest.comparing.sides import paused
 from marina.loadtest.measuring import cpu_seconds
 
 TREE = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: sum(range(1000))'])"
@@ -70,14 +71,22 @@ def test_cpu_time_of_a_child_that_has_ended_counts() -> None:
 
 
 @pytest.mark.slow
-def test_it_is_resumed_if_the_process_that_paused_it_is_killed(tree: subprocess.Popen[bytes]) -> None:
-    code = "import sys, time\nfrom marina.loadtest.comparing.pausing import paused\n"
-    code += "with paused(int(sys.argv[1])): time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", code, str(tree.pid)])
-    awaited(tree.pid, still=True)
-    holder.kill()
-    holder.wait()
-    awaited(tree.pid, still=False)
+def test_it_ends_although_it_is_paused_if_the_process_that_started_it_is_killed() -> None:
+    code = (
+        "import subprocess, sys, time\nfrom marina.loadtest.comparing.sides import paused\n"
+        "from marina.loadtest.running.target import _prepare_process\n"
+        "server = subprocess.Popen(['sleep', '600'], preexec_fn=lambda: _prepare_process(None))\n"
+        "with paused(server.pid): print(server.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        pid = int(holder.stdout.readline())
+        awaited(pid, still=True)
+        holder.kill()
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_server_that_was_not_started_here_is_left_alone() -> None:

@@ -12,7 +12,7 @@ from test_loadtest_compare import comparison
 from test_loadtest_report import FAILED, INVALID, PASSED, outcome, sliced
 
 from marina.config.record import read_package
-from marina.loadtest.comparing.comparison_page import comparison_html
+from marina.loadtest.comparing.report import comparison_html
 from marina.loadtest.judging import costs_of, costs_text, judge, with_costs
 from marina.loadtest.judging.verdict import Objective
 from marina.loadtest.reporting import cost_cases, cost_facts, verdict_html

@@ -66,10 +66,6 @@ def text(measurement: Measurement, objective: Objective = OBJECTIVE) -> str:
     return "; ".join(reason.text for reason in judge(measurement, objective).every_reason())
 
 
-def test_a_healthy_run_passes_without_reasons() -> None:
-    assert ids(measured(*[20.0] * 1000)) == ("PASS", [])
-
-
 @pytest.mark.parametrize(("limit", "status"), [(104, "FAIL"), (105, "PASS"), (104.9, "PASS")])
 def test_a_thousand_times_104_9_ms_fails_104_and_passes_105(limit: float, status: VerdictStatus) -> None:
     objective = OBJECTIVE.model_copy(update={"p99_ms": limit})
@@ -86,67 +82,78 @@ def test_ten_slow_answers_in_a_thousand_are_allowed_and_eleven_are_not(slow: int
     assert ids(measured(*[20.0] * (1000 - slow), *[300.0] * slow))[0] == status
 
 
-def test_no_samples_is_invalid() -> None:
-    run = measured(lag=Histogram(), loop_lag=Histogram(), generators=())
-    assert ids(run) == ("INVALID", ["no-samples"])
-    assert text(run) == "no request was sent in the measured window"
+NOTHING: dict[str, Any] = {"lag": Histogram(), "loop_lag": Histogram(), "generators": ()}
+LENIENT = OBJECTIVE.model_copy(update={"error_rate": 0.05})
+FASTER, ANY = (OBJECTIVE.model_copy(update={"throughput_rps": rate}) for rate in (150, None))
+VERDICTS: dict[str, tuple[Measurement, Objective, VerdictStatus, list[str], str]] = {
+    "a healthy run": (measured(*[20.0] * 1000), OBJECTIVE, "PASS", [], ""),
+    "no samples": (
+        measured(**NOTHING), OBJECTIVE, "INVALID", ["no-samples"], "no request was sent in the measured window",
+    ),
+    "warm-up only": (
+        measured(**NOTHING, warmup=1200), OBJECTIVE, "INVALID", ["warm-up-only"],
+        "all 1,200 requests belonged to the warm-up, so nothing was measured",
+    ),
+    "requests that were sent and lost": (
+        measured(**NOTHING, sent=90), OBJECTIVE, "INVALID", ["requests-lost"], "90 of 90 requests were sent,",
+    ),
+    "such requests after a warm-up": (
+        measured(**NOTHING, sent=90, warmup=1200), OBJECTIVE, "INVALID", ["requests-lost"], "",
+    ),
+    "too few samples": (
+        measured(*[20.0] * 999), OBJECTIVE, "INVALID", ["too-few-samples"],
+        "999 answers are too few for a p99, which needs 1,000",
+    ),
+    "errors only": (
+        measured(errors={"http 500": 1200}), OBJECTIVE, "FAIL", ["errors-only", "errors-over", "throughput-not-held"],
+        "none of 1,200 requests got a good answer",
+    ),
+    "a few errors only": (
+        measured(errors={"refused": 50}), OBJECTIVE, "FAIL", ["errors-only", "errors-over", "throughput-not-held"], "",
+    ),
+    "errors on the limit": (measured(*[20.0] * 1998, errors={"http 500": 2}), OBJECTIVE, "PASS", [], ""),
+    "errors over the limit": (
+        measured(*[20.0] * 1997, errors={"http 500": 3}), OBJECTIVE, "FAIL", ["errors-over"], "",
+    ),
+    "a full queue": (
+        measured(*[20.0] * 1500, errors={"shed": 499, "timeout": 1}), OBJECTIVE, "FAIL",
+        ["errors-over", "shed", "throughput-not-held"],
+        "errors 25 % > 0.1 %: 499 shed, 1 timeout of 2,000 requests; 499 requests were shed",
+    ),
+    "too little throughput": (
+        measured(*[20.0] * 2000, in_time=1900), OBJECTIVE, "FAIL", ["throughput-not-held"],
+        "95 requests/s were answered well and in time < 100",
+    ),
+    "allowed errors do not miss the throughput": (
+        measured(*[20.0] * 1920, errors={"http 500": 80}, in_time=1920), LENIENT, "PASS", [], "",
+    ),
+    "others do": (
+        measured(*[20.0] * 1920, errors={"http 500": 80}, in_time=1920), OBJECTIVE, "FAIL",
+        ["errors-over", "throughput-not-held"], "",
+    ),
+    "so do more than are allowed": (
+        measured(*[20.0] * 2000, in_time=1880), LENIENT, "FAIL", ["throughput-not-held"], "",
+    ),
+    "a rate below the objective": (
+        measured(*[20.0] * 2000), FASTER, "INVALID", ["rate-below-objective"],
+        "the run offered 100 requests/s, the objective is 150",
+    ),
+    "without an objective, the offered rate": (
+        measured(*[20.0] * 2000, in_time=1900), ANY, "FAIL", ["throughput-not-held"], "",
+    ),
+}  # fmt: skip
 
 
-def test_requests_that_were_sent_and_lost_are_not_said_to_have_never_been_sent() -> None:
-    for warmup in (0, 1200):
-        run = measured(lag=Histogram(), loop_lag=Histogram(), generators=(), sent=90, warmup=warmup)
-        assert ids(run) == ("INVALID", ["requests-lost"])
-
-
-def test_warm_up_only_is_invalid_and_says_how_much() -> None:
-    run = measured(lag=Histogram(), loop_lag=Histogram(), generators=(), warmup=1200)
-    assert ids(run) == ("INVALID", ["warm-up-only"])
-    assert text(run) == "all 1,200 requests belonged to the warm-up, so nothing was measured"
-
-
-def test_too_few_samples_for_the_percentile_is_invalid() -> None:
-    assert ids(measured(*[20.0] * 999)) == ("INVALID", ["too-few-samples"])
-    assert text(measured(*[20.0] * 999)) == "999 answers are too few for a p99, which needs 1,000"
+@pytest.mark.parametrize(("run", "objective", "status", "reasons", "said"), VERDICTS.values(), ids=VERDICTS.keys())
+def test_a_run_has_this_verdict_and_these_reasons(
+    run: Measurement, objective: Objective, status: VerdictStatus, reasons: list[str], said: str
+) -> None:
+    assert ids(run, objective) == (status, reasons)
+    assert said in text(run, objective)
 
 
 def test_a_percentile_needs_ten_samples_above_it() -> None:
     assert (samples_needed(0.5), samples_needed(0.99), samples_needed(0.999)) == (20, 1000, 10_000)
-
-
-def test_errors_only_fails_with_its_own_reason() -> None:
-    run = measured(errors={"http 500": 1200})
-    assert ids(run) == ("FAIL", ["errors-only", "errors-over", "throughput-not-held"])
-    assert "none of 1,200 requests got a good answer" in text(run)
-
-
-def test_a_few_errors_only_fail_although_they_are_too_few_for_p99() -> None:
-    assert ids(measured(errors={"refused": 50}))[0] == "FAIL"
-
-
-@pytest.mark.parametrize(("failed", "status"), [(2, "PASS"), (3, "FAIL")])
-def test_error_rate_exactly_on_the_limit_passes(failed: int, status: VerdictStatus) -> None:
-    assert ids(measured(*[20.0] * (2000 - failed), errors={"http 500": failed}))[0] == status
-
-
-def test_a_full_queue_fails_with_shed_named() -> None:
-    run = measured(*[20.0] * 1500, errors={"shed": 499, "timeout": 1})
-    assert ids(run) == ("FAIL", ["errors-over", "shed", "throughput-not-held"])
-    assert "errors 25 % > 0.1 %: 499 shed, 1 timeout of 2,000 requests" in text(run)
-    assert "499 requests were shed: the server's queue was full" in text(run)
-
-
-def test_throughput_not_held_fails() -> None:
-    run = measured(*[20.0] * 2000, in_time=1900)
-    assert ids(run) == ("FAIL", ["throughput-not-held"])
-    assert text(run) == "95 requests/s were answered well and in time < 100"
-
-
-def test_errors_that_are_allowed_do_not_miss_the_throughput() -> None:
-    lenient = OBJECTIVE.model_copy(update={"error_rate": 0.05})
-    run = measured(*[20.0] * 1920, errors={"http 500": 80}, in_time=1920)
-    assert ids(run, lenient) == ("PASS", [])
-    assert ids(run) == ("FAIL", ["errors-over", "throughput-not-held"])
-    assert ids(measured(*[20.0] * 2000, in_time=1880), lenient) == ("FAIL", ["throughput-not-held"])
 
 
 def test_an_undecided_throughput_names_the_limit_that_its_interval_was_compared_with() -> None:
@@ -156,24 +163,12 @@ def test_an_undecided_throughput_names_the_limit_that_its_interval_was_compared_
     assert "the limit of 99 requests/s lies inside the interval of throughput" in text(run)
 
 
-def test_a_run_below_the_objectives_rate_cannot_pass_it() -> None:
-    objective = OBJECTIVE.model_copy(update={"throughput_rps": 150})
-    assert ids(measured(*[20.0] * 2000), objective) == ("INVALID", ["rate-below-objective"])
-    assert text(measured(*[20.0] * 2000), objective) == "the run offered 100 requests/s, the objective is 150"
-
-
 def test_a_run_too_short_for_another_request_is_judged_by_what_it_offered() -> None:
     short = measured(20.0, rate=0.2, asked_s=6, ran_s=6)
     objective = OBJECTIVE.model_copy(update={"throughput_rps": None})
     assert ids(short, objective) == ("INVALID", ["too-few-samples"])
     objective = OBJECTIVE.model_copy(update={"throughput_rps": 0.2})
     assert text(short, objective).endswith("the run offered 0.1667 requests/s, the objective is 0.2")
-
-
-def test_without_a_throughput_objective_the_offered_rate_must_be_held() -> None:
-    objective = OBJECTIVE.model_copy(update={"throughput_rps": None})
-    assert judge(measured(*[20.0] * 2000), objective).checks[2].limit == 100
-    assert ids(measured(*[20.0] * 2000, in_time=1900), objective)[0] == "FAIL"
 
 
 SLOW = [300.0] * 1000

@@ -17,10 +17,10 @@ from marina.config.errors import InputError
 from marina.config.load import parse_spec
 from marina.config.pages import linear_axis
 from marina.loadtest.judging import Objective, judge, judge_soak
-from marina.loadtest.judging.soak import trend
+from marina.loadtest.judging.soak import growth
 from marina.loadtest.measuring import Measurement, Second, ServerReading, ServerReadings, ServerWatch, percent
 from marina.loadtest.measuring.server_readings import parse_reading
-from marina.loadtest.reporting.growth_charts import growth_charts
+from marina.loadtest.reporting.charts import growth_charts
 from marina.loadtest.reporting.text import check_text, interval_note
 from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 from marina.loadtest.scheduling import Schedule
@@ -63,11 +63,11 @@ def blocks(shape: Callable[[float], float], noise: float = 0.002, seed: int = 1)
     ],
 )
 def test_only_what_grows_all_the_time_fails(name: str, shape: Callable[[float], float], status: str) -> None:
-    assert [trend(blocks(shape, seed=seed), "memory") for seed in range(20)].count(status) >= 19, name  # type: ignore[arg-type]
+    assert [growth(blocks(shape, seed=seed), "memory") for seed in range(20)].count(status) >= 19, name  # type: ignore[arg-type]
 
 
 def test_figures_that_do_not_grow_raise_few_alarms() -> None:
-    alarms = [trend(blocks(lambda _: 1, noise=0.05, seed=seed), "memory") for seed in range(1000)]
+    alarms = [growth(blocks(lambda _: 1, noise=0.05, seed=seed), "memory") for seed in range(1000)]
     assert alarms.count("FAIL") + alarms.count("INVALID") <= 20
 
 
@@ -121,9 +121,9 @@ def test_a_server_that_does_not_grow_passes() -> None:
 def test_the_process_that_grows_is_named() -> None:
     status, (reason,) = judged(soaked(lambda at: BASE + 1e6 * at / 5))
     assert status == "FAIL"
-    assert reason.startswith("memory-grows: the memory of worker 9000 grew from 44")
-    assert reason.endswith(
-        " MB in 6.67 minutes and never fell back: it grows, or rises and falls in cycles longer than this soak"
+    assert reason == (
+        "memory-grows: the memory of worker 9000 grew from 453 MB to 506 MB in 4.44 minutes and never fell back: "
+        "it grows, or rises and falls in cycles longer than this soak"
     )
 
 
@@ -132,7 +132,7 @@ def test_what_was_as_high_before_may_fall_again() -> None:
     status, (reason,) = judged(soaked(lambda at: BASE + 2e5 * ((at + 330) % 500)))
     assert status == "INVALID"
     assert reason == (
-        "settles: the memory of worker 9000 grew from 409 MB to 482 MB in 6.67 minutes, but it was as high before: "
+        "settles: the memory of worker 9000 grew from 419 MB to 472 MB in 4.44 minutes, but it was as high before: "
         "a longer soak will show whether it stops"
     )
 
@@ -144,7 +144,7 @@ def test_buffers_that_fill_with_the_first_requests_are_not_a_leak_unless_they_gr
     status, (reason,) = judged(soaked(little))
     assert status == "INVALID"
     assert reason == (
-        "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.67 minutes, as buffers do while they "
+        "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 4.44 minutes, as buffers do while they "
         "fill up during the first 100,000 requests: a longer soak will show whether it stops"
     )
     many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
@@ -153,16 +153,13 @@ def test_buffers_that_fill_with_the_first_requests_are_not_a_leak_unless_they_gr
     assert reason.startswith("memory-grows: the memory of worker 9000 grew from 49 MB to 51 MB")
 
 
-def test_growth_that_may_be_no_more_than_allowed_needs_a_longer_soak() -> None:
-    def growing(share: float) -> tuple[str, list[str]]:
-        run = soaked(lambda at: BASE * (1 + share * at / 400) + 2e6 * math.sin(at / 13))
-        return judged(run.model_copy(update={"seconds": many}))
-
+def test_growth_by_no_more_than_allowed_passes() -> None:
     many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
-    assert [growing(share)[0] for share in (0.01, 0.025, 0.06)] == ["PASS", "INVALID", "FAIL"]
-    (reason,) = growing(0.025)[1]
-    assert reason.startswith("settles: the memory of worker 9000 grew from 4")
-    assert reason.endswith(" in 6.67 minutes, perhaps by no more than allowed: a longer soak will show it")
+    by = [
+        soaked(lambda at, share=share: BASE * (1 + share * at / 400) + 2e6 * math.sin(at / 13))
+        for share in (0.02, 0.06)
+    ]  # type: ignore[misc]
+    assert [judged(run.model_copy(update={"seconds": many}))[0] for run in by] == ["PASS", "FAIL"]
 
 
 def test_a_heap_that_fills_with_the_first_requests_is_a_leak_of_a_worker_but_not_of_java() -> None:
@@ -178,7 +175,7 @@ def test_a_heap_that_fills_with_the_first_requests_is_a_leak_of_a_worker_but_not
 
     status, (reason,) = growing("torchserve")
     assert status == "INVALID"
-    assert reason.startswith("settles: the memory of torchserve grew from 44")
+    assert reason.startswith("settles: the memory of torchserve grew from 453 MB to 506")
     assert "as a heap does while it fills up during the first 100,000 requests" in reason
     assert growing("torchserve", due=600)[0] == growing("worker 9000")[0] == "FAIL"
 
@@ -191,7 +188,7 @@ def test_files_that_are_never_closed_are_named() -> None:
     status, (reason,) = judged(soaked(vitals=ServerReadings(readings=readings)))
     assert (status, reason.partition(" in ")[0]) == (
         "FAIL",
-        "files-grows: the open files of torchserve grew from 60 to 79",
+        "files-grows: the open files of torchserve grew from 63 to 76",
     )
 
 
@@ -281,9 +278,9 @@ def test_failed_readings_are_counted() -> None:
     assert (len(watch.vitals.readings), watch.vitals.missed, watch.vitals.why) == (2, 2, "gone")
 
 
-@pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat", "ramp"])
+@pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat"])
 def test_options_that_contradict_a_soak_are_refused(option: str) -> None:
-    options = RunOptions.model_validate({"soak_s": 100, option: (1, 2) if option == "ramp" else 3})
+    options = RunOptions.model_validate({"soak_s": 100, option: 3})
     with pytest.raises(InputError, match=r"`--soak`: not together with `--.*`: it is a single run of a special kind"):
         options.schedule(parse_spec(SPEC, Path("spec.yaml"), files=False), OBJECTIVE)
 
@@ -292,8 +289,9 @@ def test_options_that_contradict_a_soak_are_refused(option: str) -> None:
     ("words", "message"),
     [
         (["--soak", "2x"], "`--soak`: got `2x`, allowed: a time such as `90s`, `30m` or `2h`"),
-        (["--ramp", "5"], "`--ramp`: got `5`, allowed: two rates such as `10:200`"),
         (["--max-duration", "-1"], "`--max-duration`: got `-1`, allowed: more than 0"),
+        (["--timeout", "1e300"], "`--timeout`: got `1e+300`, allowed: 2147483647 or less"),
+        (["--rate", "1e-320"], "got 9.99989e-321 requests/s, allowed: 0.0001 or more"),
     ],
 )
 def test_an_option_that_cannot_be_read_is_named_as_it_is_typed(

@@ -1,4 +1,4 @@
-"""Other processes on the server's machine: measured, named beside a FAIL, and what to type then; other measurements."""
+"""Other processes on the server's machine: measured, and named beside a FAIL; two measurements into one folder."""
 
 import subprocess
 import sys
@@ -14,12 +14,13 @@ from test_loadtest_report import measured as made
 from test_loadtest_slo import OBJECTIVE, measured
 
 import marina
-from marina.loadtest.judging import Reason, Verdict, judge
-from marina.loadtest.measuring import Measurement, OtherProcessesWatch, PackageIdentity, ServerReadings
-from marina.loadtest.measuring.other_processes import OtherProcesses
-from marina.loadtest.measuring.streams import Streams
+from marina.loadtest.judging import judge
+from marina.loadtest.measuring import (
+    OtherProcesses,
+    OtherProcessesWatch,
+)
 from marina.loadtest.reporting.junit import verdict_xml
-from marina.loadtest.running import measuring_into, next_step
+from marina.loadtest.running import measuring_into
 
 BUSY = OtherProcesses(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
 QUIET = OtherProcesses(cores=0.1, of=2)
@@ -32,8 +33,8 @@ def test_other_processes_are_named_but_not_those_of_the_server(
     ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine, the process might otherwise not be among the few that are named.
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._MOST_NAMED", 10_000)
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.001)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._MOST_NAMED", 10_000)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._LEAST_NAMED_CORES", 0.001)
     program = tmp_path / "spinner"
     program.symlink_to(sys.executable)
     spinning = subprocess.Popen([program, "-c", SPIN])
@@ -49,8 +50,8 @@ def test_other_processes_are_named_but_not_those_of_the_server(
 
 
 def test_the_name_of_a_process_may_be_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._LEAST_NAMED_CORES", 0.0)
-    monkeypatch.setattr("marina.loadtest.measuring.other_processes._MOST_NAMED", 10_000)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._LEAST_NAMED_CORES", 0.0)
+    monkeypatch.setattr("marina.loadtest.measuring.machine._MOST_NAMED", 10_000)
     program = f"import ctypes\nctypes.CDLL(None).prctl(15, b'odd\\xff', 0, 0, 0)\nprint(flush=True)\n{SPIN}"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as spinning:
         assert spinning.stdout is not None
@@ -87,130 +88,6 @@ def test_a_fail_on_a_busy_machine_names_what_used_it() -> None:
 def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: OtherProcesses | None) -> None:
     verdict = judge(measured(*[latency] * 1000, others=others), OBJECTIVE)
     assert "machine-busy" not in [reason.id for reason in verdict.every_reason()]
-
-
-RECORDS, URL = Path("build/digits"), ["--url", "http://x:8080"]
-LATE, DEAD = made(20, lag=histogram([30] * 2000)), made(20, server_end="its process ended with code 137")
-REFUSED = made(20, errors={"http-400": 2000}, in_time=0, response=histogram([]), others=BUSY)
-UNKNOWN = made(20, identity=PackageIdentity(wanted="ab", found=None), response=histogram([20] * 500))
-CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", "front", "--context", "my cluster"]
-
-
-@pytest.mark.parametrize(
-    ("run", "where", "step"),
-    [
-        (made(200), [], "marina calibrate spec.yaml says which rate it holds; `--tune` searches"),
-        (
-            made(200),
-            ["--url", "http://x:8080"],
-            "marina calibrate spec.yaml --url http://x:8080 says which rate it holds",
-        ),
-        (made(200), SERVICE, "marina calibrate spec.yaml --in-cluster --context 'my cluster' says which rate one pod"),
-        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 --warmup 2 when nothing else runs here"),
-        (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod when nothing else runs on the nodes of its pods"),
-        (UNKNOWN, URL, "--url http://x:8080 --any-package skips this check; `--pages-url URL` says"),
-        (UNKNOWN, CLUSTER, "--in-cluster --one-pod --any-package skips this check"),
-        (DEAD, [], "less build/digits/server.log"),
-        (REFUSED, [], "less build/digits/server.log"),
-        (DEAD, CLUSTER, "marina status spec.yaml"),
-        (LATE, [], "--rate 200 --warmup 2 --url URL from another machine than the server's"),
-        (LATE, URL, "--rate 200 --warmup 2 --url http://x:8080 from another machine than the server's"),
-        (LATE, SERVICE, "--in-cluster --service front --context 'my cluster' --processes 2"),
-    ],
-)
-def test_without_a_pass_the_next_command_for_the_same_server_is_shown(
-    run: Measurement, where: list[str], step: str
-) -> None:
-    assert step in (next_step(outcome(run), RECORDS, where) or "")
-
-
-@pytest.mark.parametrize("reason", ["settles", "memory-grows", "drift-grows"])
-def test_growth_that_a_longer_soak_would_explain_names_that_soak(reason: str) -> None:
-    verdict = Verdict(status="FAIL", reasons=(Reason(id=reason, text=""),), checks=())
-    grown = outcome(made(20)).model_copy(update={"verdict": verdict})
-    assert (
-        next_step(grown, RECORDS, URL)
-        == "marina loadtest spec.yaml --rate 200 --warmup 2 --url http://x:8080 --soak 20s"
-    )
-
-
-def test_after_too_low_a_rate_the_one_that_is_promised_is_named() -> None:
-    verdict = Verdict(status="INVALID", reasons=(Reason(id="rate-below-objective", text=""),), checks=())
-    promised = OBJECTIVE.model_copy(update={"throughput_rps": 500})
-    low = outcome(made(20)).model_copy(update={"verdict": verdict, "objective": promised})
-    assert next_step(low, RECORDS, URL) == "marina loadtest spec.yaml --rate 500 --warmup 2 --url http://x:8080"
-    same = low.model_copy(update={"objective": OBJECTIVE.model_copy(update={"throughput_rps": low.load.rate})})
-    assert next_step(same, RECORDS, URL) is None
-
-
-@pytest.mark.parametrize("answers", [10, 2000])
-def test_after_a_server_that_runs_elsewhere_died_there_is_nothing_to_load(answers: int) -> None:
-    died = outcome(made(200, server_end="nothing listens any more", response=histogram([200] * answers)))
-    elsewhere = died.model_copy(update={"tested": died.tested.model_copy(update={"started": False})})
-    assert next_step(elsewhere, RECORDS, URL) is None
-
-
-def test_settings_of_a_language_model_are_not_to_be_searched() -> None:
-    times = histogram([20] * 10)
-    streams = Streams(first=times, gaps=times, pace=times, met=1, tokens=1, prompt_tokens=1, cached_tokens=0)
-    step = next_step(outcome(made(200, streams=streams)), RECORDS)
-    assert step == "marina calibrate spec.yaml says which rate it holds"
-
-
-def test_the_next_command_sends_the_same_load_as_typed() -> None:
-    late, slow = outcome(LATE, arrivals="constant"), outcome(made(200), arrivals="constant")
-    load = late.load.model_copy(update={"seed": 1_234_567, "warmup_s": 0.5, "timeout_s": 3.0})
-    step = next_step(late.model_copy(update={"load": load}), RECORDS, URL) or ""
-    assert "--rate 200 --warmup 0.5 --arrivals constant --seed 1234567 --timeout 3 --url http://x:8080 from" in step
-    load = load.model_copy(update={"processes": 4})
-    step = next_step(slow.model_copy(update={"load": load}), RECORDS, URL) or ""
-    sending = "--arrivals constant --seed 1234567 --timeout 3 --url http://x:8080 --processes 4"
-    assert step.startswith(f"marina calibrate spec.yaml {sending} says which rate it holds")
-
-
-@pytest.mark.parametrize(
-    ("reason", "step"),
-    [
-        ("undecided", "--url http://x:8080 --soak 40"),
-        ("too-few-samples", "--url http://x:8080 --soak 6"),
-        ("cut-short too-few-samples settles", "--url http://x:8080 --soak 10s"),
-        ("rate-below-objective", "--url http://x:8080 --soak 10s"),
-        ("arrivals-late", "--url http://x:8080 --soak 10s from another machine than the server's"),
-        ("memory-grows", "--url http://x:8080 --soak 20s"),
-    ],
-)
-def test_after_a_soak_the_next_command_is_a_soak(reason: str, step: str) -> None:
-    reasons = tuple(Reason(id=each, text="") for each in reason.split())
-    verdict = Verdict(status="INVALID", reasons=reasons, checks=())
-    soaked = outcome(made(20, vitals=ServerReadings())).model_copy(update={"verdict": verdict})
-    assert (next_step(soaked, RECORDS, URL) or "").endswith(step)
-
-
-def test_if_most_requests_fail_the_run_that_has_enough_answers_is_longer() -> None:
-    verdict = Verdict(status="FAIL", reasons=(Reason(id="too-few-samples", text=""),), checks=())
-    run = made(20, errors={"http 500": 1500}, response=histogram([20] * 500))
-    failed = outcome(run).model_copy(update={"verdict": verdict})
-    assert (next_step(failed, RECORDS, URL) or "").endswith("--url http://x:8080 --duration 22")
-
-
-@pytest.mark.parametrize("reason", ["shed", "ttft-over", "itl-over", "goodput-low"])
-def test_what_a_lower_rate_would_help_is_sent_to_a_search_for_the_knee(reason: str) -> None:
-    reasons = tuple(Reason(id=each, text="") for each in ("too-few-samples", "errors-over", reason))
-    failed = outcome(made(20)).model_copy(update={"verdict": Verdict(status="FAIL", reasons=reasons, checks=())})
-    elsewhere = failed.model_copy(update={"tested": failed.tested.model_copy(update={"started": False})})
-    assert (next_step(elsewhere, RECORDS, URL) or "").startswith("marina calibrate spec.yaml --url http://x:8080 says")
-
-
-def test_after_a_pass_there_is_nothing_to_type() -> None:
-    assert next_step(outcome(made(20)), RECORDS) is None
-
-
-def test_a_server_that_answers_nothing_well_is_not_sent_to_a_search_for_its_knee() -> None:
-    tried = outcome(made(20, errors={"http 404": 2000}, response=histogram([]), in_time=0))
-    assert tried.verdict.status == "FAIL"
-    assert next_step(tried, RECORDS) == "less build/digits/server.log"
-    elsewhere = tried.model_copy(update={"tested": tried.tested.model_copy(update={"started": False})})
-    assert next_step(elsewhere, RECORDS, URL) is None
 
 
 VERBS = [["loadtest", "--rate", "1"], ["calibrate"], ["compare", "--rate", "1", "--against", "http://127.0.0.1:1"]]

@@ -1,6 +1,5 @@
 import json
-import shlex
-import shutil
+import os
 import socket
 import subprocess
 import sys
@@ -12,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from loadtest_rig import SPEC, write_package
 from specs import digits_spec
 from test_loadtest_slo import measured
-from tools import needs
 
 from marina.config.errors import InputError, MarinaError
 from marina.config.load import parse_spec
@@ -27,13 +26,12 @@ from marina.loadtest.calibrating import tuning
 from marina.loadtest.calibrating.evidence import ServingSettings
 from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
 from marina.loadtest.calibrating.options import CalibrateOptions
-from marina.loadtest.calibrating.patch import settings_patch, with_settings
 from marina.loadtest.calibrating.trials import RateTrials, ServerEnded
 from marina.loadtest.judging.slo import objective_of
 from marina.loadtest.measuring import peak_memory, this_machine
 from marina.loadtest.running import RunOptions, TargetOptions, run_load_test, target
 from marina.loadtest.sending.plan import Expected
-from marina.loadtest.sending.sample_request import expected_of, packaged_request, spec_request
+from marina.loadtest.sending.samples import expected_of, packaged_request, spec_request
 
 RECORD: dict[str, Any] = {
     "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
@@ -155,87 +153,33 @@ def test_a_server_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) -> None
         pass
 
 
-def test_the_machine_is_read_from_linux(tmp_path: Path) -> None:
-    files = {
-        "proc/cpuinfo": "processor: 0\nmodel name\t: Some  CPU @ 2GHz\n",
-        "proc/meminfo": "MemTotal:  1000 kB\n",
-        "sys/fs/cgroup/cpu.max": "150000 100000\n",
-        "sys/fs/cgroup/memory.max": "max\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    machine = this_machine(tmp_path)
-    assert (machine.processor, machine.cpu_limit, machine.memory_bytes, machine.memory_limit_bytes) == (
-        "Some CPU @ 2GHz",
-        1.5,
-        1_024_000,
-        None,
-    )
-
-
-def test_a_machine_without_limits_has_none(tmp_path: Path) -> None:
-    machine = this_machine(tmp_path)
-    assert (machine.cpu_limit, machine.memory_limit_bytes, machine.memory_bytes) == (None, None, None)
+def test_the_machine_names_its_processor_and_its_instructions(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor: 0\nmodel name\t: Some  CPU @ 2GHz\nflags\t\t: fpu avx2 avx512f sse\n")
+    machine = this_machine(file)
+    assert (machine.processor, machine.isa) == ("Some CPU @ 2GHz", ("avx2", "avx512f"))
+    assert (machine.memory_bytes, machine.cores) == (psutil.virtual_memory().total, len(os.sched_getaffinity(0)))
 
 
 def test_peak_memory_is_told_apart_by_process(tmp_path: Path) -> None:
-    processes = {
-        10: (1, "python", 40),
-        11: (10, "/opt/java/bin/java\0-jar", 200),
-        12: (11, "python\0model_service_worker.py", 300),
-        13: (11, "python\0/x/ts/model_service_worker.py", 290),
-        14: (1, "python\0model_service_worker.py", 999),
-    }
-    for pid, (parent, command, size) in processes.items():
-        folder = tmp_path / str(pid)
-        folder.mkdir()
-        (folder / "stat").write_text(f"{pid} (a) b) S {parent} 0 0")
-        (folder / "cmdline").write_text(command)
-        (folder / "status").write_text(f"VmHWM:\t {size} kB\n")
-    memory = peak_memory(10, tmp_path)
-    assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (204800, (296960, 307200), 40960)
+    # A supervisor with a Java and a worker, each of which once had so many megabytes.
+    (tmp_path / "java").symlink_to(sys.executable)
+    begin = "subprocess.Popen([{}, '-c', 'b\\'x\\' * {} * 2**20; print(flush=True); input()', {}])"
+    children = (f"{str(tmp_path / 'java')!r}", 200, "'-jar'"), ("sys.executable", 100, "'model_' + 'service_worker.py'")
+    code = "\n".join(["import subprocess, sys", *(begin.format(*child) for child in children), "input()"])
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.readline()
+        memory = peak_memory(process.pid)
+    assert 200 * 2**20 < memory.java_bytes < 260 * 2**20
+    assert [100 * 2**20 < size < 160 * 2**20 for size in memory.workers_bytes] == [True]
+    assert 0 < memory.supervisor_bytes < 60 * 2**20
+    assert peak_memory(process.pid).total_bytes == 0
 
 
 SETTINGS = ServingSettings(workers=1, threads=2, max_batch=8, max_batch_delay_ms=5)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param(
-            "name: m  # mine\nserving:\n  workers: 2  # two\n  max_batch: 8\nslo: {p99_ms: 5}\n",
-            "name: m  # mine\nserving:\n  threads: 2\n  max_batch_delay_ms: 5\n  workers: 1  # two\n  max_batch: 8\n"
-            "slo: {p99_ms: 5}\n",
-            id="block",
-        ),
-        pytest.param(
-            "serving: {workers: 2, queue: 9}\n",
-            "serving: {threads: 2, max_batch: 8, max_batch_delay_ms: 5, workers: 1, queue: 9}\n",
-            id="flow",
-        ),
-        pytest.param(
-            "serving: {queue: 9, }\n",
-            "serving: {workers: 1, threads: 2, max_batch: 8, max_batch_delay_ms: 5, queue: 9, }\n",
-            id="flow with a comma at its end",
-        ),
-        pytest.param(
-            "name: m\n",
-            "name: m\nserving:\n  workers: 1\n  threads: 2\n  max_batch: 8\n  max_batch_delay_ms: 5\n",
-            id="no serving yet",
-        ),
-    ],
-)
-def test_settings_are_written_into_the_specs_own_text(before: str, after: str) -> None:
-    assert with_settings(before, SETTINGS) == after
-    assert with_settings(after, SETTINGS) == after
-
-
-def test_the_patch_of_a_file_without_a_last_line_feed_says_so() -> None:
-    # Otherwise `patch` refuses it as malformed.
-    end = "\n\\ No newline at end of file\n"
-    assert settings_patch("a\nb", "c\nb", "x").endswith(f"\n b{end}")
-    assert settings_patch("a", "b", "x").endswith(f"\n-a{end}+b{end}")
 
 
 def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
@@ -276,21 +220,18 @@ def fake_session(settings: ServingSettings) -> Any:
     yield None
 
 
-def test_tuning_writes_a_patch_to_the_spec_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_records_what_it_tried_and_names_the_settings_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tuning, "RateTrials", FakeTrials)
     spec = digits_spec({"serving.max_batch": 1})
     tuned = tuning.tune_settings(spec, CalibrateOptions(), tmp_path, serve=fake_session)
     assert tuned.best.settings.max_batch == 8
-    assert (tmp_path / "tune.patch").read_text().startswith(f"--- {spec.file}\n+++ {spec.file}\n")
     data = json.loads((tmp_path / "tune.json").read_text())
     assert (data["schema"], data["rps"], data["best"]["max_batch"]) == ("marina.tune/1", 800, 8)
-    spec_file = tmp_path / "my models/spec.yaml"
-    spec_file.parent.mkdir()
-    shutil.copy(spec.file, spec_file)
-    text = tuning.tuning_text(tuned, tuning.settings_space(spec, objective_of(spec)), spec_file, tmp_path)
-    needs("patch", package="patch")
-    subprocess.run(shlex.split(text.splitlines()[-1])[1:], capture_output=True, check=True)
-    assert "  max_batch: 8" in spec_file.read_text(encoding="utf-8").splitlines()
+    hint = tuned.to_text(spec.file).splitlines()[-1]
+    assert hint.startswith(f"hint: set under `serving` in {spec.file}: workers: ")
+    assert "max_batch: 8" in hint
 
 
 def test_a_setting_that_cannot_be_measured_ends_the_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +249,7 @@ def trials_of(**changes: Any) -> RateTrials:
     session: Any = SimpleNamespace(
         measure=lambda *_: measured(*[20.0] * 1000, **changes), progress=Progress(quiet=True), target=None
     )
-    return RateTrials(session, objective_of(digits_spec({})), CalibrateOptions(repeat=1))
+    return RateTrials(session, objective_of(digits_spec({})), CalibrateOptions())
 
 
 @pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])

@@ -137,6 +137,15 @@ def test_a_tuned_spec_still_means_the_same_model(tmp_path: Path, example: str, m
     assert now.replace(f"{file.parent.resolve()}/", "") == was
 
 
+def test_words_are_no_paths_whatever_lies_beside_the_spec(tmp_path: Path) -> None:
+    for name in ("imagenet", "image", "torchvision", "torchvision:resnet18", "IMAGENET1K_V1"):
+        (tmp_path / name).mkdir()
+    model = {"source": "torchvision:resnet18", "weights": "IMAGENET1K_V1", "handler": "image", "labels": "imagenet"}
+    spec = parse_spec(yaml.safe_dump({"name": "shells", "model": model}), tmp_path / "spec.yaml", files=False)
+    tuned = tuned_spec(spec, settings_of(spec), tmp_path / "tuned").model
+    assert {field: getattr(tuned, field) for field in model} == model
+
+
 @pytest.mark.parametrize("samples", [{"samples": 1.0}, {"samples/a.png": 2.0}])
 def test_a_tuned_spec_means_the_same_samples(folder: Path, samples: dict[str, float]) -> None:
     settings = ServingSettings(workers=1, threads=1, max_batch=1, max_batch_delay_ms=1)

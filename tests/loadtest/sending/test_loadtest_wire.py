@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from marina.config.errors import InputError
 from marina.loadtest.sending import Client, LoadRequest, parse_header, send_and_check
-from marina.loadtest.sending.answer_checks import Checker, has_structure
+from marina.loadtest.sending.client import Checker, has_structure
 from marina.loadtest.sending.plan import Expected
 from marina.loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 

@@ -1,0 +1,183 @@
+"""From a text or a conversation to the tokens of a prompt, in a process of its own: this module, run as a program."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from marina.handlers.generation.limited import LimitedProcess, TookTooMuch, limited, serve
+from marina.handlers.generation.tokenizer import ModelTokenizer, special_names, template_source
+
+# A conversation: each message has its role and its text.
+Messages: TypeAlias = list[dict[str, str]]
+# Memory for one conversation's template, in bytes.
+_MEMORY = 128 << 20
+_DEVELOPER = "developer"
+
+
+class TemplateRefused(Exception):
+    """The template refuses these messages, or any: then it `is_broken`. `reason` is what its packager may read, too."""
+
+    def __init__(self, message: str, reason: str | None = None, *, is_broken: bool = False) -> None:
+        super().__init__(message)
+        self.reason, self.is_broken = reason or message, is_broken
+
+
+@dataclass(frozen=True)
+class PendingPrompt:
+    """A prompt that becomes tokens."""
+
+    tokens: Future[list[int]]
+
+    @property
+    def is_ready(self) -> bool:
+        return self.tokens.done()
+
+    def cancel(self) -> None:
+        """Its client has left: it is not read any longer if it still waits."""
+        self.tokens.cancel()
+
+
+class Prompts:
+    """Makes tokens of prompts with a model's tokenizer and template, one after the other. Of a prompt with more than
+    `limit` tokens only the beginning may be encoded: still more than `limit`."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._process = LimitedProcess(__name__, str(folder), str(limit))
+        self._thread = ThreadPoolExecutor(1, "prompts")
+
+    def begin(self, prompt: str | Messages, when_ready: Callable[[], None]) -> PendingPrompt:
+        """Starts with a prompt; calls `when_ready` when it is tokens or was refused."""
+        future = self._thread.submit(self.read, prompt)
+        future.add_done_callback(lambda _: when_ready())
+        return PendingPrompt(future)
+
+    def read(self, prompt: str | Messages) -> list[int]:
+        """The tokens of a prompt; raises TemplateRefused."""
+        try:
+            answer = self._process.ask(prompt)
+        except TookTooMuch as err:
+            raise TemplateRefused("the chat template takes too much time or memory for these messages") from err
+        if isinstance(answer, dict):
+            raise TemplateRefused(**answer)
+        tokens: list[int] = answer
+        return tokens
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        self._process.close()
+
+
+class ChatTemplate:
+    """A chat template as `transformers` uses them. It is a program that comes with a model, so it runs in a sandbox."""
+
+    def __init__(self, source: str, special: Mapping[str, str]) -> None:
+        extensions: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+        environment.filters["tojson"] = _tojson
+        environment.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
+        self._special = dict(special)
+        # Templates from before OpenAI's new name for `system` would leave out such a message, and say nothing.
+        self._names_developer = _DEVELOPER in source
+        try:
+            self._template = environment.from_string(source)
+        except (TemplateError, SyntaxError, RecursionError) as err:
+            raise TemplateRefused(f"the chat template cannot be read: {err}", is_broken=True) from err
+
+    def render(self, messages: Messages) -> str:
+        """The prompt of a conversation, up to where the assistant's answer begins."""
+        # Templates test `tools is not none`, so these must not be undefined.
+        absent = {"tools": None, "documents": None}
+        if not self._names_developer:
+            names = {_DEVELOPER: "system"}
+            messages = [{**message, "role": names.get(message["role"], message["role"])} for message in messages]
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=True, **absent, **self._special)
+        except (MemoryError, TemplateRefused):
+            raise
+        except (TemplateError, RecursionError) as err:
+            raise TemplateRefused(str(err) or type(err).__name__) from err
+        except Exception as err:  # a template may raise anything
+            raise TemplateRefused("the chat template cannot render these messages", str(err)) from err
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's own, which remembers what may be read: that depends on the type and the name alone, and to find it out
+    takes longer than all the rest of a template."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._safe: dict[tuple[type, str], bool] = {}
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        safe = self._safe.get(key := (type(obj), attr))
+        if safe is None:
+            safe = self._safe[key] = super().is_safe_attribute(obj, attr, value)
+        return safe
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks the assistant's text for a training: it is written as it is."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _raise(message: str) -> None:
+    raise TemplateRefused(str(message))
+
+
+class _PromptReader:
+    """What the process does."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        self._tokenizer = ModelTokenizer(folder)
+        self._template: ChatTemplate | None = None
+
+    def read(self, prompt: str | Messages) -> list[int] | dict[str, Any]:
+        """The tokens, or the arguments of TemplateRefused."""
+        if isinstance(prompt, str):
+            return self._tokenizer.encode(prompt, limit=self._limit)
+        # Or else a message could end its turn and begin another one, as the system's.
+        messages = [each | {"content": self._tokenizer.divide_special(each["content"])} for each in prompt]
+        try:
+            with limited(_MEMORY):
+                text = self._read_template().render(messages)
+        except TemplateRefused as err:
+            # The template may repeat a divided text.
+            message, reason = (text.encode(errors="ignore").decode()[:300] for text in (str(err), err.reason))
+            return {"message": message, "reason": reason, "is_broken": err.is_broken}
+        return self._tokenizer.encode(text, special=False, limit=self._limit)
+
+    def _read_template(self) -> ChatTemplate:
+        """Here and not before, because to read one may take too much, too."""
+        if self._template is None:
+            self._template = ChatTemplate(template_source(self._folder) or "", special_names(self._folder))
+        return self._template
+
+
+if __name__ == "__main__":
+    serve(_PromptReader(Path(sys.argv[1]), int(sys.argv[2])).read)
