@@ -133,7 +133,11 @@ def _calls(tree: ast.Module) -> Iterator[tuple[Series, str]]:
     words: dict[str, str] = {}
     for node in sorted(ast.walk(tree), key=lambda node: (getattr(node, "lineno", 0), not isinstance(node, ast.Assign))):
         if isinstance(node, ast.Assign):
-            words |= _assigned(node)
+            words |= _assigned(node, words)
+            if isinstance(node.targets[0], ast.Subscript):
+                yield from _named_by_keys([(node.targets[0].slice, node.value)], words)
+        elif isinstance(node, ast.Dict):
+            yield from _named_by_keys(zip(node.keys, node.values, strict=True), words)
         elif isinstance(node, ast.Call | ast.Tuple):
             name, *rest = [_text(each, words) for each in (node.args if isinstance(node, ast.Call) else node.elts)] or [
                 None
@@ -141,6 +145,17 @@ def _calls(tree: ast.Module) -> Iterator[tuple[Series, str]]:
             texts = [text for text in rest if text and " " in text]
             if name and texts and re.fullmatch(r"(marina|inference|ts)_[a-z_]+", name):
                 yield _series_of(name, node), texts[0]
+
+
+def _named_by_keys(
+    pairs: Iterable[tuple[ast.expr | None, ast.expr]], words: Mapping[str, str]
+) -> Iterator[tuple[Series, str]]:
+    """The metrics of a table `{"ready": (value, "its text")}`, without the `marina_` of their names."""
+    for key, value in pairs:
+        name = f"marina_{_text(key, {})}" if key else ""
+        texts = [text for each in getattr(value, "elts", []) if (text := _text(each, words)) and " " in text]
+        if isinstance(value, ast.Tuple) and texts and re.fullmatch(r"marina_[a-z_]+", name):
+            yield _series_of(name, value), texts[0]
 
 
 def _series_of(name: str, node: ast.Call | ast.Tuple) -> Series:
@@ -159,17 +174,20 @@ def _series_of(name: str, node: ast.Call | ast.Tuple) -> Series:
     return CATALOGUE.get(full, Series(full, kind, "page", frozenset(labels)))
 
 
-def _assigned(node: ast.Assign) -> dict[str, str]:
+def _assigned(node: ast.Assign, words: Mapping[str, str]) -> dict[str, str]:
     target, value = node.targets[0], node.value
     pairs = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         pairs = list(zip(target.elts, value.elts, strict=False))
-    return {name.id: text for name, what in pairs if isinstance(name, ast.Name) and (text := _text(what, {}))}
+    return {name.id: text for name, what in pairs if isinstance(name, ast.Name) and (text := _text(what, words))}
 
 
 def _text(node: ast.AST, words: Mapping[str, str]) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = [_text(part.value if isinstance(part, ast.FormattedValue) else part, words) for part in node.values]
+        return "".join(part or "" for part in parts)
     return words.get(node.id) if isinstance(node, ast.Name) else None
 
 

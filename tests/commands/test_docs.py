@@ -47,7 +47,9 @@ def commands(page: Path, program: str) -> list[str]:
     """The commands of a program on a page, in code blocks and between backticks."""
     text = text_of(page)
     code = re.findall(r"^\$ (.+)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text)
-    return [part for line in code for part in re.split(r"\s*&&\s*|\s{2,}#", line) if part.split()[:1] == [program]]
+    return [
+        part for line in code for part in re.split(r"\s*&&\s*|\s{2,}#|\s+>\s", line) if part.split()[:1] == [program]
+    ]
 
 
 @pytest.mark.parametrize("name", GENERATED)
