@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from marina.config.combinations.source import HANDLERS, WEIGHT_SUFFIXES
+from marina.config.sections import HANDLERS, WEIGHT_SUFFIXES
 from marina.config.errors import MarinaError
 from marina.config.load import parse_spec
 from marina.config.progress import Progress
