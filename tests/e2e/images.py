@@ -47,18 +47,25 @@ def run(*command: str | Path, **options: Any) -> str:
 def install_wheel(place: Path) -> Path:
     """Marina's wheel, built and installed below `place`; the folder with its packages."""
     tree = place / "tree"
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "build", "tests", "__pycache__"))
+    shutil.copytree(
+        ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", "build", "tests", "__pycache__")
+    )
     pip = (sys.executable, "-m", "pip", "--quiet", "--no-input")
     run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place, tree)
     run(
-        *pip, "install", "--no-deps", "--ignore-installed", "--prefix", place / "installed", *place.glob("marina-*.whl")
+        *pip,
+        "install",
+        "--no-deps",
+        "--ignore-installed",
+        "--prefix",
+        place / "installed",
+        *place.glob("marina_torchserve-*.whl"),
     )
     return next((place / "installed").glob("lib/python*/site-packages"))
 
 
 def build(out: Path, *options: str | Path, marina: Path = ROOT) -> dict[str, Any]:
     """`marina image` of the Marina in a folder; its record."""
-    # A `.pth` file of the development environment imports a package of it before anything else.
     environment = os.environ | {"PYTHONPATH": str(marina)}
     command = [sys.executable, "-m", "marina", "image", DIGITS, "--out", out, "--builder", "buildah", *options]
     record: dict[str, Any] = json.loads(run(*command, "--json", "--quiet", cwd=marina, env=environment))
