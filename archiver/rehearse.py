@@ -58,8 +58,7 @@ class PodImportFinder(PathFinder):
         in_pod = set(ours) | _with_dependencies(_pod_requirements(ours))
         cls.hidden = {module: names[0] for module, names in installed.items() if not set(map(_normal, names)) & in_pod}
         # Without the finders of editable installations: those of a pod are not editable.
-        python = (BuiltinImporter, FrozenImporter, PathFinder)
-        sys.meta_path[:] = [cls if finder is PathFinder else finder for finder in sys.meta_path if finder in python]
+        sys.meta_path[:] = [BuiltinImporter, FrozenImporter, cls]
 
     @classmethod
     def find_spec(

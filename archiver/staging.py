@@ -21,7 +21,7 @@ from marina.archiver.own_handler import declared_forms, example_body
 from marina.archiver.sources import Source
 from marina.archiver.user_code import stage_modules
 from marina.config.errors import SourceError
-from marina.config.record import Artifact, BodyFormat, Code, Draft, MachineKey, Port, Sample, Writing
+from marina.config.record import Artifact, BodyFormat, Code, Draft, MachineKey, PackedImage, Port, Sample, Writing
 from marina.config.render import render_model_config
 from marina.config.request_headers import CONTENT_TYPES
 from marina.config.sections import Image
@@ -108,15 +108,14 @@ def _key(spec: Spec) -> MachineKey:
     return MachineKey.model_validate(key)
 
 
-def _explicit_image(image: Image) -> Image:
+def _explicit_image(image: Image) -> PackedImage:
     """How pictures are read, without defaults that depend on other fields."""
-    return image.model_copy(
-        update={
-            "mean": tuple(image.per_channel(image.mean)),
-            "std": tuple(image.per_channel(image.std)),
-            "resize": image.resize or max(image.height, image.width),
-        }
-    )
+    explicit = {
+        "mean": tuple(image.per_channel(image.mean)),
+        "std": tuple(image.per_channel(image.std)),
+        "resize": image.resize or max(image.height, image.width),
+    }
+    return PackedImage(**image.model_dump() | explicit)
 
 
 def _stage_code(spec: Spec, folder: Path) -> str:

@@ -1,7 +1,8 @@
 """The record of a package: `marina.json` inside the MAR, and `package.json` beside it, which adds the MAR's hash.
 
-This module writes `marina.json`. A worker has no pydantic, so `handlers/record.py` reads it into dataclasses of its
-own; classes with the same name there and here are the same part of the file."""
+This module writes `marina.json`; `handlers/record.py` reads it into dataclasses of its own, which a test holds to the
+fields here. Importing this module, with the validators of every section, would cost each worker 0.3 s of CPU at its
+start, a tenth of the whole."""
 
 import hashlib
 import json
@@ -46,7 +47,19 @@ class Document(Part):
         return self.model_dump(mode="json", by_alias=True)
 
 
-class Port(Part):
+class Packed(Part):
+    """The base of what is recorded in a MAR: unknown keys are ignored, because a MAR may be older than this Marina."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class PackedImage(Image):
+    """The spec's `model.image`, with every default filled in."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Port(Packed):
     """One input or output of the compiled function, without its batch dimension."""
 
     name: str
@@ -74,7 +87,7 @@ class Port(Part):
         ]
 
 
-class Lengths(Part):
+class Lengths(Packed):
     """The sizes that a varying dimension is padded to, and the mask that tells the model which part is padding."""
 
     buckets: tuple[int, ...]
@@ -85,7 +98,7 @@ class Lengths(Part):
     mask_dtype: str = "bool"
 
 
-class Artifact(Part):
+class Artifact(Packed):
     """One compiled file, and the batch size and length that it was compiled for."""
 
     file: str
@@ -93,14 +106,14 @@ class Artifact(Part):
     length: int | None = None
 
 
-class Sample(Part):
+class Sample(Packed):
     """The request body that the readiness inference and the load test send."""
 
     file: str
     content_type: str
 
 
-class MachineKey(Part):
+class MachineKey(Packed):
     """What a machine must have to run the artifacts; `isa` are the flags of its CPU."""
 
     torch: str
@@ -111,7 +124,7 @@ class MachineKey(Part):
     cuda: str | None = None
 
 
-class Agreement(Part):
+class Agreement(Packed):
     """How well the packaged artifacts agree with the eager fp32 model; `not_judged` says why it was not measured."""
 
     inputs: Literal["calibration", "generated"]
@@ -136,14 +149,14 @@ class Agreement(Part):
         return f"{self.agreement:.4f} ({self.measure} on {self.count} {self.inputs} inputs){known}"
 
 
-class WeightsFile(Part):
+class WeightsFile(Packed):
     """A file of weights that is not packed but mounted in the pod: its size, and the sha256 of its first MiB."""
 
     bytes: int
     head: str
 
 
-class VllmSetup(Part):
+class VllmSetup(Packed):
     """How vLLM is run: the spec's `text.vllm`, and the files in `weights` if these are not packed."""
 
     python: str
@@ -152,7 +165,7 @@ class VllmSetup(Part):
     files: dict[str, WeightsFile] = {}
 
 
-class Writing(Part):
+class Writing(Packed):
     """How a language model writes: the spec's `text`, the folder of the model's files, and the tokens that end an
     answer."""
 
@@ -174,7 +187,7 @@ class Writing(Part):
     vllm: VllmSetup | None = None
 
 
-class Code(Part):
+class Code(Packed):
     """Python source that runs in the worker, below `source/` in the MAR: a factory, and the weights of its model."""
 
     file: str
@@ -184,7 +197,7 @@ class Code(Part):
     shared: tuple[str, ...] = ()
 
 
-class EncoderSetup(Part):
+class EncoderSetup(Packed):
     """How an encoder reads texts: the spec's `task` and `encoding`, and the tokenizer from the model's folder."""
 
     task: Literal["classify", "embed", "rerank", "tokens"]
@@ -193,7 +206,7 @@ class EncoderSetup(Part):
     tokenizer: str
 
 
-class BodyFormat(Part):
+class BodyFormat(Packed):
     """The form of bodies or answers that a user's own handler declares: their content type, a schema for JSON, and an
     example."""
 
@@ -204,6 +217,8 @@ class BodyFormat(Part):
 
 class Draft(Document):
     """The record of a package before its answers were compared; fields that do not apply keep their defaults."""
+
+    model_config = ConfigDict(extra="ignore")
 
     schema_: str = SCHEMA
     name: str
@@ -217,7 +232,7 @@ class Draft(Document):
     workers: int
     threads: int
     batch_sizes: tuple[int, ...] = ()
-    image: Image | None = None
+    image: PackedImage | None = None
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     labels: str | None = None

@@ -57,10 +57,13 @@ def main(listener: socket.socket) -> None:
     while True:
         connection, _ = listener.accept()
         if not ready:
+            finders = sys.meta_path[:]
             runpy.run_path(str(SCRIPT))["PodImportFinder"].install()
             import torch  # noqa: F401
             from ts.context import Context  # noqa: F401
 
+            # The script replaces Python's own finder, not one that it has put there before.
+            sys.meta_path[:] = finders
             ready = True
         if os.fork() == 0:
             listener.close()

@@ -15,11 +15,12 @@ from typing import Any
 
 import yaml
 
-from marina.config.combinations.source import HANDLERS, WEIGHT_SUFFIXES
+from marina.config.combinations.source import WEIGHT_SUFFIXES
 from marina.config.errors import MarinaError
 from marina.config.load import parse_spec
 from marina.config.progress import Progress
 from marina.config.record import write_json, write_text
+from marina.config.sections import HANDLERS
 from marina.config.spec import Spec
 from marina.loadtest.calibrating.calibration import settings_of
 from marina.loadtest.calibrating.evidence import ServingSettings

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from k8s_plans import RECORD as RECORD_DATA
 
 from marina.config.errors import InputError
 from marina.config.record import RECORD, SCHEMA, read_package, write_text
@@ -23,6 +24,17 @@ def test_workers_read_the_file_and_the_schema_that_the_packager_writes() -> None
 
 def test_workers_read_no_field_that_the_packager_does_not_write() -> None:
     assert {field.name for field in fields(Read)} <= set(Written.model_fields)
+
+
+def test_the_record_of_an_older_marina_is_read() -> None:
+    older = RECORD_DATA | {
+        "on_mismatch": "jit",
+        "image": {"height": 8, "width": 8, "max_pixels": 9, "max_decode_mb": 160},
+        "sample": {"file": "sample.png", "content_type": "image/png", "more": 1},
+    }
+    record = Written.model_validate_json(json.dumps(older))
+    assert record.image is not None
+    assert (record.image.max_pixels, record.sample.file) == (9, "sample.png")
 
 
 @pytest.mark.parametrize("damaged", [b"\xff\xfe", b"{", b"[]"])

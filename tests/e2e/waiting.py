@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -90,8 +91,9 @@ def children(pid: int) -> list[int]:
 
 
 def java_pid(server: Running) -> int:
-    """TorchServe's process."""
-    (pid,) = children(server.process.pid)
+    """TorchServe's process; beside it the supervisor may have what a dead worker has left, for a moment."""
+    found = [pid for pid in children(server.process.pid) if identify(pid)]
+    (pid,) = [pid for pid in found if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
     return pid
 
 

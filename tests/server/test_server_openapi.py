@@ -8,9 +8,18 @@ import pytest
 from jsonschema import Draft202012Validator
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
-from marina.config.record import Agreement, BodyFormat, EncoderSetup, MachineKey, Port, Record, Sample, Writing
+from marina.config.record import (
+    Agreement,
+    BodyFormat,
+    EncoderSetup,
+    MachineKey,
+    PackedImage,
+    Port,
+    Record,
+    Sample,
+    Writing,
+)
 from marina.config.render import Ports
-from marina.config.sections import Image
 from marina.handlers.protocols.v2 import NAMES
 from marina.server.pages import door_pages
 from marina.server.pages.openapi import openapi
@@ -48,7 +57,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
     "columns": {"handler": "tensor", "inputs": (COLUMNS, X), "outputs": (X,)},
-    "image": {"handler": "image", "inputs": (PIXELS,), "outputs": TOP, "image": Image(height=8, width=8)},
+    "image": {"handler": "image", "inputs": (PIXELS,), "outputs": TOP, "image": PackedImage(height=8, width=8)},
     "writes": {"handler": "text", "text": WRITING},
     "own": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,)},
     "declared": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,), "takes": TAKES, "gives": TAKES},

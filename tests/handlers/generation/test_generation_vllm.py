@@ -246,7 +246,7 @@ def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(
     def request(**body: Any) -> tuple[bytearray, dict[str, str]]:
         return bytearray(json.dumps({"prompt": "abc", "max_tokens": 200} | body).encode()), head
 
-    rounds.round({"stream": request(stream=True), "whole": request()})
+    rounds.begin({"stream": request(stream=True), "whole": request()})
     while rounds.bodies["stream"].count(b"data: ") < 2:
         rounds.round()
     os.kill(rounds.handler.loop._engine._process.pid, signal.SIGKILL)
@@ -255,6 +255,6 @@ def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(
     *_, error, done = events(rounds.bodies["stream"])
     assert (error["error"]["code"], done) == ("engine_failed", "[DONE]")
     assert (rounds.status["whole"], json.loads(rounds.bodies["whole"])["error"]["code"]) == (200, "engine_failed")
-    rounds.round({"late": request()})
+    rounds.begin({"late": request()})
     assert rounds.status["late"] == 503
     assert len(failures) == 1
