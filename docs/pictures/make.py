@@ -75,7 +75,7 @@ PARTS = (
         ours=True,
     ),
     Box(748, 236, 172, 76, "Prometheus", ("rules, alerts,", "dashboard")),
-    Box(748, 84, 172, 84, "Autoscaler", ("requests/s of a pod", "against knee × headroom")),
+    Box(748, 84, 172, 84, "Autoscaler", ("requests/s of a pod", "against 70 % of the knee")),
 )
 # The path, its label, the position of the label, and the label's text anchor.
 ARROWS = (

@@ -204,7 +204,7 @@ def test_a_reason_has_no_number_of_a_system_call_and_no_path() -> None:
 
 
 def test_the_verbs_are_listed_in_the_order_of_the_flow() -> None:
-    flow = next(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "spec.yaml ─" in line)
+    flow = next(line for line in (ROOT / "docs/index.md").read_text("utf-8").splitlines() if "spec.yaml ─" in line)
     stages = flow.split(" ─ ")[1:]
     assert [verb for verb in VERBS if verb in stages] == stages
 
