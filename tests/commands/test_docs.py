@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from golden import check_golden
 from specs import ROOT
 
 from marina.command import parser
+from marina.config.errors import SpecError
+from marina.config.load import load_spec
+from marina.config.spec import Spec
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS])
@@ -69,6 +73,35 @@ def test_what_a_page_tells_to_type_exists(page: Path) -> None:
         # A name alone is part of a sentence.
         if len(words) > 1 and "VERB" not in words:
             assert whole.parse_args(words).run.__name__ == words[0]
+
+
+def spec_blocks(page: Path) -> list[dict[str, Any]]:
+    """The specs that a page shows, or the parts of one."""
+    blocks = [
+        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
+    ]
+    return [block for block in blocks if set(block) <= set(Spec.model_fields)]
+
+
+def problems_of(file: Path) -> list[str]:
+    try:
+        load_spec(file)
+    except SpecError as err:
+        return [problem.text for problem in err.problems]
+    return []
+
+
+@each_page
+def test_the_specs_of_a_page_have_fields_that_exist(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(spec_blocks(page)):
+        model = (
+            {"source": "torchvision:resnet18", "weights": "random"} if "source" not in block.get("model", {}) else {}
+        )
+        whole = {"name": "shown"} | block | {"model": model | block.get("model", {})}
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
+        # What the block names is not here, and it may need another handler than the one that was filled in.
+        assert [text for text in problems_of(file) if "unknown field" in text or "no longer" in text] == []
 
 
 def anchors(page: Path) -> set[str]:
