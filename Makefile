@@ -146,6 +146,7 @@ lint: setup  ## check style, types, and who imports whom
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy docker/install.py docker/bom.py
+	$(BIN)/mypy docs/generate.py
 	$(BIN)/mypy --config-file tests/bench/mypy.ini tests/bench/*.py tests/bench/*/*.py
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/shellcheck docker/base.sh .ci/run
