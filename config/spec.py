@@ -31,8 +31,9 @@ from marina.config.yaml_lines import Location, line_of
 
 # Memory for the largest JSON body that the handlers decode: their limit on the number of values, in MB.
 _JSON_MB = 116
-# Memory for decoding a picture, for each pixel that it may have; `handlers/pictures/cost.py` refuses what needs more.
-DECODED_BYTES = 4
+# Memory for decoding a picture: this, or so much for each pixel that it may have, if that is more;
+# `handlers/pictures/cost.py` refuses what needs more.
+DECODED_BYTES, PIXEL_BYTES = 160_000_000, 4
 # How many requests more than may wait still reach the handler of a language model, which then refuses them.
 REFUSED_AT_ONCE = 8
 _QUEUE = 200
@@ -182,7 +183,7 @@ class Spec(Section):
         if self.model.handler not in ("tensor", "text"):
             image = self.model.image
             pixels = image.max_pixels if image else Image.model_fields["max_pixels"].default
-            decoding_mb = DECODED_BYTES * pixels / 1_000_000
+            decoding_mb = max(DECODED_BYTES, PIXEL_BYTES * pixels) / 1_000_000
         # Plus two: a picture in base64 is in memory three times, as the body, as text and as bytes.
         return math.ceil((self.max_batch + 2) * body_bytes + decoding_mb * 1_000_000)
 

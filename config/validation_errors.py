@@ -34,7 +34,7 @@ _GONE = {
     "load.max_tokens": "`max_tokens` in the bodies of `load.samples`",
     "model.encoding.dynamic": "`buckets: dynamic`",
     "model.encoding.normalise": "what the folder's `modules.json` says",
-    "model.image.max_decode_mb": "4 bytes for each of `max_pixels`",
+    "model.image.max_decode_mb": "160 MB, or 4 bytes for each of `max_pixels` if that is more",
     "model.on_mismatch": "`cpu_target`, for nodes of several kinds",
     "model.seed": "0",
     "model.tolerance": "0.05",

@@ -13,8 +13,8 @@ MAX_RATIO = 64
 MAX_VISITS = 400_000_000
 # Memory for the strip that is being converted, and for what libraries allocate besides.
 SLACK_BYTES = 12_000_000
-# Memory for decoding, for each pixel that a picture may have.
-DECODED_BYTES = 4
+# The most memory for decoding: this, or so much for each of `max_pixels` if that is more.
+DECODED_BYTES, PIXEL_BYTES = 160_000_000, 4
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ def check_cost(cost: DecodingCost, body: bytes | bytearray, spec: ImageSpec) -> 
     take."""
     # Libraries copy what they read, up to three times.
     memory_bytes = cost.memory_bytes + 3 * len(body) + SLACK_BYTES
-    limit_mb = DECODED_BYTES * spec.max_pixels / 1_000_000
-    if memory_bytes > limit_mb * 1_000_000:
+    limit_bytes = max(DECODED_BYTES, PIXEL_BYTES * spec.max_pixels)
+    if memory_bytes > limit_bytes:
         raise TooLarge(
             "decoding the image takes too much memory",
             field="image",
             got=f"{memory_bytes / 1e6:.0f} MB",
-            allowed=f"at most {limit_mb:g} MB; a baseline JPEG takes the least",
+            allowed=f"at most {limit_bytes / 1e6:g} MB; a baseline JPEG takes the least",
         )
     if cost.visits > MAX_VISITS:
         raise TooLarge(

@@ -72,7 +72,6 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "gauge", "marina_workers_declared marina_workers_ready", "model"),
         *_series("page", "gauge", "marina_start_duration_seconds marina_disk_free_bytes", "model"),
         *_series("page", "gauge", "marina_package_info", "model version sha256"),
-        *_series("page", "gauge", "marina_machine_info", "processor"),
         *_series("page", "counter", "marina_worker_restarts_total", "model worker"),
         *_series("page", "counter", "marina_worker_renewals_total marina_log_lines_dropped_total", "model"),
         *_series("page", "gauge", "marina_worker_resident_memory_bytes", "model worker"),

@@ -337,6 +337,8 @@ def test_a_verb_whose_packages_are_not_installed_says_what_installs_them(
 
     origin = json.dumps({"url": url}) if url else None
     monkeypatch.setattr("importlib.metadata.PathDistribution.read_text", lambda *_: origin)
+    # Not in a clone, where `make setup` installs everything.
+    monkeypatch.setattr("marina.config.distribution._ROOT", Path("/nowhere"))
     monkeypatch.setattr(marina.command, "parser", lambda: _only(verb, fails))
     assert marina.main([]) == 2
     error = capsys.readouterr().err

@@ -99,6 +99,7 @@ def test_a_picture_takes_no_more_memory_than_estimated_and_none_of_it_stays(tmp_
 )
 def test_a_picture_over_the_memory_is_refused_before_it_is_decoded(monkeypatch, kind, mode, options, side):
     body = encoded(flat(mode, side), kind, **options)
+    monkeypatch.setattr(cost, "DECODED_BYTES", 64_000_000)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("must not be called"))
     monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("must not be called"))
     with pytest.raises(TooLarge) as caught:

@@ -321,7 +321,7 @@ def test_an_error_in_one_answer_ends_only_that_answer(rounds: Rounds) -> None:
 def test_an_error_while_a_request_is_read_fails_only_that_request(rounds: Rounds, monkeypatch) -> None:
     rounds.begin({"good": request(stream=True, max_tokens=50)})
     with monkeypatch.context() as broken:
-        broken.setattr(rounds.handler.tokenizer, "encode", lambda *_, **__: 1 / 0)
+        broken.setattr(rounds.handler.prompts, "begin", lambda *_: 1 / 0)
         rounds.begin({"bad": request()})
     assert (rounds.status["bad"], json.loads(rounds.bodies["bad"])["error"]["code"]) == (500, "internal")
     while rounds.open:

@@ -130,8 +130,7 @@ def test_memory_has_room_for_the_largest_requests_over_the_measured_peak() -> No
     assert (
         quantity(plan.memory) >= EVIDENCE["memory"]["total_bytes"] + plan.spec.workers * plan.spec.largest_batch_bytes
     )
-    small = {"serving.max_request_mb": 0.1, "model.image.max_pixels": 8_000_000}
-    assert planned(small, evidence=EVIDENCE).memory == "1Gi"
+    assert planned({"serving.max_request_mb": 0.1}, evidence=EVIDENCE).memory == "1088Mi"
     assert planned({"model.image.max_pixels": 500_000_000}).memory == "5568Mi"
     assert quantity(plan.memory) >= 1.25 * EVIDENCE["memory"]["total_bytes"]
     assert planned().memory == "2Gi"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from k8s_plans import EVIDENCE, GPU, planned
+from specs import DIGITS
 
 import marina
 from marina.config.errors import InputError
@@ -199,7 +200,18 @@ def test_the_page_is_self_contained_and_has_every_figure() -> None:
 
 
 def test_the_verb_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["simulate", "--knee", "100", "--step", "2.2", "--scale-up-window", "300", "--out", str(tmp_path)]
+    words = [
+        "simulate",
+        str(DIGITS),
+        "--knee",
+        "100",
+        "--step",
+        "2.2",
+        "--scale-up-window",
+        "300",
+        "--out",
+        str(tmp_path),
+    ]
     assert marina.main(words) == 0
     out, err = capsys.readouterr()
     assert "more pods asked for after " in out
@@ -211,5 +223,5 @@ def test_the_verb_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("words", [["--step", "0"], ["--knee", "-1"], ["--cold-start", "1e9"]], ids=str)
 def test_odd_numbers_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert marina.main(["simulate", *words]) == 2
+    assert marina.main(["simulate", str(DIGITS), *words]) == 2
     assert f"error: `{words[0]}`: got " in capsys.readouterr().err
