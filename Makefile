@@ -136,7 +136,7 @@ smoke: setup  ## install the wheel with only its own dependencies, and start it
 	rm -rf build/smoke && $(PYTHON) -m venv build/smoke
 	build/smoke/bin/pip install --quiet --constraint constraints.txt .
 	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check '../$(SPEC)' >/dev/null
-	build/smoke/bin/marina check --fields | diff - build/smoke/share/doc/marina/01-spec.md
+	build/smoke/bin/marina check --fields | diff - build/smoke/share/doc/marina/reference/spec.md
 	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q '../bin/marina init FOLDER' error
 	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import marina.config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
 	rm -rf build/smoke build/lib build/bdist.*
@@ -146,6 +146,7 @@ lint: setup  ## check style, types, and who imports whom
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy docker/install.py docker/bom.py
+	$(BIN)/mypy docs/generate.py
 	$(BIN)/mypy --config-file tests/bench/mypy.ini tests/bench/*.py tests/bench/*/*.py
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/shellcheck docker/base.sh .ci/run
@@ -162,8 +163,14 @@ jar: setup  ## compile the Java classes again that run inside TorchServe  (needs
 pictures: setup  ## make the README's pictures again  (SPEC=FILE)
 	$(BIN)/python docs/pictures/make.py '$(SPEC)' $(ARGS)
 
-golden: setup  ## write the golden files and docs/01-spec.md again
-	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/manifests/test_k8s_golden.py tests/k8s/verify/test_k8s_verify.py
+docs: setup  ## write the reference from the code, and build the site of docs/ into build/site
+	$(BIN)/python docs/generate.py
+	$(BIN)/zensical build --clean --strict
+	find build/site -name '*.py' -delete
+
+golden: setup  ## write the golden files and the generated pages of docs/ again
+	$(BIN)/python docs/generate.py
+	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/k8s/manifests/test_k8s_golden.py
 
 clean:  ## remove what was built; keep the virtual environment
 	rm -rf build

@@ -1,4 +1,4 @@
-"""Renders `docs/01-spec.md`: every field of the spec, from the docstrings under the fields."""
+"""Renders `docs/reference/spec.md`: every field of the spec, from the docstrings under the fields."""
 
 import json
 import re

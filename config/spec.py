@@ -1,7 +1,7 @@
 """The spec: what is served and how well, as one frozen record.
 
 `sections` has its blocks, `combinations` the rules about several fields at once, and `load` reads a file.
-`docs/01-spec.md` is generated from the docstrings under the fields."""
+`docs/reference/spec.md` is generated from the docstrings under the fields."""
 
 import math
 from collections.abc import Mapping

@@ -173,7 +173,7 @@ def _unknown(name: str, section: Location, data: dict[str, Any]) -> tuple[str, s
     if section == ("model",) and (owners := [words for words, kind in KINDS.items() if name in kind.model_fields]):
         return f"not for {kind_of(data['model'])}, only for: {', '.join(owners)}", f"delete `{name}`"
     if not section and name in _FIELDS_FOR_SEVERAL_MODELS:
-        hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/08-several-models.md"
+        hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/how-to/several-models.md"
         return "unknown field: a spec describes one model", hint
     return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}", None
 

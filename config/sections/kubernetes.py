@@ -119,8 +119,8 @@ class Monitoring(Section):
     scrape_interval_s: Annotated[int, Field(ge=1, le=120)] = 15
     """How often Prometheus reads the metrics of a pod, s; the autoscaler's rate covers four readings. Lands in the
     monitor and in every rule."""
-    runbook_url: PageUrl = "docs/09-monitoring.md"
-    """Address of the runbook for the people on call: publish `docs/09-monitoring.md` (in the wheel: `share/doc/marina`)
+    runbook_url: PageUrl = "docs/runbook.md"
+    """Address of the runbook for the people on call: publish `docs/runbook.md` (in the wheel: `share/doc/marina`)
     and set its address here. Each alert links to its own heading on that page."""
     labels: Labels = Field(default={})
     """Labels by which your Prometheus operator and Grafana select what they read, such as `release: prometheus`. Land

@@ -63,7 +63,7 @@ class Box:
 PARTS = (
     Box(20, 96, 130, 60, "Clients", ("Service, port 8080",)),
     Box(20, 236, 130, 76, "Load test", ("fixed schedule,", "verdict, knee"), ours=True),
-    Box(222, 84, 190, 84, "TorchServe's Java", ("the door: limits, exact counts", "queue, batches")),
+    Box(222, 84, 190, 84, "TorchServe's Java", ("front: limits, exact counts", "queue, batches")),
     Box(472, 84, 190, 84, "Workers", ("handler: each request alone", "compiled artifact"), ours=True),
     Box(
         222,
@@ -71,11 +71,11 @@ PARTS = (
         440,
         76,
         "Supervisor, PID 1",
-        ("watches both, reports ready, drains", "8090: /live /ready /metrics"),
+        ("watches both, reports ready, drains", "8090: /ready /metrics"),
         ours=True,
     ),
     Box(748, 236, 172, 76, "Prometheus", ("rules, alerts,", "dashboard")),
-    Box(748, 84, 172, 84, "Autoscaler", ("requests/s of a pod", "against knee × headroom")),
+    Box(748, 84, 172, 84, "Autoscaler", ("requests/s of a pod", "against 70 % of the knee")),
 )
 # The path, its label, the position of the label, and the label's text anchor.
 ARROWS = (

@@ -1,6 +1,6 @@
 """Alerts about the state of pods, workers and the autoscaler. Alerts about the objective are in `rules`.
 
-Every alert has its own heading in docs/09-monitoring.md, which its `runbook_url` links to."""
+Every alert has its own heading in docs/runbook.md, which its `runbook_url` links to."""
 
 from dataclasses import dataclass
 from typing import Any

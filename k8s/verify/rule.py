@@ -27,7 +27,7 @@ Check = Callable[[Objects], Iterator[Remark]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule. Its texts also make its row in `docs/07-verify.md`."""
+    """One rule. Its texts also make its row in `docs/reference/rules.md`."""
 
     id: str
     level: Level

@@ -1,6 +1,6 @@
 """The record `compare.json`: the verdict of a comparison, each figure, and every round behind it.
 
-docs/04-loadtest.md explains each field."""
+docs/how-to/load-test.md explains each field."""
 
 from collections.abc import Sequence
 from typing import Final, Literal

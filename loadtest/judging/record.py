@@ -1,6 +1,6 @@
 """The record `verdict.json`: the verdict, every run behind it, and what was tested where.
 
-docs/04-loadtest.md explains each field."""
+docs/how-to/load-test.md explains each field."""
 
 from functools import cached_property
 from typing import Final, Literal

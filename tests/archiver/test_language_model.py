@@ -107,7 +107,7 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(compiled: tuple[
     agreed = compare_text(draft, folder, MODEL, calibration_texts(SPEC))
     assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
-    # docs/02-text.md quotes this figure; guessing among 512 tokens would have a perplexity of 512.
+    # docs/reference/language-models.md quotes this figure; guessing among 512 tokens would have a perplexity of 512.
     assert (agreed.perplexity, agreed.guessing) == (pytest.approx(1.35, abs=0.01), 512)
     assert agreed.text.endswith("generated inputs), perplexity 1.35")
     check_agreement(SPEC, agreed)

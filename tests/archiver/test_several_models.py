@@ -9,7 +9,7 @@ from marina.archiver.graph import build_graph, examples, output_ports
 from marina.archiver.sources import load_source
 from marina.config.load import load_spec
 
-PAGE = (ROOT / "docs/08-several-models.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/several-models.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

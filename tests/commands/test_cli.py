@@ -58,7 +58,7 @@ def test_check_prints_the_completed_spec(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_check_explains_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert marina.main(["check", "--fields"]) == 0
-    assert capsys.readouterr().out == (ROOT / "docs/01-spec.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == (ROOT / "docs/reference/spec.md").read_text(encoding="utf-8")
 
 
 def test_the_page_of_fields_is_not_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +204,7 @@ def test_a_reason_has_no_number_of_a_system_call_and_no_path() -> None:
 
 
 def test_the_verbs_are_listed_in_the_order_of_the_flow() -> None:
-    flow = next(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "spec.yaml ─" in line)
+    flow = next(line for line in (ROOT / "docs/index.md").read_text("utf-8").splitlines() if "spec.yaml ─" in line)
     stages = flow.split(" ─ ")[1:]
     assert [verb for verb in VERBS if verb in stages] == stages
 

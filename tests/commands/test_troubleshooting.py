@@ -1,4 +1,4 @@
-"""Reproduces every symptom of docs/10-troubleshooting.md, except for those of a running server, which are in `e2e/`."""
+"""Reproduces every symptom of docs/how-to/troubleshooting.md, except for those of a running server (`e2e/`)."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def test_every_row_is_reproduced_and_says_what_to_type() -> None:
     sources = (ROOT / "tests").rglob("test_*.py")
     shown = {anchor for file in sources for anchor in re.findall(r'shows\("([a-z0-9-]+)"', file.read_text("utf-8"))}
     assert shown == set(ROWS)
-    assert len(ROWS) == (ROOT / "docs/10-troubleshooting.md").read_text("utf-8").count("<a id=")
+    assert len(ROWS) == (ROOT / "docs/how-to/troubleshooting.md").read_text("utf-8").count("<a id=")
     assert [anchor for anchor, row in ROWS.items() if not row.cause] == []
     cures = " ".join(row.cure for row in ROWS.values())
     typed = re.findall(r"`marina ((?:serve|package|loadtest|calibrate|manifests)[^`]*)`", cures)

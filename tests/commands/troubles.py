@@ -1,4 +1,4 @@
-"""Reads the rows of docs/10-troubleshooting.md, to compare them with real output."""
+"""Reads the rows of docs/how-to/troubleshooting.md, to compare them with real output."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Row:
 
 
 ROWS = {
-    anchor: Row(*cells) for anchor, *cells in _ROW.findall((ROOT / "docs/10-troubleshooting.md").read_text("utf-8"))
+    anchor: Row(*cells) for anchor, *cells in _ROW.findall((ROOT / "docs/how-to/troubleshooting.md").read_text("utf-8"))
 }
 
 

@@ -125,9 +125,7 @@ def test_a_runbook_is_an_address_or_a_path(address: str) -> None:
         make_spec({"kubernetes.monitoring.runbook_url": address})
 
 
-@pytest.mark.parametrize(
-    "address", ["docs/09-monitoring.md", "https://example.org/runbook?page=1", "http://wiki:8080/a"]
-)
+@pytest.mark.parametrize("address", ["docs/runbook.md", "https://example.org/runbook?page=1", "http://wiki:8080/a"])
 def test_addresses_and_paths_of_runbooks_stay_as_they_are(address: str) -> None:
     assert make_spec({"kubernetes.monitoring.runbook_url": address}).kubernetes.monitoring.runbook_url == address
 
@@ -167,7 +165,7 @@ def test_a_spec_with_several_models_names_the_page_about_them(key: str) -> None:
     first = caught.value.problems[-1]
     assert (first.field, first.text) == (key, "unknown field: a spec describes one model")
     assert first.hint
-    assert first.hint.endswith("(`kubernetes.route`); see docs/08-several-models.md")
+    assert first.hint.endswith("(`kubernetes.route`); see docs/how-to/several-models.md")
 
 
 def test_an_unknown_torchvision_model_is_named_with_the_nearest_one() -> None:

@@ -1,4 +1,4 @@
-"""The symptoms of docs/10-troubleshooting.md that only a running server shows."""
+"""The symptoms of docs/how-to/troubleshooting.md that only a running server shows."""
 
 import json
 import os

@@ -265,7 +265,7 @@ def test_the_tales_model_knows_tales_it_has_not_read() -> None:
         ids = torch.tensor(tokens.encode(tale))
         lost += float(torch.nn.functional.cross_entropy(model.read_whole(ids)[:-1], ids[1:], reduction="sum"))
         count += len(ids) - 1
-    # docs/02-text.md states it.
+    # docs/reference/language-models.md states it.
     assert torch.tensor(lost / count).exp() < 1.6
 
 

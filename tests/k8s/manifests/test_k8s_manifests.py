@@ -285,8 +285,9 @@ def test_the_docs_show_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest.
         .replace(f"{ROOT}/", "")
         .splitlines()
     )
-    page = (ROOT / "docs/07-manifests.md").read_text(encoding="utf-8")
-    block = page.partition("$ marina manifests\n")[2].partition("```")[0]
+    page = (ROOT / "docs/how-to/kubernetes.md").read_text(encoding="utf-8")
+    block = page.partition("$ marina manifests config/examples/digits/spec.yaml\n")[2].partition("```")[0]
+    assert len(block.splitlines()) > 10
     assert [line for line in block.splitlines() if line.strip() != "…" and line not in printed] == []
 
 

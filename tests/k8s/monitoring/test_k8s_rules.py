@@ -184,10 +184,10 @@ def test_keda_and_the_adapter_read_the_same(changes: dict[str, Any], by_pod: dic
 
 
 def test_every_alert_has_a_heading_in_the_runbook_and_no_heading_is_left_over() -> None:
-    page = (ROOT / "docs/09-monitoring.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/runbook.md").read_text(encoding="utf-8")
     headings = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
     spec = digits_spec(CUDA)
     alerts = {rule["alert"]: rule for model in (TALES, spec) for rule in rules(model).values() if "alert" in rule}
     assert headings == set(alerts)
     for name, rule in alerts.items():
-        assert rule["annotations"]["runbook_url"] == f"docs/09-monitoring.md#{name.lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"

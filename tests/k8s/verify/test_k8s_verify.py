@@ -4,10 +4,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from golden import check_golden
 from k8s_plans import EVIDENCE, FULL, IMAGE, OPTIONS, planned
 from k8s_seed_table import HPA, KEDA, POD, ROUTE, SEEDS, SERVER, Change, D, Seed, put, seed
-from specs import ROOT
 
 from marina.k8s.manifests.load_job import LoadJob, load_objects
 from marina.k8s.manifests.objects import render_objects
@@ -20,7 +18,6 @@ from marina.k8s.verify.schemas import mistakes
 ENDS = (SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1])
 PROXY = {"name": "proxy", "image": f"proxy@sha256:{'a' * 64}"}
 QUERY = "spec triggers 0 metadata query"
-MARK = "<!-- `make golden` writes the rest of this page from the texts of the rules. -->\n"
 
 
 def plan_of(base: dict[str, Any]) -> Plan:
@@ -55,16 +52,6 @@ def test_every_rule_has_a_unique_id_and_a_seeded_defect() -> None:
     assert len(ids) == len(set(ids)) >= 20
     # The tests of the folder edit it.
     assert {defect.rule for defect in SEEDS} | {"folder-edited"} == set(ids)
-
-
-def test_the_page_about_the_rules_is_written_from_them() -> None:
-    page = ROOT / "docs/07-verify.md"
-    text = page.read_text(encoding="utf-8")
-    table = "| rule | level | what | why | what to do |\n| --- | --- | --- | --- | --- |\n"
-    for rule in all_rules():
-        cells = (f"`{rule.id}`", rule.level, rule.what, rule.why, rule.fix)
-        table += "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-    check_golden(f"{text.partition(MARK)[0]}{MARK}\n{len(all_rules())} rules:\n\n{table}", page)
 
 
 @pytest.mark.slow

@@ -1,18 +1,14 @@
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marina.config.errors import InputError
 from marina.config.load import parse_spec
-from marina.config.record import Part
 from marina.loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
 from marina.loadtest.judging.verdict import Objective, VerdictStatus
 from marina.loadtest.measuring import (
     GeneratorHealth,
     Histogram,
-    Machine,
     Measurement,
     PackageIdentity,
     Slice,
@@ -334,10 +330,3 @@ def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
     assert sum(piece.failed for piece in run.slices) == run.failed == 40
     assert sum(piece.in_time for piece in run.slices) == run.in_time
     assert sum(piece.response.within(105) for piece in run.slices) == run.response.within(105)
-
-
-@pytest.mark.parametrize("part", [Machine, Measurement])
-def test_the_page_names_every_field_of_the_record(part: type[Part]) -> None:
-    page = Path(__file__).parents[3].joinpath("docs/04-loadtest.md").read_text(encoding="utf-8")
-    record = page.partition("## verdict.json")[2].partition("## The generator")[0]
-    assert [name for name in part.model_fields if not re.search(rf"`{name}\b", record)] == []
