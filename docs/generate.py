@@ -238,8 +238,8 @@ def _first(kind: type) -> str:
 def _rules() -> Iterator[str]:
     yield (
         f"# Rules\n\n`marina verify SPEC` checks manifests without a cluster, by these {len(all_rules())} rules.\n"
-        "An **error** is something that a cluster refuses, or that does harm in every cluster; a **warning** works,\n"
-        "but is against good practice. `marina verify --explain RULE` prints one rule.\n"
+        "An **error** is something that a cluster refuses, or that does harm in every cluster; with a **warning** it\n"
+        "works, but what was measured or promised no longer holds. `marina verify --explain RULE` prints one rule.\n"
     )
     rows = ((f"`{rule.id}`", rule.level, rule.what, rule.why, rule.fix) for rule in all_rules())
     yield _table("rule", "level", "what", "why", "what to do", rows=rows)
