@@ -67,6 +67,14 @@ def warm_rehearsals() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def hang_ups() -> Iterator[None]:
+    """A hang-up ends what a test starts, also where the tests run under nohup, which makes their children ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="session")
 def packaged() -> Packaged:
     """The folder and the record of a variant of the digits example, packaged at its first use."""

@@ -69,6 +69,7 @@ def work(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
         process.stdout.close()
 
 
+@pytest.mark.usefixtures("hang_ups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_after_a_signal_nothing_is_left(
     number: int, work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path

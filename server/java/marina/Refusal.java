@@ -147,7 +147,7 @@ final class Refusal {
     /** A connection for which there is no room. */
     static Refusal crowded(int limit) {
         return new Refusal(503, "too many connections, and none of them is idle")
-                .with("allowed", "at most " + limit + " at once, `serving.max_connections`");
+                .with("allowed", "at most " + limit + " at once");
     }
 
     /** A request without a path, such as `OPTIONS *` or `CONNECT`. */

@@ -44,6 +44,7 @@ def left(group: int) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("hang_ups")
 @pytest.mark.parametrize(
     ("verb", "interrupt"),
     [*((verb, signal.SIGINT) for verb in VERBS), ("loadtest", signal.SIGTERM), ("loadtest", signal.SIGHUP)],

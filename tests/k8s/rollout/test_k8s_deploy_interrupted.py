@@ -23,6 +23,7 @@ from marina.k8s.rollout.rollback import load_state
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.usefixtures("hang_ups")
 @pytest.mark.parametrize("which", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_deploy_is_recorded_in_the_cluster_and_the_next_one_continues(
     cluster: Rig, tmp_path: Path, which: signal.Signals
