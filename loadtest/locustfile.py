@@ -42,7 +42,8 @@ _DEFAULT_SPEC = "spec.yaml"
 
 def add_options(parser: Any) -> None:
     group = parser.add_argument_group("Marina")
-    group.add_argument("--spec", env_var="MARINA_SPEC", default=_DEFAULT_SPEC, help="the spec with the objective (default: ./spec.yaml)")
+    text = "the spec with the objective (default: ./spec.yaml)"
+    group.add_argument("--spec", env_var="MARINA_SPEC", default=_DEFAULT_SPEC, help=text)
     group.add_argument("--out", env_var="MARINA_OUT", default="", help="build folder; default: build/<name>")
     group.add_argument("--pace", type=float, default=0.0, help="requests/s of each user; 0: as fast as answers arrive")
 
