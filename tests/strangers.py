@@ -61,3 +61,58 @@ def _made(name: str) -> Any:
     namespace: dict[str, Any] = {"__name__": "kinds"}
     exec(MODELS, namespace)
     return namespace[name]()
+
+
+_MODEL = """
+import torch
+from config import WIDTH
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, WIDTH)
+
+    def forward(self, x):
+        from archiver.scale import SCALE
+        from server import shifted
+
+        return shifted(self.layer(x)) * SCALE
+"""
+# The handler's own file has such a name, too.
+_HANDLER = """
+from tests import TESTED
+
+from marina.handlers import Answer, TensorHandler
+
+
+class Own(TensorHandler):
+    def encode(self, outputs, request):
+        from docker import SHIPPED
+        from k8s import CLUSTER
+        from loadtest import LOAD
+
+        answer = super().encode(outputs, request)
+        return Answer(answer.body, answer.content_type, headers={"X-Names": f"{TESTED} {SHIPPED} {CLUSTER} {LOAD}"})
+"""
+# Files that are called like Marina's folders: a model, a handler, and what these import, some of it only when they run.
+_NAMESAKES = {
+    "archiver/__init__.py": "",
+    "archiver/scale.py": "SCALE = 2.0\n",
+    "config.py": "WIDTH = 3\n",
+    "docker.py": "SHIPPED = 'docker'\n",
+    "handlers.py": _HANDLER,
+    "k8s.py": "CLUSTER = 'k8s'\n",
+    "loadtest.py": "LOAD = 'loadtest'\n",
+    "model.py": _MODEL,
+    "server.py": "def shifted(values):\n    return values + 1\n",
+    "tests.py": "TESTED = 'tests'\n",
+}
+
+
+def write_namesakes(folder: Path) -> None:
+    """Writes a model and a handler whose own files and neighbours are called like Marina's folders."""
+    for name, text in _NAMESAKES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")

@@ -64,21 +64,21 @@ def install_wheel(place: Path) -> Path:
     return next((place / "installed").glob("lib/python*/site-packages"))
 
 
-def build(out: Path, *options: str | Path, marina: Path = ROOT) -> dict[str, Any]:
+def build(out: Path, *options: str | Path, marina: Path = ROOT, spec: Path = DIGITS) -> dict[str, Any]:
     """`marina image` of the Marina in a folder; its record."""
     environment = os.environ | {"PYTHONPATH": str(marina)}
-    command = [sys.executable, "-m", "marina", "image", DIGITS, "--out", out, "--builder", "buildah", *options]
+    command = [sys.executable, "-m", "marina", "image", spec, "--out", out, "--builder", "buildah", *options]
     record: dict[str, Any] = json.loads(run(*command, "--json", "--quiet", cwd=marina, env=environment))
     return record
 
 
-def built(out: Path, *options: str | Path) -> Image:
+def built(out: Path, *options: str | Path, spec: Path = DIGITS) -> Image:
     """`marina image`, and all that is known of what it made; `root` is still to be mounted."""
-    record = build(out, *options)
+    record = build(out, *options, spec=spec)
     reference = f"{record['ref']}:{record['tag']}"
     config = json.loads(run("buildah", "inspect", "--type", "image", reference))["Docker"]["config"]
     bom = "bom.json" if record["target"] == "cpu" else f"bom-{record['target']}.json"
-    bill = json.loads((out / "digits" / bom).read_text(encoding="utf-8"))
+    bill = json.loads((out / spec.parent.name / bom).read_text(encoding="utf-8"))
     return Image(reference, record, bill, config, root=Path("/nowhere"))
 
 

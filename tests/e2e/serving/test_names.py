@@ -17,6 +17,7 @@ import pytest
 import yaml
 from running import Running, running
 from specs import Packaged, digits_spec
+from strangers import write_namesakes
 from waiting import DIGIT
 
 from marina.archiver.rehearsal import rehearse
@@ -26,60 +27,12 @@ from marina.config.record import RECORD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-MODEL = """
-import torch
-from config import WIDTH
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, WIDTH)
-
-    def forward(self, x):
-        from archiver.scale import SCALE
-        from server import shifted
-
-        return shifted(self.layer(x)) * SCALE
-"""
-# The handler's own file has such a name, too.
-HANDLER = """
-from tests import TESTED
-
-from marina.handlers import Answer, TensorHandler
-
-
-class Own(TensorHandler):
-    def encode(self, outputs, request):
-        from docker import SHIPPED
-        from k8s import CLUSTER
-        from loadtest import LOAD
-
-        answer = super().encode(outputs, request)
-        return Answer(answer.body, answer.content_type, headers={"X-Names": f"{TESTED} {SHIPPED} {CLUSTER} {LOAD}"})
-"""
-FILES = {
-    "archiver/__init__.py": "",
-    "archiver/scale.py": "SCALE = 2.0\n",
-    "config.py": "WIDTH = 3\n",
-    "docker.py": "SHIPPED = 'docker'\n",
-    "handlers.py": HANDLER,
-    "k8s.py": "CLUSTER = 'k8s'\n",
-    "loadtest.py": "LOAD = 'loadtest'\n",
-    "model.py": MODEL,
-    "server.py": "def shifted(values):\n    return values + 1\n",
-    "tests.py": "TESTED = 'tests'\n",
-}
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder, with a spec that `init` wrote and that names the user's handler."""
     folder = tmp_path_factory.mktemp("user")
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    write_namesakes(folder)
     marina(folder, "init", "net", "--source", "./model.py:Net")
     write_spec(folder, handler="../handlers.py:Own", batch_sizes=[1, 2])
     return folder

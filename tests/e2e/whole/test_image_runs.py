@@ -19,6 +19,7 @@ import pytest
 from container import Container
 from images import Image, build, built, get, infer, install_wheel, mounted, registry, run, started, wait_ready
 from specs import DIGITS, ROOT, Packaged
+from strangers import write_namesakes
 from tools import needs, skip_unless_required
 from waiting import eventually
 
@@ -251,6 +252,38 @@ def test_the_layers_are_in_the_order_of_how_often_they_change(digits: Image) -> 
     ]
     # A new model is a small push.
     assert sum(layer["bytes"] for layer in digits.record["layers"][-2:]) < 10_000_000
+
+
+def test_it_holds_the_modules_that_a_server_needs_and_no_other(digits: Image) -> None:
+    app = digits.root / "opt/marina/app"
+    listed = run("git", "ls-files", "config/*.py", "server/*.py", ":!config/examples", cwd=ROOT).split()
+    assert {path.relative_to(app).as_posix() for path in app.rglob("*.py")} == {
+        "marina/__init__.py",
+        *(f"marina/{name}" for name in listed),
+    }
+
+
+NAMESAKE = """
+name: net
+model: {source: ../model.py:Net, handler: ../handlers.py:Own, compile: eager, inputs: {x: {shape: [4]}}}
+slo: {p99_ms: 1000}
+"""
+
+
+def test_a_model_whose_files_have_marinas_names_is_served_from_an_image(
+    base: str, wheels: Path, tmp_path: Path
+) -> None:
+    write_namesakes(tmp_path)
+    (tmp_path / "net").mkdir()
+    spec = tmp_path / "net/spec.yaml"
+    spec.write_text(NAMESAKE, encoding="utf-8")
+    run(sys.executable, "-m", "marina", "package", spec, "--out", tmp_path / "build", "--quiet", cwd=ROOT)
+    image = built(tmp_path / "build", "--base", base, "--wheels", wheels, spec=spec)
+    with mounted(image.reference) as root, started(replace(image, root=root), tmp_path / "log") as running:
+        wait_ready(running)
+        json_body = ("--header", "Content-Type: application/json", "--data", '{"x": [0, 0, 0, 0]}')
+        status, answer = get(running, "/predictions/net", "--include", *json_body, port="inference")
+    assert (status, b"X-Names: tests docker k8s loadtest" in answer) == (200, True)
 
 
 def test_a_marina_from_its_wheel_builds_the_same_layers_and_another_model_changes_the_last_alone(
