@@ -13,7 +13,7 @@ from marina.archiver.archive import RESERVED_MODULES
 from marina.archiver.torchvision_import import install
 from marina.config.errors import SourceError
 from marina.config.spec import Spec
-from marina.handlers.networks import import_folders, import_source, top_folder
+from marina.handlers.networks import MODULE_PREFIX, import_folders, import_source, top_folder
 
 # The package `marina`.
 _OURS = Path(__file__).parents[1]
@@ -58,10 +58,14 @@ def _is_own(package: Path) -> bool:
 def _put_on_path(folders: list[str]) -> None:
     """Puts folders first on the path, and leaves them there. What an earlier file had put there goes, with the modules
     that it imported from there, because another model may have a `layers.py`, too."""
+    if folders == _folders:
+        return
     for folder in _folders:
         sys.path.remove(folder)
-    theirs = {name for name in set(sys.modules) - _before if "." not in name and _lies_in(sys.modules[name], _folders)}
-    for name in set(sys.modules) - _before:
+    # The files that were named themselves stay: torch looks up the module of a network's class.
+    new = {name for name in set(sys.modules) - _before if not name.startswith(MODULE_PREFIX)}
+    theirs = {name for name in new if "." not in name and _lies_in(sys.modules[name], _folders)}
+    for name in new:
         if name.partition(".")[0] in theirs:
             del sys.modules[name]
     _before.clear()

@@ -22,7 +22,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, 
 # The folder of a package that holds the factory's source files, in the layout that they had.
 SOURCE_FOLDER = "source"
 # Prefix for the names of the user's modules, so that they never collide with installed ones.
-_MODULE_PREFIX = "marina_user_"
+MODULE_PREFIX = "marina_user_"
 
 
 class ImageGraph(nn.Module):
@@ -158,9 +158,9 @@ def import_source(file: Path) -> ModuleType:
     """Imports a file as a module; if it imports from the packages around it, as a part of them."""
     top = top_folder(file)
     if top == file.parent:
-        return _import_file(_MODULE_PREFIX + file.stem, file)
+        return _import_file(MODULE_PREFIX + file.stem, file)
     first, *further = file.parent.relative_to(top).parts
-    name = _MODULE_PREFIX + first
+    name = MODULE_PREFIX + first
     for known in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         del sys.modules[known]
     folder = top / first

@@ -17,8 +17,6 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from marina.config.machine import end_with_parent
-
 # The address of the one that runs, an abstract Unix socket.
 VARIABLE = "MARINA_WARM_PYTHON"
 SCRIPT = Path(__file__).resolve().parents[1] / "archiver/rehearse.py"
@@ -27,6 +25,9 @@ _LARGEST_ORDER = 1 << 18
 
 def start() -> None:
     """Starts it for this process and those that it will fork."""
+    # Not above: the Python that is started must not have imported Marina, as a worker has only that of its archive.
+    from marina.config.machine import end_with_parent
+
     os.environ[VARIABLE] = f"marina-warm-python-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{os.environ[VARIABLE]}")

@@ -1,5 +1,6 @@
 """`compile: eager`: models that cannot be exported run from their source, and the package has everything it needs."""
 
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -235,3 +236,15 @@ def test_code_that_cannot_be_exported_for_every_size_says_for_which(
 @pytest.mark.slow
 def test_a_model_that_computes_in_lower_precision_by_itself_is_exported(folder: Path) -> None:
     assert packaged(folder, exported("Lower")).record.agreement.agreement == 1
+
+
+def test_another_model_finds_its_own_neighbour_of_the_same_name(tmp_path: Path) -> None:
+    for folder, width in (("first", 3), ("second", 5)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "sizes.py").write_text(f"WIDTH = {width}\n", encoding="utf-8")
+        text = "def build():\n    from sizes import WIDTH\n    return WIDTH\n"
+        (tmp_path / folder / f"{folder}.py").write_text(text, encoding="utf-8")
+    spec = make_spec(EAGER, tmp_path / "spec.yaml")
+    first, second = (import_file(spec, tmp_path / name / f"{name}.py", "f") for name in ("first", "second"))
+    assert second.build() == 5
+    assert sys.modules[first.build.__module__] is first

@@ -113,7 +113,7 @@ def test_compiled_kernels_of_the_package_are_used(package, monkeypatch):
 def test_rejected_cache_is_logged(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "another folder")
     (tmp_path / ARTIFACTS).write_bytes(b"no artifacts")
-    with TestCase().assertLogs("handlers", "WARNING") as log:
+    with TestCase().assertLogs("marina.handlers", "WARNING") as log:
         use_cache(tmp_path)
     assert "the compile cache was rejected" in log.output[0]
 
