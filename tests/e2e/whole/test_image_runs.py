@@ -265,7 +265,8 @@ def test_it_holds_the_modules_that_a_server_needs_and_no_other(digits: Image) ->
 
 NAMESAKE = """
 name: net
-model: {source: ../model.py:Net, handler: ../handlers.py:Own, compile: eager, inputs: {x: {shape: [4]}}}
+model:
+  {source: ../model.py:Net, weights: random, handler: ../handlers.py:Own, compile: eager, inputs: {x: {shape: [4]}}}
 slo: {p99_ms: 1000}
 """
 
