@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -15,8 +15,9 @@ from marina.config.errors import SourceError
 from marina.config.spec import Spec
 from marina.handlers.networks import MODULE_PREFIX, import_folders, import_source, top_folder
 
-# The package `marina`.
+# The package `marina` and those in it, which in a clone lie beside it.
 _OURS = Path(__file__).parents[1]
+_OUR_FOLDERS = {_OURS.resolve(), *(entry.resolve() for entry in _OURS.iterdir() if entry.is_dir())}
 # The Python of every image that `marina image` builds.
 IMAGE_PYTHON = (3, 11)
 # What was imported before the last user's file, and the folders that were put on the path for it.
@@ -30,38 +31,35 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
     if not file.is_file() or file.suffix != ".py":
         raise SourceError(f"{where}: no such file: `{file}`")
     with running_user_code(f"{where}: `{file}`"):
-        for relative, path in local_modules(file).items():
-            _check_names(where, relative, path, import_folders(file))
+        _check_names(where, local_modules(file))
         _put_on_path([str(folder) for folder in import_folders(file)])
         install()
         return import_source(file)
 
 
-def _check_names(where: str, relative: str, path: Path, folders: list[Path]) -> None:
-    """Refuses what would work here and not in a worker, or only beside Marina's own folders."""
-    if Path(relative).parts[0].removesuffix(".py") == "marina" and path.parent.resolve() != _OURS.resolve():
-        text = f"{where}: `{path}` has the name of Marina's own package, so nothing can import it"
+def _check_names(where: str, modules: dict[str, Path]) -> None:
+    """Refuses names that Marina has taken, and those that its packages had before."""
+    taken = {Path(relative).parts[0].removesuffix(".py"): path for relative, path in modules.items()}
+    if "marina" in taken:
+        text = f"{where}: `{taken['marina']}` has the name of Marina's own package, so nothing can import it"
         raise SourceError(text, hint="rename the file")
-    root = path.parents[len(Path(relative).parts) - 1]
-    old = {name for name in imported_names(path, root) if name.partition(".")[0] == "handlers"}
-    if old and not any((folder / "handlers.py").is_file() or _is_own(folder / "handlers") for folder in folders):
-        first = min(old)
-        text = f"{where}: `{path}` imports from `{first}`, which is called `marina.{first}`"
-        raise SourceError(text, hint=f"in {path.name}: from marina.{first} import …")
-
-
-def _is_own(package: Path) -> bool:
-    """Whether a folder is a package of the user's, and not the one in a clone of Marina that he works in."""
-    return package.is_dir() and package.resolve() != (_OURS / "handlers").resolve()
+    for relative, path in modules.items():
+        root = path.parents[len(Path(relative).parts) - 1]
+        old = [name for name in imported_names(path, root) if name.partition(".")[0] == "handlers"]
+        if old and "handlers" not in taken:
+            first = min(old)
+            text = f"{where}: `{path}` imports from `{first}`, which is called `marina.{first}`"
+            raise SourceError(text, hint=f"in {path.name}: from marina.{first} import …")
 
 
 def _put_on_path(folders: list[str]) -> None:
     """Puts folders first on the path, and leaves them there. What an earlier file had put there goes, with the modules
     that it imported from there, because another model may have a `layers.py`, too."""
-    if folders == _folders:
+    if folders == _folders and sys.path[: len(folders)] == folders:
         return
     for folder in _folders:
-        sys.path.remove(folder)
+        with suppress(ValueError):  # the user's code may have taken it off the path
+            sys.path.remove(folder)
     # The files that were named themselves stay: torch looks up the module of a network's class.
     new = {name for name in set(sys.modules) - _before if not name.startswith(MODULE_PREFIX)}
     theirs = {name for name in new if "." not in name and _lies_in(sys.modules[name], _folders)}
@@ -129,7 +127,8 @@ def check_syntax(spec: Spec, file: Path, field: str) -> None:
 def local_modules(file: Path) -> dict[str, Path]:
     """A Python file and every module beside it that it imports, directly or through another, by relative path.
 
-    Imports inside functions count; imports by a name that is computed at run time do not."""
+    Marina's own are none of these, also where the file lies in a clone of it. Imports inside functions count; imports
+    by a name that is computed at run time do not."""
     root = top_folder(file)
     folders = [root, *import_folders(file)]
     modules: dict[str, Path] = {}
@@ -138,7 +137,7 @@ def local_modules(file: Path) -> dict[str, Path]:
         path = waiting.pop()
         folder = next(folder for folder in folders if path.is_relative_to(folder))
         relative = path.relative_to(folder).as_posix()
-        if relative in modules:
+        if relative in modules or (folder / relative.partition("/")[0]).resolve() in _OUR_FOLDERS:
             continue
         modules[relative] = path
         for name in imported_names(path, folder):

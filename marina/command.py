@@ -152,7 +152,6 @@ class _PrintAction(argparse.Action):
 
 
 def _version() -> str:
-
     return f"marina {distribution_version()}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from specs import make_spec
+from specs import ROOT, make_spec
 
 from marina.archiver import user_code
 from marina.archiver.inspecting.inspect import inspect
@@ -248,3 +248,16 @@ def test_another_model_finds_its_own_neighbour_of_the_same_name(tmp_path: Path) 
     first, second = (import_file(spec, tmp_path / name / f"{name}.py", "f") for name in ("first", "second"))
     assert second.build() == 5
     assert sys.modules[first.build.__module__] is first
+
+
+def test_a_file_at_the_root_of_a_clone_packs_nothing_of_marina(tmp_path: Path) -> None:
+    for name in ("marina", "handlers", "config"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    file = tmp_path / "own.py"
+    file.write_text("from marina.handlers import TensorHandler\nimport marina.config.errors\n", encoding="utf-8")
+    assert list(local_modules(file)) == ["own.py"]
+    spec = make_spec(EAGER, tmp_path / "spec.yaml")
+    assert import_file(spec, file, "f").TensorHandler.__module__ == "marina.handlers.tensor"
+    file.write_text("from handlers import TensorHandler\n", encoding="utf-8")
+    with pytest.raises(SourceError, match=r"imports from `handlers`, which is called `marina\.handlers`"):
+        import_file(spec, file, "f")

@@ -18,6 +18,7 @@ from fakes import IMAGE, MEAN, ONE_INPUT, SIDE, STD, TinyClassifier, TinyDouble,
 from pictures import JPEG, PICTURE, PNG, SPEC, distance, encoded
 from PIL import Image
 
+from marina.config import spec
 from marina.handlers import memory
 from marina.handlers.image import ImageHandler
 from marina.handlers.pictures import cost, decode_image, jpeg, setup_pillow
@@ -106,6 +107,10 @@ def test_a_picture_over_the_memory_is_refused_before_it_is_decoded(monkeypatch, 
         decode_image(body, LARGE)
     assert caught.value.body()["error"] == "decoding the image takes too much memory"
     assert caught.value.body()["allowed"].startswith("at most 64 MB")
+
+
+def test_a_pod_has_the_memory_that_decoding_may_take():
+    assert (spec.DECODED_BYTES, spec.PIXEL_BYTES) == (cost.DECODED_BYTES, cost.PIXEL_BYTES)
 
 
 def test_a_large_baseline_jpeg_takes_little_memory_and_is_answered():
