@@ -1,6 +1,7 @@
 """The CPU targets that a model may be compiled for: the flags that Linux shows for each, and the labels that Node
 Feature Discovery gives to nodes that have them."""
 
+from collections.abc import Collection
 from typing import Literal
 
 CpuTarget = Literal["native", "x86-64-v3", "x86-64-v4", "amx"]
@@ -28,6 +29,11 @@ _LABELLED = {
     "fma": "FMA3",
 }
 _PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
+
+
+def architecture_of(isa: Collection[str]) -> str | None:
+    """The `kubernetes.io/arch` of a CPU with such flags; None without any."""
+    return None if not isa else "arm64" if "asimd" in isa else "amd64"
 
 
 def node_labels(target: CpuTarget) -> dict[str, str]:

@@ -10,7 +10,7 @@ from marina.config.sections.kubernetes import Kubernetes
 from marina.config.sections.load import Load
 from marina.config.sections.model import HANDLERS, KINDS, AnyModel, Dtype, Image, Model, Precision, Tensor, kind_of
 from marina.config.sections.scaling import Scaling
-from marina.config.sections.section import LARGEST, PATTERNS, Name, Positive, Section, Version
+from marina.config.sections.section import LARGEST, PATTERNS, REGISTRY_PATTERN, Name, Positive, Section, Version
 from marina.config.sections.serving import Serving
 from marina.config.sections.slo import Slo
 from marina.config.sections.text import Text
@@ -22,6 +22,7 @@ __all__ = [
     "KINDS",
     "LARGEST",
     "PATTERNS",
+    "REGISTRY_PATTERN",
     "AnyModel",
     "Cost",
     "Dtype",

@@ -116,9 +116,9 @@ class Monitoring(Section):
     without it, or nothing. Lands in `monitoring/` beside the manifests."""
     namespace: ObjectName = "monitoring"
     """The namespace of Prometheus, the only one that may read the pages of a pod. Lands in the NetworkPolicy."""
-    scrape_interval_s: Annotated[int, Field(ge=1, le=120)] = 15
-    """How often Prometheus reads the metrics of a pod, s; the autoscaler's rate covers four readings. Lands in the
-    monitor and in every rule."""
+    scrape_interval_s: Annotated[int, Field(ge=1, le=120)] = 5
+    """How often Prometheus reads the metrics of a pod, s; the autoscaler's rate covers four readings, and so long it
+    takes until all of a change is seen. Lands in the monitor and in every rule."""
     runbook_url: PageUrl = "docs/runbook.md"
     """Address of the runbook for the people on call: publish `docs/runbook.md` (in the wheel: `share/doc/marina`)
     and set its address here. Each alert links to its own heading on that page."""
@@ -191,6 +191,9 @@ class Kubernetes(Section):
     tolerations: tuple[Taint, ...] = ()
     """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; pods with a GPU always tolerate
     `nvidia.com/gpu`. Lands in the Deployment."""
+    node_loss_s: Annotated[int, Field(ge=0, le=3600)] = 30
+    """How long the pods of a node that no longer answers stay assigned to it, s, after the cluster has noticed, which
+    takes it some 40 s; then others replace them. Kubernetes alone would wait 300 s. Lands in the Deployment."""
     network: Network = Network()
     """Who may reach the pods, and whom they may reach."""
     model: ModelStore | None = None

@@ -34,6 +34,9 @@ class Scaling(Section):
     cpu_percent: Annotated[int, Field(ge=1, le=100)] | None = 80
     """A safety net beside `metric`: the CPU that the server should use at most, percent of its cpu request; null: no
     such limit, for a cluster without `metrics.k8s.io`. Lands in the autoscaler."""
+    scale_down_window_s: Annotated[int, Field(ge=0, le=3600)] | Literal["auto"] = "auto"
+    """How long fewer pods must be enough before any is removed, s; auto: ten cold starts, from 300 s to an hour. Lands
+    in the autoscaler."""
     forecast: Literal["none", "weekly"] = "none"
     """weekly: pods start before traffic that comes at the same time every week: the autoscaler also looks at the median
     rate of the last three weeks, as far ahead as a cold start takes. For `metric: requests`. Lands in the autoscaler,

@@ -72,13 +72,8 @@ ClaimedFile = Annotated[
 HostName = Annotated[
     str, matching(rf"^(\*\.)?{_OBJECT}$", "a host name such as `digits.example.org` or `*.example.org`")
 ]
-Registry = Annotated[
-    str,
-    matching(
-        r"^[a-z0-9]([-a-z0-9._]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]([-a-z0-9._]*[a-z0-9])?)*$",
-        "a registry and a path such as `registry.local/team`",
-    ),
-]
+REGISTRY_PATTERN = r"^[a-z0-9]([-a-z0-9._]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]([-a-z0-9._]*[a-z0-9])?)*$"
+Registry = Annotated[str, matching(REGISTRY_PATTERN, "a registry and a path such as `registry.local/team`")]
 DeviceName = Annotated[
     str, matching(rf"^{_OBJECT}/[A-Za-z0-9][A-Za-z0-9_.-]{{0,62}}$", "a resource such as `nvidia.com/gpu`")
 ]

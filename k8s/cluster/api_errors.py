@@ -13,6 +13,7 @@ from marina.config.errors import ClusterError
 
 _OWNER = re.compile(r'conflicts? with "(?P<manager>[^"]+)"(?: with subresource "(?P<subresource>[^"]+)")?')
 # A patch that the schema refuses is also answered with 500, but retrying does not help.
+_NO_NAMESPACE = re.compile(r'^namespaces "([^"]+)" not found')
 _FINAL = re.compile(r"field not declared in schema|typed patch object|strict decoding error")
 # How much of an answer that is no document is shown.
 SHOWN = 60
@@ -101,6 +102,9 @@ def api_error(status: int, reason: str, data: bytes, headers: Mapping[str, str])
     text = body.get("message") or f"the answer was {status} {reason}" + (f": `{plain[:SHOWN]}`" if plain else "")
     error = ApiError(status, str(text), body=body, headers=headers)
     error.hint = _HINTS.get(status)
+    if status == 404 and (missing := _NO_NAMESPACE.search(error.message)):
+        # Whoever may not read namespaces learns only now that there is none.
+        error.hint = f"an administrator of the cluster types `kubectl --context ADMIN create namespace {missing[1]}`"
     return error
 
 

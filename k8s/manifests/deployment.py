@@ -69,7 +69,7 @@ def _pod_spec(plan: Plan) -> Manifest:
         "securityContext": pod.pod_security(plan),
         "serviceAccountName": plan.name,
         "terminationGracePeriodSeconds": plan.grace_period_s,
-        "tolerations": _tolerations(plan) or None,
+        "tolerations": _tolerations(plan),
         "topologySpreadConstraints": _spread(plan),
         "volumes": [*(volume for volume, _ in mounted), *model_volume.secrets(plan)],
     }
@@ -125,6 +125,11 @@ def _tolerations(plan: Plan) -> list[Manifest]:
         key, equals, value = rest.partition("=")
         wanted = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
         taints.append({"effect": effect or None, "key": key, **wanted})
+    # The taints of a node that is lost. By default Kubernetes tolerates them for 300 s.
+    lost_s = plan.spec.kubernetes.node_loss_s
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(taint["key"] == key for taint in taints):
+            taints.append({"effect": "NoExecute", "key": key, "operator": "Exists", "tolerationSeconds": lost_s})
     return taints
 
 

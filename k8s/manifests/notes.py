@@ -16,6 +16,7 @@ from marina.k8s.manifests.plan import (
     Plan,
     largest_requests_bytes,
 )
+from marina.k8s.monitoring import SCRAPES_PER_RATE
 
 # How long a cloud's load balancer goes on sending to a pod that is no longer an endpoint.
 CLOUD_PROPAGATION_S = 15
@@ -70,6 +71,7 @@ def derived_numbers(plan: Plan) -> list[DerivedNumber]:
     if plan.autoscaled:
         numbers += [
             DerivedNumber("autoscaler's target", _target_text(plan), _target_reason(plan)),
+            _seen(plan),
             DerivedNumber(
                 "more pods", f"+{SCALE_UP_PERCENT} % or +{SCALE_UP_PODS} in {plan.scale_up_period_s} s, at once", start
             ),
@@ -81,6 +83,13 @@ def derived_numbers(plan: Plan) -> list[DerivedNumber]:
             DerivedNumber("pods", f"{scaling.min_replicas} to {scaling.max_replicas}", "scaling"),
         ]
     return numbers
+
+
+def _seen(plan: Plan) -> DerivedNumber:
+    interval_s, most = plan.spec.kubernetes.monitoring.scrape_interval_s, plan.most_pods
+    costs = f"Prometheus reads {60 * most / interval_s:g} pages a minute at {most} pods"
+    reason = f"{SCRAPES_PER_RATE} × scrape_interval_s {interval_s}; {costs}"
+    return DerivedNumber("all of a new rate is seen in", f"{SCRAPES_PER_RATE * interval_s} s", reason)
 
 
 def _built(plan: Plan) -> Iterator[Note]:
@@ -129,7 +138,7 @@ def patch_notes(plan: Plan) -> Iterator[Note]:
 def _chosen(plan: Plan) -> Iterator[Note]:
     yield from patch_notes(plan)
     key = plan.package.record.key if plan.package else None
-    if key and key.isa and key.target == "native" and not plan.node_selector:
+    if key and key.isa and key.target == "native" and not plan.spec.kubernetes.node_selector:
         text = "compiled for the packaging machine's CPU: on nodes that lack its instructions, pods end at their start"
         hint = "model: {cpu_target: x86-64-v3}, or kubernetes: {node_selector: {LABEL: VALUE}} for nodes like it"
         yield Note("40-deployment.yaml", text, hint)

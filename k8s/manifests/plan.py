@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from marina.config.cpu_targets import node_labels
+from marina.config.cpu_targets import architecture_of, node_labels
 from marina.config.errors import InputError
 from marina.config.packed_settings import check_compiled, check_settings
 from marina.config.quantity import canonical, quantity
@@ -198,9 +198,11 @@ class Plan:
 
     @property
     def scale_down_window_s(self) -> int:
-        """How long fewer pods must be enough before any is removed: ten cold starts, from 300 s to an hour; 600 s if
-        the cold start was not measured."""
+        """How long fewer pods must be enough before any is removed: the spec's, or ten cold starts, from 300 s to an
+        hour; 600 s if the cold start was not measured."""
         low, high = _DOWN_WINDOW_S
+        if self.spec.scaling.scale_down_window_s != "auto":
+            return self.spec.scaling.scale_down_window_s
         if self.cold_start_s is None:
             return _DOWN_WINDOW_UNMEASURED_S
         return min(high, max(low, math.ceil(_DOWN_WINDOW_PER_START * self.cold_start_s)))
@@ -213,9 +215,11 @@ class Plan:
     @property
     def node_selector(self) -> dict[str, str]:
         """The node labels that a pod requires: the spec's, and those of nodes that can run the compiled artifact."""
-        arch = {} if self.spec.model.cpu_target == "native" else {"kubernetes.io/arch": "amd64"}
-        # No labels exist for CPUs like the packaging machine's (`native`): only the owner knows which nodes are like
-        # it. Nor are any required of nodes that the owner chose.
+        isa = self.package.record.key.isa if self.package else ()
+        name = "amd64" if self.spec.model.cpu_target != "native" else architecture_of(isa)
+        arch = {"kubernetes.io/arch": name} if name else {}
+        # No other labels exist for CPUs like the packaging machine's (`native`): only the owner knows which nodes are
+        # like it. Nor are any required of nodes that the owner chose.
         return arch | (self.spec.kubernetes.node_selector or node_labels(self.spec.model.cpu_target))
 
     @property

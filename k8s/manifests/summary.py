@@ -4,8 +4,12 @@ from pathlib import Path
 from shlex import quote
 
 from marina.config.spec import Spec
+from marina.k8s.manifests.labels import MANAGED_BY
 from marina.k8s.manifests.objects import ADDONS
 from marina.k8s.manifests.writing import WrittenFiles
+
+# As `deploy` applies them: two managers of the same fields would be in each other's way.
+_APPLY = f"kubectl apply --server-side --field-manager {MANAGED_BY}"
 
 
 def summary_text(written: WrittenFiles, output_format: str) -> str:
@@ -30,12 +34,11 @@ def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     steps = [
         (f"marina verify {spec.file}", "checks them, without a cluster"),
         (f"marina deploy {spec.file}", "applies them, proves that they serve, or rolls back"),
-        (f"kubectl apply --server-side -f {quote(str(written.folder))}", "by hand; -k does the same"),
+        (f"{_APPLY} -f {quote(str(written.folder))}", "by hand; -k does the same"),
     ]
     folders = dict.fromkeys(str(Path(name).parent) for name in written.files if "/" in name)
     steps += [
-        (f"kubectl apply --server-side -f {quote(str(written.folder / name))}", f"if the cluster has {ADDONS[name]}")
-        for name in folders
+        (f"{_APPLY} -f {quote(str(written.folder / name))}", f"if the cluster has {ADDONS[name]}") for name in folders
     ]
     if spec.scaling.autoscaler == "hpa":
         values = written.folder.parent / "prometheus/adapter-values.yaml"
@@ -56,7 +59,7 @@ def _for_helm(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
 
 
 def _for_kserve(written: WrittenFiles) -> list[tuple[str, str]]:
-    apply = f"kubectl apply --server-side -f {quote(str(written.folder))}"
+    apply = f"{_APPLY} -f {quote(str(written.folder))}"
     return [
         (f"{apply} --dry-run=server", "asks the cluster whether it takes them"),
         (apply, "if the cluster has KServe"),

@@ -15,6 +15,7 @@ from marina.k8s.monitoring.dashboard import dashboard_identity, render_dashboard
 from marina.k8s.monitoring.expressions import (
     EXPECTED,
     POD_NAME,
+    SCRAPES_PER_RATE,
     SERVER_CONTAINER,
     expected_query,
     forecast_lead_s,
@@ -30,6 +31,7 @@ __all__ = [
     "METRICS",
     "POD_NAME",
     "RUNNING_METRIC",
+    "SCRAPES_PER_RATE",
     "SERVER_CONTAINER",
     "TARGET_LABELS",
     "Matcher",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marina.config.quantity import quantity
+from marina.config.sections import REGISTRY_PATTERN
 from marina.k8s.manifests import ADDONS, Files, Plan, to_yaml
 
 # Stand-ins for values while the objects are rendered; no spec contains these names.
@@ -64,7 +65,7 @@ class Values:
         counts = {key: {"type": "integer", "minimum": 1} for key in self.defaults["replicas"]}
         known: dict[str, Any] = {
             "namespace": name,
-            "registry": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$"},
+            "registry": {"type": "string", "pattern": REGISTRY_PATTERN},
             "replicas": {
                 "type": "object",
                 "additionalProperties": False,

@@ -69,6 +69,7 @@ def dry_run_all(
     changes: list[ObjectChange] = []
     conflicts: list[str] = []
     refused: list[str] = []
+    hints: list[str] = []
     taken_over = autoscaler_minimum(documents) is None and any(ref.kind in AUTOSCALERS for ref in surplus)
     for document in documents:
         ref = Ref.of(document)
@@ -90,10 +91,14 @@ def dry_run_all(
                 changes.append(ObjectChange(ref, "unknown", warnings=(err.message,)))
             else:
                 refused.append(err.message)
+                hints += [err.hint] if err.hint else []
     if conflicts or refused:
-        hint = "`--force-conflicts` takes these fields over; or leave them to their owners, and out of the spec"
+        if conflicts:
+            hints.append(
+                "`--force-conflicts` takes these fields over; or leave them to their owners, and out of the spec"
+            )
         text = "nothing was changed:\n  " + "\n  ".join([*conflicts, *refused])
-        raise Refused(text, hint=hint if conflicts else None)
+        raise Refused(text, hint="\n      ".join(dict.fromkeys(hints)) or None)
     return changes
 
 

@@ -68,10 +68,10 @@ def _roll_out(
     record: RolloutRecord,
     progress: Progress,
 ) -> None:
-    for document in documents:
-        if document["kind"] == "Namespace":
-            # The state is stored in it, so it comes first.
-            apply(placement.cluster, document, force=options.force)
+    # The state is stored in it, so it comes first.
+    for document in (each for each in documents if each["kind"] == "Namespace"):
+        if apply(placement.cluster, document, force=options.force).action == "create":
+            progress.say(f"created {Ref.of(document)}")
     with held(placement, state, record, progress) as hold:
         number, facts = record.revision, release.facts | {"created": record.started}
         # It comes first: a quota or a policy may refuse it, and then nothing was changed.

@@ -162,7 +162,7 @@ def _namespace(cluster: Cluster, documents: list[Document], namespace: str) -> I
     if space and (space.get("status") or {}).get("phase") == "Terminating":
         yield Blocker("namespace", f"`{namespace}` is being deleted", "wait until it is gone")
     if space is None and not any(document["kind"] == "Namespace" for document in documents):
-        hint = f"ask an administrator of the cluster to run `kubectl create namespace {namespace}`"
+        hint = _by_administrator(f"create namespace {namespace}")
         yield Blocker("namespace", f"`{namespace}` does not exist, and the spec does not create it", hint)
 
 
@@ -178,8 +178,8 @@ def _permissions(cluster: Cluster, refs: Iterable[Ref], namespace: str, *, delet
         lacking.setdefault(f"{resource}{f'.{group}' if group else ''}", []).append(verb)
     if lacking:
         forbidden = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in sorted(lacking.items()))
-        grant = f"kubectl -n {namespace} create rolebinding marina --clusterrole=edit --user=USER"
-        hint = f"ask an administrator of the cluster; `{grant}` grants most, and `kubectl auth whoami` shows USER"
+        grant = f"-n {namespace} create rolebinding marina --clusterrole=edit --user=USER"
+        hint = f"{_by_administrator(grant)}, which grants most; `kubectl auth whoami` shows USER"
         yield Blocker("permission", f"you may not {forbidden} in namespace `{namespace}`", hint)
 
 
@@ -196,6 +196,11 @@ def _wanted(
             yield from ((ref.group, plural, verb, namespace) for verb in (_DELETING if deleting else _VERBS))
     for group, resource, verbs in _FORGETTING if deleting else _FOLLOWING:
         yield from ((group, resource, verb, namespace) for verb in verbs.split())
+
+
+def _by_administrator(command: str) -> str:
+    """A hint with a command that this context may not run."""
+    return f"an administrator of the cluster types `kubectl --context ADMIN {command}`"
 
 
 def _may(cluster: Cluster, group: str, resource: str, verb: str, namespace: str) -> bool:

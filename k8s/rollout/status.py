@@ -11,7 +11,7 @@ from marina.k8s.cluster import ApiError, Cluster, Ref
 from marina.k8s.rollout.apply import describe_empty
 from marina.k8s.rollout.diagnosis import Cause, find_causes
 from marina.k8s.rollout.history import Placement, State
-from marina.k8s.rollout.wait import PodSummary, availability, read_view, summarise_pods
+from marina.k8s.rollout.wait import PodSummary, availability, read_view, shortfall, summarise_pods
 
 SCHEMA = "marina.status/1"
 _SHA = 12
@@ -31,6 +31,8 @@ class ServiceStatus:
     pods: tuple[PodSummary, ...]
     rollout: str
     """How many pods are available; empty while the rollout is not complete."""
+    shortfall: str
+    """What the rollout still lacks; empty once it is complete."""
     autoscaler: str
     """The pods that it has and wants; empty if there is none."""
     scaling_blocked: str
@@ -70,7 +72,7 @@ class ServiceStatus:
         facts = self.facts
         lines += [f"  {key:<11}{facts[key]}" for key in ("version", "image", "patched") if key in facts]
         lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
-        lines += [f"  pods       {self.rollout or 'not all available'}"]
+        lines += [f"  pods       {self.rollout or self.shortfall or 'none'}"]
         lines += [f"    {pod}" for pod in self.pods]
         lines += [f"  autoscaler {self.autoscaler}"] if self.autoscaler else []
         lines += [f"    {self.scaling_blocked}"] if self.scaling_blocked else []
@@ -106,6 +108,7 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         facts=facts,
         pods=tuple(summarise_pods(view)) if view else (),
         rollout=availability(view.deployment) if view and wanted else "",
+        shortfall="" if not view or availability(view.deployment) else shortfall(view.deployment),
         autoscaler=scaling,
         scaling_blocked=blocked,
         causes=causes,

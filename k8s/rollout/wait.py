@@ -25,11 +25,13 @@ class PodSummary:
     ready: str
     restarts: int
     message: str
+    node: str = ""
 
     def __str__(self) -> str:
+        node = f" on {self.node}" if self.node else ""
         restarts = f", {self.restarts} restart{'' if self.restarts == 1 else 's'}" if self.restarts else ""
         message = f": {self.message}" if self.message else ""
-        return f"{self.name}  {self.phase}, {self.ready} ready{restarts}{message}"
+        return f"{self.name}  {self.phase}{node}, {self.ready} ready{restarts}{message}"
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,19 @@ def availability(deployment: Document) -> str:
     return f"{available} of {wanted} pods available"
 
 
+def shortfall(deployment: Document) -> str:
+    """What keeps a rollout from being complete, in numbers of pods."""
+    status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    if not _is_noticed(deployment):
+        return "no controller has noticed the newest change yet"
+    updated, total = int(status.get("updatedReplicas") or 0), int(status.get("replicas") or 0)
+    available, settle_s = int(status.get("availableReplicas") or 0), deployment["spec"].get("minReadySeconds", 0)
+    parts = [f"{wanted} wanted, {updated} of this revision, {available} available"]
+    parts += [f"{total - updated} of another revision not gone yet"] if total > updated else []
+    parts += [f"a pod counts once it was ready for {settle_s} s"] if settle_s and available < updated else []
+    return "; ".join(parts)
+
+
 def _summarise(pod: Document, view: DeploymentView) -> PodSummary:
     status = pod.get("status") or {}
     containers, problem = status.get("containerStatuses") or [], find_problem(pod, view)
@@ -107,6 +122,7 @@ def _summarise(pod: Document, view: DeploymentView) -> PodSummary:
         ready=f"{sum(bool(container.get('ready')) for container in containers)}/{len(pod['spec']['containers'])}",
         restarts=sum(int(container.get("restartCount", 0)) for container in containers),
         message=problem.text if problem else "",
+        node=pod["spec"].get("nodeName") or "",
     )
 
 

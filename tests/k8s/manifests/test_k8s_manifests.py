@@ -215,7 +215,7 @@ def test_gpus_are_requested_tolerated_and_surged_one_by_one() -> None:
     plan = planned(GPU)
     spec = pod(plan)
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert spec["tolerations"][0] == {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     assert the_only(plan, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
@@ -257,7 +257,7 @@ def test_the_verb_writes_files_and_prints_notes_and_the_next_commands(
 ) -> None:
     assert marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    assert f"kubectl apply --server-side -f {tmp_path / 'digits/manifests'} " in out
+    assert f"kubectl apply --server-side --field-manager marina -f {tmp_path / 'digits/manifests'} " in out
     assert "nothing was measured: the autoscaler only looks at the CPU" in err
     assert f"marina calibrate {DIGITS}" in err
     assert (tmp_path / "digits/manifests/40-deployment.yaml").exists()
@@ -319,8 +319,10 @@ def test_the_commands_to_type_next_are_for_these_files(
     if output_format == "files":
         assert f"marina verify {DIGITS} --out '{out}'" in commands
         assert f"marina deploy {DIGITS} --out '{out}'" in commands
-        assert f"kubectl apply --server-side -f '{out}/digits/manifests'" in commands
+        assert f"kubectl apply --server-side --field-manager marina -f '{out}/digits/manifests'" in commands
     else:
         # `marina verify` does not know the kinds of KServe.
         assert "marina verify" not in commands
-        assert f"kubectl apply --server-side -f '{out}/digits/kserve' --dry-run=server" in commands
+        assert (
+            f"kubectl apply --server-side --field-manager marina -f '{out}/digits/kserve' --dry-run=server" in commands
+        )

@@ -1,5 +1,6 @@
 """A plan refuses a package that was made before the spec changed."""
 
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,17 @@ def test_a_package_with_its_mar_is_compared_in_all_settings(tmp_path: Path) -> N
     assert make_plan(digits_spec(), tmp_path).package is not None
     with pytest.raises(ArchiveError, match=r"packaged before the spec changed: `jobQueueSize` is 200, now 300"):
         make_plan(digits_spec({"serving.queue": 300}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("isa", "selector"),
+    [(["avx2", "fma"], {"kubernetes.io/arch": "amd64"}), (["asimd", "sve"], {"kubernetes.io/arch": "arm64"}), ([], {})],
+)
+def test_pods_of_a_package_for_this_machines_cpu_run_on_nodes_of_its_architecture(
+    isa: list[str], selector: dict[str, str], tmp_path: Path
+) -> None:
+    fill(tmp_path, digits_spec())
+    package = json.loads((tmp_path / "package.json").read_text())
+    package["record"]["key"]["isa"] = isa
+    (tmp_path / "package.json").write_text(json.dumps(package))
+    assert make_plan(digits_spec(), tmp_path).node_selector == selector

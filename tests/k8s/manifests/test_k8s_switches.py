@@ -7,6 +7,14 @@ from marina.k8s.manifests.objects import render_objects
 
 POD = "40-deployment.yaml:spec.template.spec"
 NFD = "feature.node.kubernetes.io/cpu-cpuid."
+
+
+def lost(seconds: int) -> list[dict[str, Any]]:
+    """The tolerations by which a pod leaves a node that does not answer."""
+    names = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    return [{"effect": "NoExecute", "key": key, "operator": "Exists", "tolerationSeconds": seconds} for key in names]
+
+
 # A field with its value, and its effect on the manifests: a place and the value there; None if there must be none.
 SWITCHES: list[Any] = [
     ({"kubernetes.create_namespace": False}, "00-namespace.yaml", None),
@@ -26,8 +34,11 @@ SWITCHES: list[Any] = [
     ({"model.cpu_target": "amx", "kubernetes.node_selector": {"cpu": "amx"}}, f"{POD}.nodeSelector",
      {"kubernetes.io/arch": "amd64", "cpu": "amx"}),
     ({"kubernetes.tolerations": ["dedicated=gpu:NoExecute"]}, f"{POD}.tolerations",
-     [{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"}]),
-    ({"kubernetes.tolerations": ["spot"]}, f"{POD}.tolerations", [{"key": "spot", "operator": "Exists"}]),
+     [{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"}, *lost(30)]),
+    ({"kubernetes.tolerations": ["spot"]}, f"{POD}.tolerations", [{"key": "spot", "operator": "Exists"}, *lost(30)]),
+    ({"kubernetes.node_loss_s": 5}, f"{POD}.tolerations", lost(5)),
+    ({"scaling.scale_down_window_s": 120},
+     "70-autoscaler.yaml:spec.behavior.scaleDown.stabilizationWindowSeconds", 120),
     ({"kubernetes.monitoring.monitor": "none"}, "monitoring/monitor.yaml", None),
     ({"kubernetes.monitoring.monitor": "none"}, "monitoring/dashboard.yaml", None),
     ({"kubernetes.monitoring.monitor": "annotations"}, "monitoring/rules.yaml", None),

@@ -169,6 +169,11 @@ def test_memory_of_no_whole_gibibyte_is_written_as_the_api_server_stores_it(fold
     assert server[0]["resources"]["limits"]["memory"] == "1100Mi"
 
 
+def test_a_registry_is_refused_that_the_spec_would_refuse(folder: Path) -> None:
+    with pytest.raises(helm().HelmError, match="registry"):
+        installed(folder, {"registry": "http://mirror.local/m"})
+
+
 @pytest.mark.parametrize("addon", ["monitoring", "keda", "gateway"])
 def test_objects_that_need_an_operator_can_be_left_out(addon: str, folder: Path) -> None:
     groups = {"monitoring": "monitoring.coreos.com", "keda": "keda.sh", "gateway": "gateway.networking.k8s.io"}

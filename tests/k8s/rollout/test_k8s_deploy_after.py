@@ -20,6 +20,7 @@ from marina.k8s.rollout.hold import held
 from marina.k8s.rollout.inference import CanaryRequest
 from marina.k8s.rollout.record import start_record
 from marina.k8s.rollout.rollback import load_state
+from marina.k8s.rollout.wait import shortfall
 
 # Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
@@ -155,6 +156,23 @@ def test_the_status_shows_what_runs_and_what_its_autoscaler_wants(cluster: Rig) 
     assert (now.autoscaler, now.scaling_blocked) == ("2 to 9 pods, now 1, wants 2", "")
     assert [(pod.phase, pod.ready) for pod in now.pods] == [("Running", "1/1")] * 2
     assert now.facts["image"] == "good:1"
+
+
+def test_the_status_says_in_numbers_what_a_rollout_lacks_and_on_which_nodes_its_pods_are(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", replicas=2))
+    assert f"created Namespace {SPACE}" in cluster.said.getvalue()
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    live["status"] |= {"availableReplicas": 1, "replicas": 3}
+    live["spec"]["minReadySeconds"] = 10
+    cluster.fake.put(live, manager="kube-controller-manager")
+    lacks = "2 wanted, 2 of this revision, 1 available; 1 of another revision not gone yet"
+    assert shortfall(live) == f"{lacks}; a pod counts once it was ready for 10 s"
+    pod = cluster.fake.get("Pod", cluster.status().pods[0].name, SPACE)
+    assert pod
+    pod["spec"]["nodeName"] = "node-a"
+    cluster.fake.put(pod, manager="kube-scheduler")
+    assert f"{pod['metadata']['name']}  Running on node-a, 1/1 ready" in cluster.status().to_text()
 
 
 def test_the_status_shows_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> None:

@@ -13,7 +13,7 @@ import urllib3
 from fake_apiserver import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, put_prometheus, rig
 
-from marina.config.errors import ClusterError, InputError
+from marina.config.errors import ClusterError, InputError, Refused
 from marina.k8s.cluster import Cluster, Document, Ref, connect
 
 # Each test starts a fake cluster and sends it dozens of requests.
@@ -103,8 +103,8 @@ def test_missing_permissions_are_reported_before_any_change_with_a_command_that_
         cluster.deploy(*documents())
     told = "permission: you may not create, patch deployments.apps; get pods/log in namespace `sea`"
     assert error.value.message == told
-    grant = "kubectl -n sea create rolebinding marina --clusterrole=edit --user=USER"
-    assert f"`{grant}` grants most" in (error.value.hint or "")
+    grant = "kubectl --context ADMIN -n sea create rolebinding marina --clusterrole=edit --user=USER"
+    assert f"`{grant}`, which grants most" in (error.value.hint or "")
     assert not [request for request in cluster.fake.requests if request[0] == "PATCH"]
 
 
@@ -162,6 +162,19 @@ def test_a_namespace_that_is_being_deleted_or_missing_is_reported(cluster: Rig) 
     cluster.fake.put(going)
     with pytest.raises(ClusterError, match="namespace: `sea` is being deleted"):
         cluster.deploy(*without)
+
+
+def test_a_missing_namespace_that_the_caller_may_not_read_is_named_with_what_an_administrator_types(
+    cluster: Rig,
+) -> None:
+    cluster.fake.denied = {("get", "namespaces"), ("create", "namespaces")}
+    cluster.fake.faults.append(
+        Fault("PATCH", f"/namespaces/{SPACE}/", 404, reason="NotFound", message=f'namespaces "{SPACE}" not found')
+    )
+    with pytest.raises(Refused) as error:
+        cluster.deploy(*(manifest for manifest in documents() if manifest["kind"] != "Namespace"), dry_run=True)
+    assert f'namespaces "{SPACE}" not found' in error.value.message
+    assert f"`kubectl --context ADMIN create namespace {SPACE}`" in (error.value.hint or "")
 
 
 @pytest.mark.usefixtures("pauses")

@@ -96,6 +96,11 @@ def test_a_rate_that_is_the_promised_one_cannot_be_raised_to_it_and_a_pass_needs
     assert next_step(outcome(made(20)), RECORDS) is None
 
 
+def test_in_a_cluster_too_the_next_rate_is_the_promised_one() -> None:
+    step = next_step(because("rate-below-objective too-few-samples", made(20), rps=500), RECORDS, CLUSTER)
+    assert "--rate 500 " in str(step)
+
+
 def test_the_next_command_sends_the_same_load_as_typed() -> None:
     late, slow = outcome(LATE, arrivals="constant"), outcome(SLOW, arrivals="constant")
     load = late.load.model_copy(update={"seed": 1_234_567, "warmup_s": 0.5, "timeout_s": 3.0})
