@@ -20,6 +20,7 @@ from marina.archiver.archive import file_hashes, lay_out, write_archive
 from marina.archiver.calibration import Rows, batches, calibration_inputs
 from marina.archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
 from marina.archiver.encoders import EncoderGraph
+from marina.archiver.fetching import fetch_sources
 from marina.archiver.graph import build_graph, check_output_sizes, check_scores, examples, output_ports
 from marina.archiver.input_limits import check_limits, limited_inputs
 from marina.archiver.language_model import (
@@ -64,6 +65,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     _check_tools(spec)
     check_cpu_target(spec)
     _check_writable(out)
+    spec = fetch_sources(spec, progress)
     stage = _stage_language_model if spec.model.writes else _stage_network
     with (
         targeting(spec.model.cpu_target),

@@ -15,6 +15,7 @@ from marina import handlers
 from marina.archiver.archive import ENTRY, PACKAGE_TEXT
 from marina.archiver.cpu_target import artifact_key
 from marina.archiver.encoders import sample_body, stage_encoding
+from marina.archiver.fetching import pins_of
 from marina.archiver.graph import examples
 from marina.archiver.lengths import cut_to_length, request_arguments, typical_length
 from marina.archiver.own_handler import declared_forms, example_body
@@ -62,6 +63,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         version=spec.version,
         source=model.source,
         weights=model.weights if source else None,
+        pins=pins_of(spec),
         handler=_stage_code(spec, folder),
         precision=model.precision,
         compile=model.compile,

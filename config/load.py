@@ -69,14 +69,27 @@ def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
     data, lines, problems = read_yaml(text, str(file))
     spec = _validate(data, str(file), lines, problems)
     spec._file, spec._lines = file, lines
+    if problems := [*problems, *_conflicts(spec, files=files)]:
+        raise SpecError(problems)
+    return spec
+
+
+def check_files(spec: Spec) -> None:
+    """Raises SpecError with every rule that the spec breaks, of which some could not be checked before its sources were
+    fetched."""
+    if problems := _conflicts(spec, files=True):
+        raise SpecError(problems)
+
+
+def _conflicts(spec: Spec, *, files: bool) -> list[Problem]:
+    problems, lines = [], spec._lines
     for conflict in find_conflicts(spec, files=files):
         # The field may be a default that another one contradicts, in a section that is not in the file.
         written = (field for field in conflict.read if field in lines)
         place = conflict.location if conflict.location[:1] in lines else next(written, ())
-        problems.append(_problem(str(file), line_of(lines, place), conflict.location, conflict.text, conflict.hint))
-    if problems:
-        raise SpecError(problems)
-    return spec
+        line = line_of(lines, place)
+        problems.append(_problem(str(spec.file), line, conflict.location, conflict.text, conflict.hint))
+    return problems
 
 
 def _validate(data: dict[str, Any], file: str, lines: dict[Location, int], problems: list[Problem]) -> Spec:

@@ -215,6 +215,13 @@ class BodyFormat(Packed):
     example: Any = None
 
 
+class Pin(Packed):
+    """What a source that lies elsewhere was when it was packaged: its version there, and the sha256 of each file."""
+
+    version: str
+    files: dict[str, str]
+
+
 class Draft(Document):
     """The record of a package before its answers were compared; fields that do not apply keep their defaults."""
 
@@ -225,6 +232,8 @@ class Draft(Document):
     version: str
     source: str
     weights: str | None = None
+    pins: dict[str, Pin] = {}
+    """The sources that lie elsewhere, by their text in the spec."""
     handler: str
     precision: Precision
     compile: Literal["aot", "eager", "export", "jit"]

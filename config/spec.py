@@ -5,12 +5,14 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
 from marina.config.quantity import quantity
+from marina.config.remote import Remote, parse_remote
 from marina.config.sections import (
     AnyModel,
     Cost,
@@ -39,6 +41,16 @@ REFUSED_AT_ONCE = 8
 _QUEUE = 200
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """A source that lies elsewhere, on this machine."""
+
+    path: Path
+    """The file or folder that it was fetched to."""
+    version: str
+    """What identifies it there for good: the commit, the number, the digest."""
+
+
 class Spec(Section):
     """One file says what is served and how well; everything else is made from it."""
 
@@ -65,6 +77,7 @@ class Spec(Section):
 
     _file: Path = PrivateAttr(default=Path("spec.yaml"))
     _lines: Mapping[Location, int] = PrivateAttr(default={})
+    _fetched: Mapping[str, Fetched] = PrivateAttr(default={})
 
     @property
     def file(self) -> Path:
@@ -84,8 +97,31 @@ class Spec(Section):
         return quantity(self.kubernetes.resources.cpu)
 
     def path(self, relative: str) -> Path:
-        """A path of the spec; relative ones start at the spec's folder."""
-        return self._file.parent / relative
+        """A path of the spec; relative ones start at the spec's folder. What lies elsewhere is where it was fetched
+        to."""
+        fetched = self._fetched.get(relative)
+        return fetched.path if fetched else self._file.parent / relative
+
+    @property
+    def fetched(self) -> Mapping[str, Fetched]:
+        """The sources that lie elsewhere and were fetched, by their text in the spec."""
+        return self._fetched
+
+    def with_fetched(self, fetched: Mapping[str, Fetched]) -> "Spec":
+        """The spec with these sources on this machine."""
+        copy = self.model_copy()
+        copy._fetched = fetched
+        return copy
+
+    @property
+    def remotes(self) -> list[Remote]:
+        """The sources that lie elsewhere."""
+        named = (parse_remote(self.model.source), parse_remote(self.model.weights))
+        return [remote for remote in named if remote]
+
+    def is_elsewhere(self, text: str | None) -> bool:
+        """Whether a text means something that lies elsewhere and was not fetched yet."""
+        return text not in self._fetched and parse_remote(text) is not None
 
     @property
     def workers(self) -> int:

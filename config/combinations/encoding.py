@@ -46,7 +46,7 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
 
 def encoder_warnings(spec: Spec) -> Iterator[str]:
     """What of an encoder looks like a mistake."""
-    if spec.model.task is None:
+    if spec.model.task is None or spec.is_elsewhere(spec.model.folder):
         return
     folder = read_model_folder(spec.path(spec.model.folder or ""))
     yield from (f"`model.source`: {sentence}" for sentence in folder.left_out(spec.model.task))

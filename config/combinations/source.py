@@ -7,6 +7,7 @@ from pathlib import Path
 
 from marina.config.combinations.rule import FILES, Conflicts, rule
 from marina.config.errors import listed, nearest
+from marina.config.remote import parse_remote
 from marina.config.request_headers import CONTENT_TYPES
 from marina.config.sections import HANDLERS
 from marina.config.spec import Spec
@@ -57,7 +58,7 @@ def _named_files(spec: Spec) -> dict[str, str | None]:
     """The fields that may name one file, each with the file; None if it names none."""
     model = spec.model
     return {
-        "model.source": None if model.from_torchvision or model.folder else model.source.partition(":")[0],
+        "model.source": None if model.from_torchvision or model.folder else _file_in(model.source),
         "model.handler": None if model.handler in HANDLERS else model.handler.partition(":")[0],
         "model.labels": None if model.labels == "imagenet" else model.labels,
         "load.replay": spec.load.replay,
@@ -66,8 +67,16 @@ def _named_files(spec: Spec) -> dict[str, str | None]:
     }
 
 
+def _file_in(source: str) -> str | None:
+    """The file that a source names, of this machine or elsewhere; None for a folder."""
+    if remote := parse_remote(source):
+        return None if remote.is_folder else source
+    return source.partition(":")[0]
+
+
 def _file_exists(field: str, spec: Spec) -> Conflicts:
-    if (file := _named_files(spec)[field]) and not isfile(spec.path(file)):
+    file = _named_files(spec)[field]
+    if file and not spec.is_elsewhere(file) and not isfile(spec.path(file)):
         yield field, f"no such file: `{spec.path(file)}`", _hint_for_missing(spec, field, file)
 
 
@@ -92,8 +101,17 @@ def _files_exist(spec: Spec) -> Conflicts:
 
 @rule("model.source", into=FILES)
 def _folder_exists(spec: Spec) -> Conflicts:
-    if (folder := spec.model.folder) and not isdir(spec.path(folder)):
+    folder = spec.model.folder
+    if folder and not spec.is_elsewhere(folder) and not isdir(spec.path(folder)):
         yield "model.source", f"no such folder: `{spec.path(folder)}`", None
+
+
+@rule("model.source", into=FILES)
+def _id_is_no_folder(spec: Spec) -> Conflicts:
+    remote = parse_remote(spec.model.source)
+    if remote and remote.scheme == "hf" and isdir(spec.file.parent / remote.place):
+        text = f"`{remote.text}` is a model of Hugging Face's hub, but `{spec.file.parent / remote.place}` is a folder"
+        yield "model.source", text, f"source: hf:./{remote.place}, or give the folder another name"
 
 
 @rule("model.calibration", into=FILES)

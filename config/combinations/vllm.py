@@ -96,6 +96,8 @@ def vllm_warnings(spec: Spec) -> Iterator[str]:
         return
     if spec.vllm.weights is not None and not spec.kubernetes.pod.mounts:
         yield f"`text.vllm.weights`: `{spec.vllm.weights}`, but no volume is mounted in a pod: `kubernetes.pod.mounts`"
+    if spec.is_elsewhere(spec.model.folder):
+        return
     try:
         files = read_model_folder(spec.path(spec.model.folder or "")).files
     except FolderRefused:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, 
 
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import listed
+from marina.config.remote import REMOTE_FORMS, looks_remote, meant_hub_id, parse_remote
 from marina.config.sections.encoding import Encoding
 from marina.config.sections.section import Count, Filled, Identifier, Natural, Section, Share
 from marina.config.sections.varying import Varying
@@ -19,6 +20,7 @@ Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
 
 _SOURCES = "`torchvision:NAME`, `./file.py:factory`, `./program.pt2`"
+_FOLDERS = "`hf:./folder` or `hf:OWNER/NAME`"
 # The values of fields that only other kinds of models have.
 _ABSENT: dict[str, Any] = {
     "weights": None,
@@ -36,6 +38,12 @@ _ABSENT: dict[str, Any] = {
 def _importable(name: str) -> bool:
     """Whether `import` takes the name, which a worker's entry module writes."""
     return name.isidentifier() and not iskeyword(name)
+
+
+def _meant(source: str) -> str:
+    """What to write, after the list of what is allowed, for a model's id as other tools write it."""
+    meant = meant_hub_id(source)
+    return f"; a model of Hugging Face's hub is `{meant}`" if meant else ""
 
 
 def _own_handler(handler: str) -> str:
@@ -142,7 +150,9 @@ class Model(Section):
 
     source: Filled
     """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
-    `transformers` saves it, for `handler: text`. Read by `marina package`."""
+    `transformers` saves it, for `handler: text`. Folders and files may also lie elsewhere: `hf:OWNER/NAME@REVISION` on
+    Hugging Face's hub, `timm:NAME.TAG`, `mlflow:models:/NAME@ALIAS`, `oci://REGISTRY/NAME:TAG`, `s3://`, `gs://` and
+    `az://`, each with `#FILE` for one file of it. Read by `marina package`, which records the version."""
     handler: str = "image"
     """`image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry module."""
     precision: Precision = "fp32"
@@ -184,13 +194,18 @@ class Model(Section):
     @classmethod
     def _named(cls, source: str) -> str:
         kind, _, name = source.partition(":")
-        if not (name and (kind in ("hf", "torchvision") or kind.endswith(".py"))) and not source.endswith(".pt2"):
-            raise ValueError(f"allowed: {_SOURCES} or `hf:./folder`")
+        if looks_remote(source) and parse_remote(source) is None:
+            raise ValueError(f"allowed: {REMOTE_FORMS}")
+        is_named = name and (kind in ("hf", "torchvision") or kind.endswith(".py"))
+        if not (is_named or parse_remote(source) or source.endswith(".pt2")):
+            raise ValueError(f"allowed: {_SOURCES}, {_FOLDERS}" + _meant(source))
         return source
 
     @property
     def folder(self) -> str | None:
-        """The folder of a model as `transformers` saves it; None for any other source."""
+        """The folder of a model as `transformers` saves it, or where it lies elsewhere; None for any other source."""
+        if remote := parse_remote(self.source):
+            return self.source if remote.is_folder and remote.scheme != "timm" else None
         return self.source.removeprefix("hf:") if self.source.startswith("hf:") else None
 
     @property
@@ -224,7 +239,8 @@ class Network(Batched):
 
     weights: Filled | None = None
     """`random` (always the same), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`,
-    `.pth` or `.ckpt` state dict or checkpoint; a `.pt2` program contains its own. Read by `marina package`."""
+    `.pth` or `.ckpt` state dict or checkpoint, which may lie elsewhere as `source` may; a `.pt2` program contains its
+    own. Read by `marina package`."""
     outputs: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
 
@@ -304,8 +320,9 @@ class Writer(Model):
 
 def check_folder(source: str) -> str:
     """The source, if it is a folder as `transformers` saves it, or else ValueError."""
-    if not source.startswith("hf:"):
-        raise ValueError("allowed for the `text` handler: `hf:./folder`")
+    remote = parse_remote(source)
+    if not (remote.is_folder if remote else source.startswith("hf:")):
+        raise ValueError(f"allowed for the `text` handler: {_FOLDERS}")
     return source
 
 

@@ -20,6 +20,7 @@ from marina.config.errors import MarinaError
 from marina.config.load import parse_spec
 from marina.config.progress import Progress
 from marina.config.record import write_json, write_text
+from marina.config.remote import parse_remote
 from marina.config.sections import HANDLERS
 from marina.config.spec import Spec
 from marina.loadtest.calibrating.calibration import settings_of
@@ -246,7 +247,7 @@ def _absolute(spec: Spec, field: str, value: Any) -> Any:
         return [_absolute(spec, field, name) for name in value]
     words = {"handler": HANDLERS, "labels": ("imagenet",)}.get(field, ())
     no_file = field == "weights" and not value.endswith(WEIGHT_SUFFIXES)
-    if value in words or no_file or (field == "source" and spec.model.from_torchvision):
+    if value in words or no_file or parse_remote(value) or (field == "source" and spec.model.from_torchvision):
         return value
     kind = "hf:" if field == "source" and spec.model.folder else ""
     return f"{kind}{spec.path(value.removeprefix(kind)).resolve()}"

@@ -2,12 +2,15 @@
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marina.arguments import add_verb, print_json
 from marina.terminal import marina_command
+
+if TYPE_CHECKING:
+    from marina.config.spec import Fetched
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _DESCRIPTIONS = {
@@ -36,7 +39,8 @@ def add_verbs(verbs: Any) -> None:
     add("name", metavar="NAME", help="name of the service; files are written into ./NAME, and none is overwritten")
     text = (
         "the model: torchvision:NAME, ./file.py:NAME (a class, a function or a network), "
-        "./program.pt2 or hf:./folder (default: a small network to try)"
+        "./program.pt2 or hf:./folder; or elsewhere hf:OWNER/NAME, timm:NAME.TAG, mlflow:models:/NAME@ALIAS, oci://…, "
+        "s3://…, gs://… or az://… (default: a small network to try)"
     )
     add("--source", metavar="S", help=text)
     text = "its weights: a .safetensors file, or a .pt, .pth or .ckpt state dict or checkpoint"
@@ -56,12 +60,16 @@ def add_verbs(verbs: Any) -> None:
 def init(options: argparse.Namespace) -> int:
     from marina.config.errors import InputError, MarinaError
     from marina.config.progress import Progress
+    from marina.starting.init_model import fetch_named
 
     _check_name(options.name)
-    folder = Path(options.name)
+    folder, progress = Path(options.name), Progress(quiet=options.quiet)
+    # Fetching and loading the model take time.
+    _refuse_existing([folder / "spec.yaml"])
     try:
-        with Progress(quiet=options.quiet).step("load the model and try it"):
-            written, notes = _write_files(folder, options)
+        fetched = fetch_named(options, progress)
+        with progress.step("load the model and try it"):
+            written, notes = _write_files(folder, options, fetched)
     except MarinaError as err:
         # The error is about the spec, which was deleted again; the user knows the option instead.
         message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.(source|weights|task)`: ", r"`--\2`: ", err.message)
@@ -93,7 +101,9 @@ def _check_name(name: str) -> None:
         raise InputError(f"`NAME`: got `{name}`, allowed: {allowed}", hint="marina init my-model") from err
 
 
-def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
+def _write_files(
+    folder: Path, options: argparse.Namespace, fetched: Mapping[str, "Fetched"]
+) -> tuple[list[Path], list[str]]:
     """Writes the files, and deletes them again if the model cannot be packaged; returns them, and notes."""
     from marina.config.errors import InputError
     from marina.config.schema import render_schema
@@ -101,9 +111,7 @@ def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path],
     from marina.starting.init_sample import make_sample
     from marina.starting.init_spec import spec_text
 
-    # Loading the model takes seconds.
-    _refuse_existing([folder / "spec.yaml"])
-    facts = find_model_facts(options.name, options)
+    facts = find_model_facts(options.name, options, fetched)
     sample, body = make_sample(facts)
     files = {folder / "spec.yaml": spec_text(options.name, facts, sample).encode(), folder / sample: body}
     # A copy, because the folder may be opened where no Marina is installed.

@@ -3,12 +3,16 @@
 import argparse
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from marina.config.errors import InputError, SourceError
+from marina.config.progress import Progress
+from marina.config.remote import parse_remote
+from marina.config.spec import Fetched
 from marina.starting.init_source import resolve_source
 from marina.starting.init_spec import ModelFacts, spec_text
 
@@ -44,8 +48,22 @@ _OUTPUTS_OF = {
 }
 
 
-def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
+def fetch_named(options: argparse.Namespace, progress: Progress) -> dict[str, Fetched]:
+    """Fetches what the options name and lies elsewhere."""
+    remotes = [remote for remote in map(parse_remote, (options.source, options.weights)) if remote]
+    if not remotes:
+        return {}
+    from marina.archiver.fetching import fetch_remote
+
+    return {remote.text: fetch_remote(remote, progress) for remote in remotes}
+
+
+def find_model_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fetched]) -> ModelFacts:
     """The facts for the spec: of the model in `--source`, or of an example model that the user will replace."""
+    return replace(_find_facts(name, options, fetched), fetched=fetched)
+
+
+def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fetched]) -> ModelFacts:
     if options.template and options.handler not in (None, "own"):
         text = f"`--handler`: got `{options.handler}`, but `--template` writes a handler of your own"
         raise InputError(text, hint="leave out one of the two")
@@ -57,17 +75,17 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
             text = f"`{option}`: only together with `--source`"
             raise InputError(text, hint="--source ./model.py:Net")
         return replace(_EXAMPLE_MODELS[kind], handler="own" if options.template else handler or kind)
-    source, here = paths_of(name, resolve_source(options.source))
-    if source.startswith("hf:"):
+    source, here = paths_of(name, resolve_source(options.source), fetched)
+    if here.startswith("hf:"):
         return _of_folder(source, here.removeprefix("hf:"), options)
     if options.task is not None:
         raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
-        return _of_torchvision(source, options, name)
+        return _of_torchvision(source, options, name, fetched)
     from marina.archiver.inferring import find_inputs, find_program_inputs, parse_input_option
 
     given = [parse_input_option(text) for text in options.input or ()]
-    weights, weights_here = paths_of(name, options.weights) if options.weights else (None, None)
+    weights, weights_here = paths_of(name, options.weights, fetched) if options.weights else (None, None)
     # A name that no argument has, because a spec may not give one to another argument.
     probe = ModelFacts(here, "tensor", weights=weights_here, inputs={"unknown": _X["x"]})
     loaded = _loaded(probe)
@@ -92,8 +110,11 @@ def find_model_facts(name: str, options: argparse.Namespace) -> ModelFacts:
     return _choose_handler(facts, options)
 
 
-def paths_of(name: str, source: str) -> tuple[str, str]:
-    """A source as paths from the new folder, for its spec, and as paths from the current folder."""
+def paths_of(name: str, source: str, fetched: Mapping[str, Fetched]) -> tuple[str, str]:
+    """A source as paths from the new folder, for its spec, and as paths from the current folder. One that lies
+    elsewhere is written as it is, and read from where it was fetched to."""
+    if got := fetched.get(source):
+        return source, f"hf:{got.path}" if got.path.is_dir() else str(got.path)
     if source.startswith("torchvision:"):
         return source, source
     scheme = "hf:" if source.startswith("hf:") else ""
@@ -115,7 +136,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
     from marina.archiver.sources import load_source
     from marina.config.load import load_spec, parse_spec
 
-    read = load_spec(spec)
+    read = load_spec(spec).with_fetched(facts.fetched)
     if facts.writes:
         return facts
     loaded = load_source(read)
@@ -137,7 +158,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
     unexported: SourceError | None = None
     for mode, batch in (("aot", facts.only_batch), ("aot", 1), ("eager", facts.only_batch), ("eager", 1)):
         tried = replace(facts, compile=mode, only_batch=batch)
-        read = parse_spec(spec_text(name, tried, sample), spec)
+        read = parse_spec(spec_text(name, tried, sample), spec).with_fetched(facts.fetched)
         batched = tuple(value[: max(read.model.batch_sizes)] for value in rows)
         if batch not in mixing:
             mixing[batch] = _mixing_error(read, graph, examples(read, loaded, TRIED_ROWS))
@@ -256,9 +277,9 @@ def _check_reads_words(facts: ModelFacts) -> None:
         raise InputError(text, hint="--handler own")
 
 
-def _of_torchvision(source: str, options: argparse.Namespace, name: str) -> ModelFacts:
+def _of_torchvision(source: str, options: argparse.Namespace, name: str, fetched: Mapping[str, Fetched]) -> ModelFacts:
     weights = options.weights or "random"
-    in_spec, here = paths_of(name, weights) if "." in weights else (weights, weights)
+    in_spec, here = paths_of(name, weights, fetched) if "." in weights else (weights, weights)
     facts = ModelFacts(source, "image", weights=here, picture=(3, 224, 224))
     loaded = _loaded(facts)
     facts = replace(facts, weights=in_spec, notes=[*loaded.notes])

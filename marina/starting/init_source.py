@@ -6,6 +6,7 @@ from shlex import quote
 from types import ModuleType
 
 from marina.config.errors import InputError, SourceError, listed, nearest
+from marina.config.remote import meant_hub_id, parse_remote
 from marina.config.torchvision_models import TORCHVISION_MODELS
 
 _WEIGHTS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
@@ -14,6 +15,8 @@ _FACTORY_NAMES = ("build", "build_model", "create_model", "get_model", "make_mod
 
 def resolve_source(source: str) -> str:
     """The source; for a Python file without a name, with the name of its only model."""
+    if parse_remote(source):
+        return source
     if not source.removeprefix("hf:").partition(":")[0]:
         raise InputError(f"`--source`: got `{source}`, without a path", hint="--source ./model.py:Net")
     if source.endswith(_WEIGHTS):
@@ -22,10 +25,14 @@ def resolve_source(source: str) -> str:
     if Path(source).is_dir():
         raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source {quote(f'hf:{source}')}")
     if not re.search(r"^(hf|torchvision):|\.py(:|$)|\.pt2$", source):
-        close = nearest(source, TORCHVISION_MODELS)
-        allowed = "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2` or `hf:./folder`"
+        close = None if "/" in source else nearest(source, TORCHVISION_MODELS)
+        meant = f"torchvision:{close}" if close else meant_hub_id(source)
+        if not close and meant:
+            text = f"`--source`: got `{source}`; a model of Hugging Face's hub begins with `hf:`"
+            raise InputError(text, hint=f"--source {meant}")
+        allowed = "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2` or `hf:./folder`; elsewhere, `hf:OWNER/NAME`"
         text = f"`--source`: got `{source}`, allowed: {allowed}"
-        raise InputError(text, hint=f"--source torchvision:{close}" if close else None)
+        raise InputError(text, hint=f"--source {meant}" if meant else None)
     if not source.endswith(".py") or not Path(source).is_file():
         return source
     models = _models_in(_import_source(Path(source)))

@@ -3,10 +3,13 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+
+from marina.config.spec import Fetched
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
 _COMMENTS_FROM = 40
@@ -57,6 +60,8 @@ class ModelFacts:
     """The processor time of one input on this machine, uncompiled; None if it was not tried."""
     notes: list[str] = field(default_factory=list)
     """What the user should know about the choices that were made."""
+    fetched: Mapping[str, Fetched] = field(default_factory=dict)
+    """The sources that lie elsewhere, by their text."""
 
     @property
     def detected(self) -> tuple[int, int] | None:

@@ -70,7 +70,7 @@ ERRORS: list[Any] = [
                  "allowed: at least `1Mi`; `m` is a thousandth of a byte", id="half a byte"),
     # Combinations.
     pytest.param({"model.source": "resnet50"}, "spec.yaml:3: `model.source`: got `resnet50`, allowed: "
-                 "`torchvision:NAME`, `./file.py:factory`, `./program.pt2` or `hf:./folder`", id="a source of no "
+                 "`torchvision:NAME`, `./file.py:factory`, `./program.pt2`, `hf:./folder` or `hf:OWNER/NAME`", id="a source of no "
                  "known form"),
     pytest.param({"model.weights": None}, "spec.yaml:2: `model.weights`: missing: `torchvision:resnet18` needs "
                  "weights, "

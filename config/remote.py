@@ -1,0 +1,93 @@
+"""Sources that lie elsewhere, as a spec writes them: on a hub, in a registry, in a store. Nobody is asked here."""
+
+import re
+from dataclasses import dataclass
+
+REMOTE_FORMS = (
+    "`hf:OWNER/NAME`, `timm:NAME.TAG`, `mlflow:models:/NAME@ALIAS`, `oci://…`, `s3://…`, `gs://…` or `az://…`"
+)
+# What names one file and not a folder.
+MODEL_SUFFIXES = (".ckpt", ".mar", ".pt", ".pt2", ".pth", ".pth.tar", ".safetensors", ".tar.gz")
+_FORMS = tuple(
+    re.compile(form + r"(?:#(?P<file>[^#\s]+))?")
+    for form in (
+        r"(?P<scheme>hf):(?P<place>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<version>[\w./-]+))?",
+        r"(?P<scheme>timm):(?P<place>\w+(?:\.\w+)?)(?:@(?P<version>[\w./-]+))?",
+        r"(?P<scheme>mlflow):(?P<place>models:/[^/@#\s]+)[@/](?P<version>[\w.-]+)",
+        r"(?P<scheme>mlflow):(?P<place>runs:/\w+/[^@#\s]+)(?P<version>)",
+        r"(?P<scheme>oci)://(?P<place>[\w.:-]+(?:/[\w.-]+)+)(?::(?P<tag>[\w.-]+))?(?:@(?P<version>sha256:[0-9a-f]{64}))?",
+        r"(?P<scheme>s3|gs|az)://(?P<place>[^/#\s]+/[^#\s]+)(?P<version>)",
+    )
+)
+_SCHEMES = re.compile(r"timm:|mlflow:|(oci|s3|gs|az)://")
+# How others write the id of a model on Hugging Face's hub.
+_HUB_IDS = re.compile(
+    r"(?:hf[-_]hub:|hf://|huggingface:|https?://(?:www\.)?(?:huggingface\.co|hf\.co)/)([\w.-]+/[\w.-]+)(?:[/@:].*)?"
+)
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A source that lies elsewhere."""
+
+    text: str
+    """As the spec writes it."""
+    scheme: str
+    place: str
+    """The model of a hub, NAME of a registry, or bucket and path of a store."""
+    version: str | None
+    """The branch, tag or commit, alias or number, tag or digest; None if there is none or it is not said."""
+    file: str | None
+    """The one file of it that is meant; None for all of them."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the model's folder is meant, and not one file of it."""
+        may_be_file = self.scheme in ("mlflow", "s3", "gs", "az")
+        return self.file is None and not (may_be_file and self.place.endswith(MODEL_SUFFIXES))
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether its version can never mean something else."""
+        version = self.version or ""
+        pinned = {
+            "hf": bool(_COMMIT.fullmatch(version)),
+            "timm": bool(_COMMIT.fullmatch(version)),
+            "mlflow": version.isdecimal(),
+            "oci": version.startswith("sha256:"),
+        }
+        return pinned.get(self.scheme, False)
+
+    def pinned_to(self, version: str) -> str | None:
+        """The text that means this version for good; None if its place keeps no versions."""
+        between = {"hf": "@", "timm": "@", "oci": "@", "mlflow": "/"}
+        if self.scheme not in between or (self.scheme == "mlflow" and not self.place.startswith("models:")):
+            return None
+        start = "oci://" if self.scheme == "oci" else f"{self.scheme}:"
+        return f"{start}{self.place}{between[self.scheme]}{version}" + (f"#{self.file}" if self.file else "")
+
+
+def parse_remote(text: str | None) -> Remote | None:
+    """The source that a text means; None if it means nothing elsewhere."""
+    for form in _FORMS:
+        if text and (found := form.fullmatch(text)):
+            part = found.groupdict()
+            return Remote(text, part["scheme"], part["place"], part["version"] or part.get("tag") or None, part["file"])
+    return None
+
+
+def looks_remote(text: str) -> bool:
+    """Whether a text begins as one of these sources, well formed or not; `hf:` may also be a folder."""
+    return bool(_SCHEMES.match(text))
+
+
+def meant_hub_id(text: str) -> str | None:
+    """The `hf:` source that somebody means who writes a hub's id as others do; None if it is no such id."""
+    if found := _HUB_IDS.fullmatch(text):
+        return f"hf:{found[1]}"
+    if _ID.fullmatch(text) and "/" in text:
+        return f"hf:{text}"
+    # A name of one word without an owner, such as `bert-base-uncased`.
+    return f"hf:OWNER/{text}" if _ID.fullmatch(text) and "-" in text else None
