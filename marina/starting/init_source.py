@@ -30,7 +30,7 @@ def resolve_source(source: str) -> str:
         if not close and meant:
             text = f"`--source`: got `{source}`; a model of Hugging Face's hub begins with `hf:`"
             raise InputError(text, hint=f"--source {meant}")
-        allowed = "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2` or `hf:./folder`; elsewhere, `hf:OWNER/NAME`"
+        allowed = "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or `hf:OWNER/NAME`"
         text = f"`--source`: got `{source}`, allowed: {allowed}"
         raise InputError(text, hint=f"--source {meant}" if meant else None)
     if not source.endswith(".py") or not Path(source).is_file():

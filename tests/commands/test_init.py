@@ -233,13 +233,15 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "resnet18"],
-        "`--source`: got `resnet18`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or `hf:OWNER/NAME`"
+        "`--source`: got `resnet18`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or "
+        "`hf:OWNER/NAME`"
         "\n\nhint: --source torchvision:resnet18",
         id="a model of torchvision without its prefix",
     ),
     pytest.param(
         ["--source", "gpt2.onnx"],
-        "`--source`: got `gpt2.onnx`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or `hf:OWNER/NAME`",
+        "`--source`: got `gpt2.onnx`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or "
+        "`hf:OWNER/NAME`",
         id="another format",
     ),
     pytest.param(

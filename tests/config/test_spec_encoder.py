@@ -18,7 +18,8 @@ ENCODER = {"model.source": "hf:./model", "model.handler": "text", "model.task": 
 ERRORS: list[Any] = [
     pytest.param(
         {"model.task": "embed", "model.handler": "text", "model.weights": None},
-        "spec.yaml:3: `model.source`: got `torchvision:resnet18`, allowed for the `text` handler: `hf:./folder` or `hf:OWNER/NAME`",
+        "spec.yaml:3: `model.source`: got `torchvision:resnet18`, allowed for the `text` handler: "
+        "`hf:./folder` or `hf:OWNER/NAME`",
         id="a task for another source",
     ),
     pytest.param(

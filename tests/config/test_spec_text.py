@@ -24,7 +24,8 @@ def spec_of(changes: dict[str, Any] | None = None, file: Path = Path("spec.yaml"
 
 ERRORS: list[Any] = [
     pytest.param({"model.source": "./m.py:build", "model.weights": "random"}, "`model.source`: got `./m.py:build`, "
-                 "allowed for the `text` handler: `hf:./folder` or `hf:OWNER/NAME`", id="a network that does not write"),
+                 "allowed for the `text` handler: "
+                 "`hf:./folder` or `hf:OWNER/NAME`", id="a network that does not write"),
     pytest.param({"model.handler": "image"}, "`model.source`: got `hf:./model`, allowed: `torchvision:NAME`, "
                  "`./file.py:factory`, `./program.pt2`; a folder needs `handler: text`",
                  id="a folder for another handler"),
