@@ -3,10 +3,11 @@
 The MAR is written only if every step succeeds."""
 
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from marina.archiver import agreement, compiling, lengths
+from marina.archiver.adopting import stage_archive, unpack_archive
 from marina.archiver.archive import file_hashes, lay_out, write_archive
 from marina.archiver.calibration import Rows, batches, calibration_inputs
 from marina.archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
@@ -49,13 +51,24 @@ CACHE = "compile-cache"
 PROGRAM = "program.pt2"
 
 
+_AS_IT_STANDS = Agreement(
+    inputs="generated",
+    count=0,
+    measure="tolerance",
+    agreement=None,
+    not_judged="the archive's own handler answers",
+    max_abs_difference=0,
+    cosine=1,
+)
+
+
 @dataclass(frozen=True)
 class StagedPackage:
     """A staged package: its record so far, and the comparison with eager fp32 that is still to run."""
 
     draft: Draft
     compare_title: str
-    """The name of that step in the progress output."""
+    """The name of that step in the progress output; empty if there is nothing to compare."""
     compare: Callable[[], Agreement]
 
 
@@ -66,7 +79,9 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     check_cpu_target(spec)
     _check_writable(out)
     spec = fetch_sources(spec, progress)
-    stage = _stage_language_model if spec.model.writes else _stage_network
+    stage = _stage_network
+    if spec.model.writes or spec.model.adopted:
+        stage = _stage_language_model if spec.model.writes else _stage_archive
     with (
         targeting(spec.model.cpu_target),
         tempfile.TemporaryDirectory(prefix="marina-package-") as scratch,
@@ -86,14 +101,15 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
                 with progress.step("answer the sample as a worker"):
                     rehearse(spec, folder)
             check_sample_answer(spec, staged.draft, folder)
+        timed = progress.step(staged.compare_title) if staged.compare_title else nullcontext()
         # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
-        with progress.step(staged.compare_title), compiling.quiet(), compiling.torch_threads(spec.threads):
+        with timed, compiling.quiet(), compiling.torch_threads(spec.threads):
             agreed = staged.compare()
         compiling.keep_only_kernels(folder / CACHE)
         agreement.check_agreement(spec, agreed)
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")
-        return _write_package(folder, Path(scratch) / "laid-out", out, staged.draft, agreed)
+        return _write_package(spec, folder, Path(scratch) / "laid-out", out, staged.draft, agreed)
 
 
 def _check_writable(out: Path) -> None:
@@ -114,6 +130,13 @@ def _stage_language_model(spec: Spec, folder: Path, progress: Progress) -> Stage
     return StagedPackage(
         draft, "compare what it writes with eager fp32", partial(compare_text, draft, folder, original, texts)
     )
+
+
+def _stage_archive(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:
+    """Stages an archive that was made for TorchServe: its files, which are packed unchanged."""
+    with progress.step(f"unpack {spec.model.source}"):
+        draft = extend_draft(start_draft(spec, None, folder), archive=stage_archive(spec, folder))
+    return StagedPackage(draft, "", lambda: _AS_IT_STANDS)
 
 
 def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:
@@ -287,10 +310,18 @@ def _compare_with_eager(
     )
 
 
-def _write_package(folder: Path, laid_out: Path, out: Path, draft: Draft, agreed: Agreement) -> Package:
+def _write_package(spec: Spec, folder: Path, laid_out: Path, out: Path, draft: Draft, agreed: Agreement) -> Package:
     """Writes the MAR with its finished record, and `package.json`."""
     (folder / RECORD).unlink()
-    lay_out(folder, laid_out, name=draft.name, version=draft.version)
+    archive = draft.archive
+    name, version = (archive.name, archive.version) if archive else (draft.name, draft.version)
+    if archive:
+        shutil.rmtree(folder / archive.folder)
+    lay_out(folder, laid_out, name=name, version=version)
+    if archive:
+        # Anew, because the handler may have written into its folder; and here, because torch-model-archiver leaves out
+        # hidden folders.
+        unpack_archive(spec, laid_out / archive.folder)
     finished = draft.to_data() | {"agreement": agreed.model_dump(mode="json"), "files": file_hashes(laid_out)}
     record = Record.model_validate_json(json.dumps(finished))
     mar = out / "model.mar"

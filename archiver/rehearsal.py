@@ -1,5 +1,6 @@
 """Tries a staged package in a worker's place: a process of its own, `rehearse.py`, loads it and answers the sample."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL, SIGSEGV, Signals
 
+from marina.archiver.adopting import failure_hint
 from marina.archiver.own_handler import check_answer
 from marina.archiver.rehearse import ANSWER
 from marina.config.errors import SourceError
@@ -35,6 +37,8 @@ def keeping_worker_log(scratch: Path, out: Path, progress: Progress) -> Iterator
 
 def rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = None) -> None:
     """Loads the staged package in a process of its own, as a worker would, warms it up and answers the sample."""
+    if spec.model.adopted:
+        environment = dict(os.environ) | {"TS_DECODE_INPUT_REQUEST": str(spec.model.decode_requests).lower()}
     done = _run_rehearsal(folder, environment)
     if done.returncode != 0:
         (folder.parent / WORKER_LOG).write_text(done.stderr, encoding="utf-8")
@@ -48,7 +52,7 @@ def rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = None
             what = "put its code beside the model's file" if "Module" in last[0] else "keep what it reads in a buffer"
             hint = f"{what}, or use another `compile`, which needs no source in a pod"
         text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
-        raise SourceError(text, hint=hint)
+        raise SourceError(text, hint=failure_hint(spec, done.stderr) if spec.model.adopted else hint)
 
 
 def _run_rehearsal(folder: Path, environment: dict[str, str] | None) -> subprocess.CompletedProcess[str]:

@@ -3,16 +3,22 @@
 Runs as a script that can import only from the package and from what a pod has installed, so that a missing import fails
 here and not in the pod."""
 
+import email.policy
 import json
 import re
+import socket
+import struct
 import sys
+import threading
 import tomllib
 from collections.abc import Sequence
+from email import message_from_bytes
 from importlib import import_module, metadata
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl
 
 # The file beside the package with the answer to the sample; its first line is the content type.
 ANSWER = "answer"
@@ -26,20 +32,117 @@ def main() -> None:
     from ts.context import Context
 
     record = json.loads((folder / "marina.json").read_text(encoding="utf-8"))
+    if record["archive"]:
+        answer_sample(folder, record)
+        return
     gpu = 0 if record["device"] == "cuda" else None
     context = Context(record["name"], str(folder), {}, max(record["batch_sizes"], default=1), gpu, "0.12.0")
     try:
         service = import_module("marina_entry").Service()
         service.initialize(context)
     except ModuleNotFoundError as err:
-        if owner := PodImportFinder.hidden.get((err.name or "").partition(".")[0]):
-            err.msg += f": {owner} is installed here, but a pod has only what a worker needs"
+        explain_hidden(err)
         raise
     if record["gives"]:
         answer = service.rehearse()
         (folder.parent / ANSWER).write_bytes(answer.content_type.encode() + b"\n" + answer.body)
     if record["cache"] and record["device"] == "cuda":
         save_compile_cache(folder / record["cache"])
+
+
+def answer_sample(folder: Path, record: dict[str, Any]) -> None:
+    """Loads the handler of an archive as TorchServe's worker does, and has it answer the sample as it came from
+    TorchServe's frontend."""
+    import ts
+    from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+    from ts.model_loader import ModelLoaderFactory
+    from ts.protocol.otf_message_handler import retrieve_msg
+
+    declared = record["archive"]["metrics"]
+    cache = MetricsCacheYamlImpl(str(folder / declared if declared else Path(*ts.__path__, "configs", "metrics.yaml")))
+    cache.initialize_cache()
+    cache.model_name = record["archive"]["name"]
+    gpu = 0 if record["device"] == "cuda" else None
+    try:
+        load = ModelLoaderFactory.get_model_loader().load
+        service = load(record["archive"]["name"], str(folder), "marina_entry.py", gpu, 1, metrics_cache=cache)
+    except ImportError as err:
+        raise told_plainly(err) from err
+    answer, raised, pieces = service._entry_point, list[BaseException](), list[bytes]()
+
+    def answer_noting_errors(*given: Any) -> Any:
+        try:
+            return answer(*given)
+        except BaseException as err:
+            raised.append(err)
+            raise
+
+    service._entry_point = answer_noting_errors
+    # Where the pieces of a streamed answer go.
+    service.set_cl_socket(SimpleNamespace(sendall=pieces.append))
+    ours, theirs = socket.socketpair()
+    sample = record["sample"]
+    message = as_message((folder / sample["file"]).read_bytes(), sample["content_type"])
+    sender = threading.Thread(target=ours.sendall, args=(message,), daemon=True)
+    sender.start()
+    frame = service.predict(retrieve_msg(theirs)[1])
+    if raised:
+        error = raised[0]
+        raise told_plainly(error) if isinstance(error, ImportError) else error
+    status, text = status_of(pieces[0] if pieces else frame)
+    if status >= 400:
+        raise RuntimeError(f"the sample was answered with {status}{text and f': {text}'}")
+
+
+def as_message(body: bytes, content_type: str) -> bytes:
+    """A request as TorchServe's frontend sends it to a worker: a form field by field, anything else as `body`."""
+
+    def sized(data: bytes) -> bytes:
+        return struct.pack("!i", len(data)) + data
+
+    end = struct.pack("!i", -1)
+    fields = [("body", content_type, body)]
+    if content_type.startswith("multipart/form-data"):
+        head = f"Content-Type: {content_type}\r\n\r\n".encode()
+        parts = message_from_bytes(head + body, policy=email.policy.HTTP).iter_parts()
+        fields = [
+            (
+                str(part.get_param("name", header="content-disposition")),
+                part.get_content_type() if part.get_filename() else "",
+                bytes(part.get_payload(decode=True)),
+            )
+            for part in parts
+        ]
+    elif content_type.startswith("application/x-www-form-urlencoded"):
+        fields = [(name, "", value.encode()) for name, value in parse_qsl(body.decode(), keep_blank_values=True)]
+    sent = b"".join(sized(name.encode()) + sized(kind.encode()) + sized(value) for name, kind, value in fields)
+    headers = sized(b"Content-Type") + sized(content_type.encode())
+    return b"I" + sized(b"sample") + headers + end + sent + end + end
+
+
+def status_of(frame: bytes) -> tuple[int, str]:
+    """The status of the first answer in what a worker sends to the frontend, and why, if all of the batch failed."""
+    code, length = struct.unpack_from("!2i", frame)
+    text, at = frame[8 : 8 + length].decode(), 8 + length
+    for _ in ("request id", "content type"):
+        at += 4 + struct.unpack_from("!i", frame, at)[0]
+    return (code, text) if code != 200 else (struct.unpack_from("!i", frame, at)[0], "")
+
+
+def told_plainly(err: BaseException) -> BaseException:
+    """The first of a chain of import errors: when a handler's import fails, TorchServe looks for one of its own with
+    that name, and fails again. It says which distribution a pod lacks."""
+    while isinstance(err.__context__, ImportError):
+        err = err.__context__
+    if isinstance(err, ModuleNotFoundError):
+        explain_hidden(err)
+    return err
+
+
+def explain_hidden(err: ModuleNotFoundError) -> None:
+    """Adds to the error what a pod lacks, if that is installed here."""
+    if owner := PodImportFinder.hidden.get((err.name or "").partition(".")[0]):
+        err.msg += f": {owner} is installed here, but a pod has only what a worker needs"
 
 
 class PodImportFinder(PathFinder):

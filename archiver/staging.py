@@ -22,7 +22,18 @@ from marina.archiver.own_handler import declared_forms, example_body
 from marina.archiver.sources import Source
 from marina.archiver.user_code import stage_modules
 from marina.config.errors import SourceError
-from marina.config.record import Artifact, BodyFormat, Code, Draft, MachineKey, PackedImage, Port, Sample, Writing
+from marina.config.record import (
+    Adopted,
+    Artifact,
+    BodyFormat,
+    Code,
+    Draft,
+    MachineKey,
+    PackedImage,
+    Port,
+    Sample,
+    Writing,
+)
 from marina.config.render import render_model_config
 from marina.config.request_headers import CONTENT_TYPES
 from marina.config.sections import Image
@@ -31,6 +42,7 @@ from marina.handlers.machine import machine_key
 from marina.handlers.request import JSON
 
 BUILT_IN = {
+    "archive": ("marina.handlers.archive", "ArchiveHandler"),
     "image": ("marina.handlers.image", "ImageHandler"),
     "tensor": ("marina.handlers.tensor", "TensorHandler"),
     "text": ("marina.handlers.generation.handler", "TextHandler"),
@@ -82,6 +94,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         key=_key(spec),
         takes=takes,
         gives=gives,
+        trust_pickle=model.trust_pickle,
     )
 
 
@@ -94,6 +107,7 @@ class DraftFields(TypedDict, total=False):
     cache: str
     code: Code
     text: Writing
+    archive: Adopted
 
 
 def extend_draft(draft: Draft, **fields: Unpack[DraftFields]) -> Draft:
@@ -156,8 +170,11 @@ def _stage_sample(spec: Spec, source: Source | None, takes: BodyFormat | None, f
         file = spec.path(spec.load.sample)
         if not file.is_file():
             raise SourceError(f"{spec.file}: `load.sample`: no such file: `{file}`")
-        suffix, data = file.suffix.lower(), file.read_bytes()
-    elif spec.model.task is not None:
+        assert spec.sample_type is not None, "a rule of the spec"
+        name = f"sample{file.suffix.lower()}"
+        (folder / name).write_bytes(file.read_bytes())
+        return Sample(file=name, content_type=spec.sample_type)
+    if spec.model.task is not None:
         suffix, data = ".json", sample_body(spec)
     elif takes is not None and takes.example is not None:
         name = "sample.json" if takes.content_type == JSON else "sample.txt"

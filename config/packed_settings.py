@@ -17,9 +17,11 @@ _MODEL_CONFIG = "model-config.yaml"
 
 def check_settings(spec: Spec, mar: Path, record: Record) -> None:
     """Raises ArchiveError if a setting in the MAR differs from the spec's; without a MAR, its record is used."""
-    wanted: dict[str, Any] = {"threads": spec.threads, "cpu_target": spec.model.cpu_target} | yaml.safe_load(
-        render_model_config(spec)
-    )
+    model = spec.model
+    wanted: dict[str, Any] = {"threads": spec.threads, "cpu_target": model.cpu_target}
+    if model.adopted:
+        wanted |= {"name": spec.url_name, "version": spec.url_version, "envelope": model.envelope}
+    wanted |= yaml.safe_load(render_model_config(spec))
     packed = _packed_settings(mar, record)
     stale = [f"`{key}` is {value}, now {wanted.get(key)}" for key, value in packed.items() if wanted.get(key) != value]
     stale += [f"`{key}` is None, now {wanted[key]}" for key in wanted if mar.exists() and key not in packed]
@@ -43,7 +45,9 @@ def check_compiled(spec: Spec, mar: Path, record: Record) -> None:
 
 def _packed_settings(mar: Path, record: Record) -> dict[str, Any]:
     # These two are compiled into the artifact, and are in no file of TorchServe's.
-    compiled_in = {"threads": record.threads, "cpu_target": record.key.target}
+    compiled_in: dict[str, Any] = {"threads": record.threads, "cpu_target": record.key.target}
+    if record.archive is not None:
+        compiled_in |= record.archive.model_dump(include={"name", "version", "envelope"})
     if not mar.exists():
         return compiled_in | {"minWorkers": record.workers, "maxWorkers": record.workers}
     with open_mar(mar) as archive:

@@ -206,6 +206,24 @@ class EncoderSetup(Packed):
     tokenizer: str
 
 
+class Adopted(Packed):
+    """An archive that was made for TorchServe: how its own handler is loaded, from the folder in the MAR that has its
+    files unchanged."""
+
+    folder: str
+    source_sha256: str | None
+    """The sha256 of the archive; None for a folder."""
+    handler: str
+    """As in the archive's manifest, or the spec's `model.default_handler`."""
+    name: str
+    """The model's name in URLs."""
+    version: str
+    """Its version in URLs."""
+    envelope: str | None = None
+    metrics: str | None = None
+    """The file that declares the handler's metrics; without one they are detected."""
+
+
 class BodyFormat(Packed):
     """The form of bodies or answers that a user's own handler declares: their content type, a schema for JSON, and an
     example."""
@@ -235,8 +253,9 @@ class Draft(Document):
     pins: dict[str, Pin] = {}
     """The sources that lie elsewhere, by their text in the spec."""
     handler: str
-    precision: Precision
-    compile: Literal["aot", "eager", "export", "jit"]
+    precision: Precision | Literal["unknown"]
+    compile: Literal["aot", "archive", "eager", "export", "jit"]
+    """archive: the model is what the handler of an archive makes of it."""
     device: Literal["cpu", "cuda"]
     workers: int
     threads: int
@@ -258,6 +277,8 @@ class Draft(Document):
     encoding: EncoderSetup | None = None
     takes: BodyFormat | None = None
     gives: BodyFormat | None = None
+    archive: Adopted | None = None
+    trust_pickle: bool = False
 
     def json_text(self) -> str:
         """The record as it is packed: JSON with sorted keys, indented, with a newline at the end."""

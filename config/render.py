@@ -99,8 +99,8 @@ def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
         "install_py_dep_per_model": "false",
         "enable_envvars_config": "false",
         "blacklist_env_vars": HIDDEN_ENVIRONMENT,
-        # The handler decodes, so that it also sees bodies that are not JSON, and can name the mistake.
-        "decode_input_request": "false",
+        # Marina's handlers decode, so that they also see bodies that are not JSON, and can name the mistake.
+        "decode_input_request": str(spec.model.decode_requests).lower(),
         # The handler refuses bodies over the limit with a reason; far above it, TorchServe does so without one.
         "max_request_size": min(2**31 - 1, round(serving.max_request_mb * 1_000_000 * FRONTEND_LIMIT_FACTOR)),
         # TorchServe kills the worker for a larger answer, so the handler's own limit is lower.

@@ -13,6 +13,7 @@ from pydantic import PrivateAttr
 
 from marina.config.quantity import quantity
 from marina.config.remote import Remote, parse_remote
+from marina.config.request_headers import CONTENT_TYPES
 from marina.config.sections import (
     AnyModel,
     Cost,
@@ -90,6 +91,24 @@ class Spec(Section):
         Without the line, if not even the field's top section is in the file."""
         line = f":{line_of(self._lines, location)}" if location[:1] in self._lines else ""
         return f"{self._file}{line}: `{'.'.join(map(str, location))}`"
+
+    @property
+    def url_name(self) -> str:
+        """The model's name in the paths of URLs."""
+        return self.model.name or self.name
+
+    @property
+    def url_version(self) -> str:
+        """The model's version in the paths of URLs."""
+        return self.model.version or self.version
+
+    @property
+    def sample_type(self) -> str | None:
+        """The content type of the spec's sample; None without one, or if nothing says it."""
+        if self.load.sample is None:
+            return None
+        named = CONTENT_TYPES.get(Path(self.load.sample).suffix.lower())
+        return self.load.content_type or named or ("application/octet-stream" if self.model.adopted else None)
 
     @property
     def cores(self) -> float:
@@ -216,7 +235,7 @@ class Spec(Section):
         which takes one body at a time."""
         body_bytes = self.serving.max_request_mb * 1_000_000
         decoding_mb: float = _JSON_MB
-        if self.model.handler not in ("tensor", "text"):
+        if self.model.handler not in ("archive", "tensor", "text"):
             image = self.model.image
             pixels = image.max_pixels if image else Image.model_fields["max_pixels"].default
             decoding_mb = max(DECODED_BYTES, PIXEL_BYTES * pixels) / 1_000_000

@@ -156,6 +156,17 @@ class PackedCode:
 
 
 @dataclass(frozen=True)
+class PackedArchive:
+    """An archive that was made for TorchServe: the folder of its files, its handler as its manifest names it, and what
+    TorchServe was told about it."""
+
+    folder: str
+    handler: str
+    name: str
+    envelope: str | None = None
+
+
+@dataclass(frozen=True)
 class PackedRecord:
     name: str
     version: str
@@ -179,6 +190,8 @@ class PackedRecord:
     text: TextSpec | None = None
     code: PackedCode | None = None
     lengths: PackedLengths | None = None
+    archive: PackedArchive | None = None
+    trust_pickle: bool = False
 
 
 def load_record(directory: Path) -> PackedRecord:
@@ -220,7 +233,7 @@ def _value(kind: Any, data: Any, where: str) -> Any:
 
 
 def _check(record: PackedRecord) -> None:
-    if record.text is not None:
+    if record.text is not None or record.archive is not None:
         return
     if not record.inputs or not record.outputs:
         raise RecordError(f"{RECORD_FILE}: `inputs` and `outputs`: at least one of each is needed")

@@ -1,4 +1,4 @@
-"""Reads an archive that nobody vouches for, within limits on sizes, numbers and depth. Nothing is unpacked to disk."""
+"""Reads an archive that nobody vouches for, within limits on sizes, numbers and depth."""
 
 import bz2
 import gzip
@@ -125,6 +125,23 @@ class Archive:
                 return
             else:
                 yield from self.nested(inner, depth + 1)
+
+    def unpack(self, folder: Path) -> None:
+        """Writes every file below a folder; ArchiveError if one cannot be read, or would land elsewhere."""
+        for member in self._members.values():
+            trouble = member.trouble or next(name_oddities(member.name), "")
+            if trouble or member.open is None:
+                raise ArchiveError(f"{self.path}: `{member.name}`: {trouble}", hint=f"marina inspect {self.path}")
+            file = folder / member.name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with member.open() as stream, file.open("wb") as target:
+                    self._budget.take_member()
+                    while piece := stream.read(_PIECE):
+                        self._budget.take(len(piece))
+                        target.write(piece)
+            except (*MAR_ERRORS, tarfile.TarError) as err:
+                raise ArchiveError(f"{self.path}: `{member.name}`: cannot be read: {reason_of(err)}") from err
 
     def _read(self, member: _Member) -> File:
         return _read_member(member, self._budget)

@@ -1,11 +1,13 @@
 """Rules about several fields of a spec that must fit together, and about the files that a spec names.
 
-The modules `source`, `model`, `encoding`, `writing`, `vllm`, `serving` and `cluster` hold the rules by topic; `rule`
-registers them. A rule names the fields that it reads: an error about a default has the line of one that is written."""
+The modules `archive`, `source`, `model`, `encoding`, `writing`, `vllm`, `serving` and `cluster` hold the rules by
+topic; `rule` registers them. A rule names the fields that it reads: an error about a default has the line of one that
+is written."""
 
 from dataclasses import dataclass
 
 from marina.config.combinations import (  # noqa: F401  (importing them registers their rules)
+    archive,
     cluster,
     encoding,
     model,

@@ -10,7 +10,7 @@ PRECISIONS = {"cpu": ("bf16", "fp32", "int8"), "cuda": ("bf16", "fp16", "fp32")}
 @rule("model.handler", "model.source", "model.image", "model.inputs")
 def _inputs_are_known(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.folder:
+    if model.folder or model.adopted:
         return
     if model.handler == "image":
         if model.image is None and not model.from_torchvision:
@@ -80,6 +80,8 @@ def _crop_fits_resize(spec: Spec) -> Conflicts:
 def _precision_fits_device(spec: Spec) -> Conflicts:
     device, precision = spec.serving.device, spec.model.precision
     # Which of them a language model may have is another rule: `writing._engine_fits_the_model`.
+    if spec.model.adopted:
+        return
     if precision not in PRECISIONS[device] and not (precision == "int4" and spec.model.writes):
         yield "model.precision", f"got `{precision}` on `{device}`, allowed: {listed(PRECISIONS[device])}", None
 

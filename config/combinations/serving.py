@@ -10,7 +10,7 @@ from marina.config.spec import Spec
 @rule("serving.max_batch", "model.batch_sizes")
 def _batch_is_compiled(spec: Spec) -> Conflicts:
     largest = max(spec.model.batch_sizes)
-    if not spec.model.writes and spec.max_batch > largest:
+    if not (spec.model.writes or spec.model.adopted) and spec.max_batch > largest:
         text = f"got {spec.max_batch}, but the largest of `model.batch_sizes` is {largest}"
         yield "serving.max_batch", text, f"add {spec.max_batch} to `model.batch_sizes`, or use `max_batch: {largest}`"
 

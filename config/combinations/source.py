@@ -25,7 +25,7 @@ _MERGE = (
 @rule("model.source", "model.weights")
 def _weights_form(spec: Spec) -> Conflicts:
     source, weights = spec.model.source, spec.model.weights
-    if spec.model.folder:
+    if spec.model.folder or spec.model.adopted:
         return
     if source.endswith(".pt2"):
         if weights is not None:
@@ -58,7 +58,7 @@ def _named_files(spec: Spec) -> dict[str, str | None]:
     """The fields that may name one file, each with the file; None if it names none."""
     model = spec.model
     return {
-        "model.source": None if model.from_torchvision or model.folder else _file_in(model.source),
+        "model.source": None if model.from_torchvision or model.folder or model.adopted else _file_in(model.source),
         "model.handler": None if model.handler in HANDLERS else model.handler.partition(":")[0],
         "model.labels": None if model.labels == "imagenet" else model.labels,
         "load.replay": spec.load.replay,
@@ -137,7 +137,8 @@ def _hint_for_missing(spec: Spec, field: str, file: str) -> str:
     return "put it there" + otherwise.get(key, f", or delete `{key}`")
 
 
-@rule("load.sample")
+@rule("load.sample", "load.content_type", "model.handler")
 def _sample_form(spec: Spec) -> Conflicts:
-    if (sample := spec.load.sample) and not sample.lower().endswith(tuple(CONTENT_TYPES)):
-        yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(CONTENT_TYPES)}", None
+    if (sample := spec.load.sample) and spec.sample_type is None:
+        text = f"got `{sample}`, allowed: a file that ends in {listed(CONTENT_TYPES)}"
+        yield "load.sample", text, "add `content_type` under `load`"

@@ -1,5 +1,6 @@
 """The sections of a spec about what is served: the model and its inputs."""
 
+import re
 from keyword import iskeyword
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,10 +11,10 @@ from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import listed
 from marina.config.remote import REMOTE_FORMS, looks_remote, meant_hub_id, parse_remote
 from marina.config.sections.encoding import Encoding
-from marina.config.sections.section import Count, Filled, Identifier, Natural, Section, Share
+from marina.config.sections.section import Count, Filled, Identifier, Natural, PathPart, Section, Share
 from marina.config.sections.varying import Varying
 
-HANDLERS = ("image", "tensor", "text")
+HANDLERS = ("archive", "image", "tensor", "text")
 Task = Literal["classify", "embed", "rerank", "tokens"]
 Precision = Literal["bf16", "fp16", "fp32", "int4", "int8"]
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
@@ -23,6 +24,11 @@ _SOURCES = "`torchvision:NAME`, `./file.py:factory`, `./program.pt2`"
 _FOLDERS = "`hf:./folder` or `hf:OWNER/NAME`"
 # The values of fields that only other kinds of models have.
 _ABSENT: dict[str, Any] = {
+    "precision": "unknown",
+    "compile": "archive",
+    "cpu_target": "native",
+    "calibration": None,
+    "min_agreement": 0.0,
     "weights": None,
     "files": (),
     "task": None,
@@ -32,6 +38,12 @@ _ABSENT: dict[str, Any] = {
     "outputs": None,
     "labels": None,
     "batch_sizes": (1, 4),
+    "name": None,
+    "version": None,
+    "default_handler": None,
+    "envelope": None,
+    "decode_requests": False,
+    "metrics": None,
 }
 
 
@@ -150,31 +162,23 @@ class Model(Section):
 
     source: Filled
     """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
-    `transformers` saves it, for `handler: text`. Folders and files may also lie elsewhere: `hf:OWNER/NAME@REVISION` on
-    Hugging Face's hub, `timm:NAME.TAG`, `mlflow:models:/NAME@ALIAS`, `oci://REGISTRY/NAME:TAG`, `s3://`, `gs://` and
-    `az://`, each with `#FILE` for one file of it. Read by `marina package`, which records the version."""
+    `transformers` saves it, for `handler: text`; for `handler: archive`, a `.mar`, a `.tar.gz` or a folder. Folders and
+    files may also lie elsewhere: `hf:OWNER/NAME@REVISION` on Hugging Face's hub, `timm:NAME.TAG`,
+    `mlflow:models:/NAME@ALIAS`, `oci://REGISTRY/NAME:TAG`, `s3://`, `gs://` and `az://`, each with `#FILE` for one file
+    of it. Read by `marina package`, which records the version."""
     handler: str = "image"
-    """`image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry module."""
-    precision: Precision = "fp32"
-    """fp32, bf16 or int8 on cpu, and int4 for a compiled language model; fp32, fp16 or bf16 on cuda. Compiled into the
-    artifact."""
-    compile: Literal["aot", "eager", "export", "jit"] = "aot"
-    """aot: compiled when it is packaged; jit: compiled when a worker starts, from a packed cache; export: the exported
-    program runs uncompiled; eager: not exported either: the worker runs the files of `./file.py:factory`, or, for a
-    language model, torch's own kernels."""
-    cpu_target: CpuTarget = "native"
-    """The CPUs that it is compiled for. native: CPUs like the packaging machine's; x86-64-v3: all with AVX2;
-    x86-64-v4: all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and, as a
-    node selector, in the Deployment."""
-    calibration: Filled | None = None
-    """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
-    them, and every artifact is checked on them. It needs as many as the largest of `batch_sizes`. For a language model:
-    texts that it should know better than by guessing."""
-    min_agreement: Share = 0.99
-    """Share of the checked inputs that must get the same answer from the artifact as from the eager fp32 model (image:
-    the same top class; tensor: within 5 % of its largest value); with fewer, no MAR is written."""
+    """`archive`, `image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry
+    module."""
+    trust_pickle: bool = False
+    """Files that Python unpickles may be read, which runs whatever code is in them: only for files whose makers you
+    trust. `marina package --trust-pickle` sets it, too. Lands in the record."""
 
     if TYPE_CHECKING:
+        precision: Precision | Literal["unknown"]
+        compile: Literal["aot", "archive", "eager", "export", "jit"]
+        cpu_target: CpuTarget
+        calibration: str | None
+        min_agreement: float
         weights: str | None
         files: tuple[str, ...]
         task: Task | None
@@ -184,6 +188,12 @@ class Model(Section):
         outputs: tuple[str, ...] | None
         labels: str | None
         batch_sizes: tuple[int, ...]
+        name: str | None
+        version: str | None
+        default_handler: str | None
+        envelope: str | None
+        decode_requests: bool
+        metrics: str | None
     else:
 
         def __getattr__(self, name: str) -> Any:
@@ -214,12 +224,40 @@ class Model(Section):
         return isinstance(self, Writer)
 
     @property
+    def adopted(self) -> bool:
+        """Whether it is an archive for TorchServe, whose own handler runs as it stands."""
+        return isinstance(self, Archive)
+
+    @property
     def from_torchvision(self) -> bool:
         """Whether the source is the name of a torchvision model."""
         return self.source.startswith("torchvision:")
 
 
-class Batched(Model):
+class Computed(Model):
+    """A model that Marina computes itself, compiled or not."""
+
+    precision: Precision = "fp32"
+    """fp32, bf16 or int8 on cpu, and int4 for a compiled language model; fp32, fp16 or bf16 on cuda. Compiled into the
+    artifact."""
+    compile: Literal["aot", "eager", "export", "jit"] = "aot"
+    """aot: compiled when it is packaged; jit: compiled when a worker starts, from a packed cache; export: the exported
+    program runs uncompiled; eager: not exported either: the worker runs the files of `./file.py:factory`, or, for a
+    language model, torch's own kernels."""
+    cpu_target: CpuTarget = "native"
+    """The CPUs that it is compiled for. native: CPUs like the packaging machine's; x86-64-v3: all with AVX2;
+    x86-64-v4: all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and, as a
+    node selector, in the Deployment."""
+    calibration: Filled | None = None
+    """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
+    them, and every artifact is checked on them. It needs as many as the largest of `batch_sizes`. For a language model:
+    texts that it should know better than by guessing."""
+    min_agreement: Share = 0.99
+    """Share of the checked inputs that must get the same answer from the artifact as from the eager fp32 model (image:
+    the same top class; tensor: within 5 % of its largest value); with fewer, no MAR is written."""
+
+
+class Batched(Computed):
     """A model that answers rows in batches."""
 
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
@@ -306,7 +344,7 @@ class Encoder(Batched):
         return check_folder(source)
 
 
-class Writer(Model):
+class Writer(Computed):
     """A language model."""
 
     handler: Literal["text"]
@@ -316,6 +354,38 @@ class Writer(Model):
     @classmethod
     def _is_folder(cls, source: str) -> str:
         return check_folder(source)
+
+
+class Archive(Model):
+    """An archive that was made for TorchServe, whose own handler runs as it stands."""
+
+    handler: Literal["archive"]
+    """`archive`: the handler that is in the archive."""
+    name: PathPart | None = None
+    """The model's name in the URLs of its clients, `/predictions/NAME`; default: the spec's `name`. Lands in the MAR's
+    manifest."""
+    version: PathPart | None = None
+    """Its version in their URLs, `/predictions/NAME/VERSION`; default: the spec's `version`. Lands in the MAR's
+    manifest."""
+    default_handler: Filled | None = None
+    """The handler of an archive that names none, as `default_service_handler` in TorchServe's config.properties. Lands
+    in the record."""
+    envelope: Literal["body", "json", "kserve", "kservev2"] | None = None
+    """What is taken off requests and put around answers, as `service_envelope` in TorchServe's config.properties. Lands
+    in the record."""
+    decode_requests: bool = True
+    """Whether the handler gets JSON and text decoded, as `decode_input_request` in TorchServe's config.properties.
+    Lands in TorchServe's config.properties."""
+    metrics: Filled | None = None
+    """A file that declares the handler's own metrics, as `metrics_config` in TorchServe's config.properties; default:
+    they are detected. Lands in the MAR."""
+
+    @field_validator("source")
+    @classmethod
+    def _named(cls, source: str) -> str:
+        if re.match(r"\w[\w+-]+:", source) and parse_remote(source) is None:
+            raise ValueError("allowed for the `archive` handler: a `.mar`, a `.tar.gz` or a folder")
+        return source
 
 
 def check_folder(source: str) -> str:
@@ -332,6 +402,7 @@ KINDS: dict[str, type[Model]] = {
     "a handler of your own": OwnModel,
     "`handler: text` with a `task`": Encoder,
     "`handler: text` without a `task`": Writer,
+    "`handler: archive`": Archive,
 }
 
 
@@ -340,10 +411,11 @@ def kind_of(model: Any) -> str:
     if isinstance(model, Model):
         return next(words for words, kind in KINDS.items() if type(model) is kind)
     fields = model if isinstance(model, dict) else {}
-    image, tensor, own, encoder, writer = KINDS
+    image, tensor, own, encoder, writer, archive = KINDS
     if fields.get("task") is not None:
         return encoder
-    return {"image": image, "tensor": tensor, "text": writer}.get(str(fields.get("handler", "image")), own)
+    named = {"archive": archive, "image": image, "tensor": tensor, "text": writer}
+    return named.get(str(fields.get("handler", "image")), own)
 
 
 AnyModel = Annotated[
@@ -351,6 +423,7 @@ AnyModel = Annotated[
     | Annotated[TensorModel, Tag("`handler: tensor`")]
     | Annotated[OwnModel, Tag("a handler of your own")]
     | Annotated[Encoder, Tag("`handler: text` with a `task`")]
-    | Annotated[Writer, Tag("`handler: text` without a `task`")],
+    | Annotated[Writer, Tag("`handler: text` without a `task`")]
+    | Annotated[Archive, Tag("`handler: archive`")],
     Discriminator(kind_of),
 ]

@@ -69,6 +69,10 @@ ImageName = Annotated[str, matching(r"^[^\s@:]([^\s]*[^\s:])?$", "a reference su
 ClaimedFile = Annotated[
     str, matching(rf"^{_OBJECT}(/\w[\w.-]*)*$", "the name of a claim, or `NAME/PATH` such as `models/digits.mar`")
 ]
+PathPart = Annotated[
+    str, matching(r"^[A-Za-z0-9_][\w.~-]{0,127}$", "a part of a URL's path: letters, digits, `_`, `.`, `~` and `-`")
+]
+ContentType = Annotated[str, matching(r"^[\w.+-]+/[\w.+-]+(; *[\w-]+=[^\s;]+)*$", "a type such as `audio/wav`")]
 HostName = Annotated[
     str, matching(rf"^(\*\.)?{_OBJECT}$", "a host name such as `digits.example.org` or `*.example.org`")
 ]

@@ -36,7 +36,7 @@ def spec_request(spec: Spec, url: str) -> LoadRequest:
         text = f"{spec.file}: `load.sample`: missing, and without a package there is no other sample to send"
         raise InputError(text, hint=f"marina package {spec.file}")
     file = spec.path(spec.load.sample)
-    kind = content_type_of(file)
+    kind = spec.sample_type
     if kind is None:
         allowed = ", ".join(f"`{suffix}`" for suffix in sorted(CONTENT_TYPES))
         text = f"{spec.file}: `load.sample`: got `{spec.load.sample}`, allowed: a file that ends in {allowed}"

@@ -85,8 +85,8 @@ ERRORS: list[Any] = [
                  "for k, v in load_file(part).items()}, 'model.safetensors')`", id="one of two files of weights"),
     pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` "
                  "contains its weights\n\nhint: delete `weights`", id="weights beside a program"),
-    pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `image`, `tensor`, "
-                 "`text` or `./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
+    pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `archive`, `image`, "
+                 "`tensor`, `text` or `./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
     pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
                  "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file that cannot be imported"),
@@ -94,7 +94,7 @@ ERRORS: list[Any] = [
                  "`model.handler`: got `./async.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file with the name of a keyword"),
     pytest.param({"model.handler": "./mine.py:class"}, "spec.yaml:5: `model.handler`: got `./mine.py:class`, allowed: "
-                 "`image`, `tensor`, `text` or `./file.py:Class`", id="a handler with the name of a keyword"),
+                 "`archive`, `image`, `tensor`, `text` or `./file.py:Class`", id="a handler with the name of a keyword"),
     pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say "
                  "what size its pictures have\n\nhint: add `image: {height: 224, width: 224}` under `model`",
                  id="images of unknown size"),

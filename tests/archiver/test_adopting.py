@@ -1,0 +1,80 @@
+"""Archives that were made for TorchServe are packaged unchanged, or refused with what to do."""
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import LENGTHS, make_archive, spec_text
+
+from marina.archiver.adopting import read_foreign
+from marina.archiver.package import package
+from marina.config.errors import ArchiveError, SourceError, SpecError
+from marina.config.load import load_spec
+from marina.config.progress import Progress
+from marina.config.record import Package
+
+QUIET = Progress(quiet=True)
+
+
+def packaged(folder: Path, archive: Path, body: bytes = b'{"a": 1}', out: str = "out", **model: Any) -> Package:
+    (folder / "body.json").write_bytes(body)
+    (folder / "spec.yaml").write_text(spec_text(archive, **model))
+    return package(load_spec(folder / "spec.yaml"), folder / out, progress=QUIET)
+
+
+@pytest.mark.parametrize("form", ["default", "tgz", "no-archive"])
+def test_every_file_of_an_archive_is_packed_unchanged_in_the_same_bytes_each_time(form: str, tmp_path: Path) -> None:
+    files = {"handler.py": LENGTHS, "words.txt": "a b", "deep/er/data.bin": b"\x00\xff"}
+    archive = make_archive(tmp_path, files, form=form, config={"minWorkers": 2, "own": {"key": "value"}})
+    first = packaged(tmp_path, archive, decode_requests=False)
+    assert packaged(tmp_path, archive, out="again", decode_requests=False).sha256 == first.sha256
+    expected = {f"archive/{name}": hashlib.sha256(_bytes(data)).hexdigest() for name, data in files.items()}
+    assert expected.items() <= first.record.files.items()
+    with zipfile.ZipFile(tmp_path / "out" / "model.mar") as mar:
+        assert mar.read("archive/deep/er/data.bin") == b"\x00\xff"
+        manifest = json.loads(mar.read("MAR-INF/MANIFEST.json"))
+        assert json.loads(mar.read("archive/MAR-INF/MANIFEST.json"))["model"]["handler"] == "handler.py"
+    assert (manifest["model"]["modelName"], manifest["model"]["modelVersion"]) == ("Old_Model", "v1")
+
+
+def _bytes(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else data
+
+
+REFUSED = {
+    "torchrun": ({"parallelType": "tp"}, {}, "parallelType"),
+    "sequences": ({"sequenceBatching": True}, {}, "sequenceBatching"),
+    "out of order": ({"asyncCommunication": True}, {}, "asyncCommunication"),
+    "vLLM": ({}, {"engine.py": "from vllm import LLM\n"}, "vLLM"),
+    "DALI": ({"dali": {"num_threads": 1}}, {}, "DALI"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_needs_another_server_is_refused_with_what_to_do(kind: str, tmp_path: Path) -> None:
+    config, files, said = REFUSED[kind]
+    archive = make_archive(tmp_path, {"handler.py": LENGTHS, **files}, config=config)
+    with pytest.raises(ArchiveError, match=said) as refused:
+        read_foreign(archive, "`--source`")
+    assert refused.value.hint
+
+
+def test_an_archive_needs_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        "name: a\nmodel: {source: ./a.mar, handler: archive}\nserving: {cache: {mb: 1}}\n"
+    )
+    with pytest.raises(SpecError) as refused:
+        load_spec(tmp_path / "spec.yaml")
+    assert {problem.field for problem in refused.value.problems} >= {"load.sample", "serving.cache"}
+
+
+def test_a_handler_that_fails_at_the_sample_is_not_packaged(tmp_path: Path) -> None:
+    archive = make_archive(
+        tmp_path, {"handler.py": "def handle(data, context):\n    return data and [data[0]['no']]\n"}
+    )
+    with pytest.raises(SourceError, match="KeyError: 'no'"):
+        packaged(tmp_path, archive)
+    assert not (tmp_path / "out" / "model.mar").exists()
