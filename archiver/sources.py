@@ -20,6 +20,7 @@ from marina.archiver.quantize import quantised_kind
 from marina.archiver.torchvision_import import import_torchvision
 from marina.archiver.user_code import import_file, running_user_code
 from marina.archiver.weights import load_weights
+from marina.archiver.weights.whole_module import is_scripted, load_module
 from marina.config.errors import SourceError, listed, nearest
 from marina.config.record import Lengths, Port
 from marina.config.sections import Image, Tensor, Varying
@@ -53,6 +54,8 @@ def load_source(spec: Spec) -> Source:
         return Source(network, None, ports, _labels(spec, None) or labels, lengths=_buckets(spec.encoding.varying))
     if source.endswith(".pt2"):
         return _from_program(spec, spec.path(source))
+    if spec.model.saved_whole:
+        return _from_saved(spec, spec.path(source))
     return _from_file(spec, source)
 
 
@@ -65,7 +68,7 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
     choices = models.get_model_weights(name)
     weights = spec.model.weights or "random"
     chosen = choices.__members__.get(weights)
-    if chosen is None and weights != "random" and not weights.endswith((".ckpt", ".pt", ".pth", ".safetensors")):
+    if chosen is None and weights != "random" and spec.model.weights_file is None:
         raise SourceError(
             f"{spec.file}: `model.weights`: got `{weights}`, allowed: {listed(choices.__members__)}, `random` or a file"
         )
@@ -202,6 +205,14 @@ def _from_program(spec: Spec, file: Path) -> Source:
     )
     image, network, notes = spec.model.image, program_network(program), notes_on_inputs(program)
     return _make_source(spec, network, image, None, ports=ports, only_batch=only, notes=notes)
+
+
+def _from_saved(spec: Spec, file: Path) -> Source:
+    network, notes = load_module(f"{spec.file}: `model.source`", file, trust=spec.model.trust_pickle)
+    _check_plain(spec, network)
+    # What TorchScript computes of a size is a fixed number in the exported program.
+    only = 1 if is_scripted(network) else None
+    return _make_source(spec, network, spec.model.image, None, only_batch=only, notes=notes)
 
 
 def _fixed_sides(value: torch.Tensor) -> tuple[int, ...]:

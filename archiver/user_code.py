@@ -37,6 +37,13 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
         return import_source(file)
 
 
+def import_beside(file: Path) -> ModuleType | None:
+    """Lets the files beside a file be imported, and imports it itself if it is one of Python."""
+    _put_on_path([str(file.parent)])
+    install()
+    return import_source(file) if file.suffix == ".py" else None
+
+
 def _check_names(where: str, modules: dict[str, Path]) -> None:
     """Refuses names that Marina has taken, and those that its packages had before."""
     taken = {Path(relative).parts[0].removesuffix(".py"): path for relative, path in modules.items()}

@@ -251,6 +251,10 @@ class Spec(Section):
     def _whole_cores(self) -> int:
         return max(1, math.floor(self.cores))
 
+    def trusting(self) -> "Spec":
+        """The spec with `model.trust_pickle`."""
+        return self.model_copy(update={"model": self.model.model_copy(update={"trust_pickle": True})})
+
     def uncompiled(self) -> "Spec":
         """The spec for a package that is ready at once but slow: nothing is compiled or quantised."""
         precision = "fp32" if self.model.precision in ("int4", "int8") else self.model.precision

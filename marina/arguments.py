@@ -25,6 +25,7 @@ exit codes:
 DEFAULT_SPEC = Path("spec.yaml")
 """The spec in the current folder, for those who name none."""
 BUILD = Path("build")
+TRUST_PICKLE = "read files that Python unpickles, which runs whatever code is in them; only if you trust their makers"
 
 
 _ARGPARSE_TEXTS = (

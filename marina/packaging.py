@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_json, print_result, read_spec
+from marina.arguments import TRUST_PICKLE, add_out_option, add_verb, print_json, print_result, read_spec
 from marina.cleanup import cleanup_on_exit
 from marina.config.errors import InputError
 from marina.config.progress import Progress
@@ -40,6 +40,7 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument(
         "--quick", action="store_true", help="for a first look: compile nothing, and use fp32 instead of int8 or int4"
     )
+    added.add_argument("--trust-pickle", action="store_true", help=TRUST_PICKLE)
     added = add_verb(
         verbs,
         inspect,
@@ -119,6 +120,8 @@ def package(options: argparse.Namespace) -> int:
     progress.say(f"packaging {spec.name} {spec.version} from {options.spec}")
     if options.quick:
         spec = spec.uncompiled()
+    if options.trust_pickle:
+        spec = spec.trusting()
     from marina.archiver.package import package as build
 
     with cleanup_on_exit():

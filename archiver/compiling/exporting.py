@@ -15,6 +15,7 @@ from marina.archiver.compiling.environment import quiet
 from marina.archiver.encoders import EncoderGraph
 from marina.archiver.lengths import cut_to_length, varying_dimensions
 from marina.archiver.sources import Source
+from marina.archiver.weights.whole_module import is_scripted, traced
 from marina.config.errors import SourceError
 from marina.config.spec import Spec
 from marina.handlers.lengths import SHORTEST
@@ -45,6 +46,8 @@ def export_graph(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...],
     try:
         # When torch cannot export something it also prints the graph, with names that mean nothing to a user.
         with torch.no_grad(), quiet(), redirect_stderr(io.StringIO()):
+            if is_scripted(source.network):
+                graph = traced(graph, inputs)
             program = torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=True)
     except Exception as err:
         raise _export_error(spec, source, err) from err

@@ -1,7 +1,6 @@
 """Finds a network's tensors in a file: under a key of a checkpoint, or prefixed with the names of modules that wrapped
 it in training."""
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Set
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from marina.archiver.weights.reading import read_weights
 from marina.config.errors import SourceError, listed
-from marina.config.hf_folder import is_pointer
 
 State = dict[str, torch.Tensor]
 
@@ -27,7 +26,7 @@ _COUNTER = "num_batches_tracked"
 def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tuple[str, ...]:
     """Loads the file into the network; returns notes on what was chosen if it holds several. SourceError if nothing
     fits."""
-    content = _read(where, file)
+    content = read_weights(where, file)
     if not isinstance(content, dict):
         raise SourceError(f"{where}: `{file}` is not a state dict, allowed: names to tensors")
     key, state, notes = _chosen(where, file, network, content)
@@ -37,7 +36,9 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
         if others := [other for other in _prefixes(network, state) if other != prefix]:
             notes += (f"`{file.name}` also holds weights with the prefix {listed(others)}; `{prefix}` is used",)
         state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    state = {**state, **{name: state[twin] for name, twin in _shared(network, state.keys()).items()}}
+    kept_out = _kept_out(network)
+    state = {name: value for name, value in state.items() if name not in kept_out}
+    state |= {name: state[twin] for name, twin in _shared(network, state.keys()).items()}
     first_names: dict[int, str] = {}
     for name, value in network.state_dict(keep_vars=True).items():
         twin = first_names.setdefault(id(value), name)
@@ -79,39 +80,6 @@ def _with_versions(network: nn.Module, state: State, saved: object, prefix: str)
         versions = {f"{name}.".removeprefix(prefix)[:-1]: version for name, version in of_layers.items()}
     versioned._metadata = versions  # type: ignore[attr-defined]
     return versioned
-
-
-def _read(where: str, file: Path) -> Any:
-    if not file.is_file():
-        raise SourceError(f"{where}: no such file: `{file}`")
-    if is_pointer(file):
-        raise SourceError(f"{where}: `{file}` is only Git LFS's pointer to the file", hint="git lfs pull")
-    try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(file)
-        with warnings.catch_warnings(action="ignore"):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as err:
-        # torch's message first explains how to load a file that one trusts.
-        text = str(err).rpartition("WeightsUnpickler error:")[2].strip()
-        reason = text.partition("\n")[0].partition(". ")[0] or f"{type(err).__name__}, it may be cut off"
-        raise SourceError(f"{where}: `{file}` cannot be read: {reason}", hint=_how_to_save(file, reason)) from err
-
-
-def _how_to_save(file: Path, reason: str) -> str | None:
-    """What saves the weights of a whole model, or of a checkpoint, by themselves; None if the file holds none."""
-    if "TorchScript" in reason:
-        how = f"torch.save(torch.jit.load('{file}').state_dict(), 'weights.pt')"
-    elif "Unsupported global" in reason:
-        how = (
-            f"saved = torch.load('{file}', weights_only=False), then torch.save(saved.state_dict(), 'weights.pt'), "
-            "or torch.save(saved['KEY'], 'weights.pt') for a checkpoint"
-        )
-    else:
-        return None
-    return f"it holds code, not only weights; if you trust it, save its weights by themselves: {how}"
 
 
 def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any]) -> tuple[str, State, tuple[str, ...]]:
@@ -171,8 +139,13 @@ def _prefixes(network: nn.Module, state: State) -> list[str]:
 
 
 def _names_with_shared(network: nn.Module, state: State, prefix: str) -> set[str]:
-    names = _names_under(state, prefix)
+    names = _names_under(state, prefix) - _kept_out(network)
     return names | _shared(network, names).keys()
+
+
+def _kept_out(network: nn.Module) -> set[str]:
+    """The network's tensors that a state dict does not have, and TorchScript does."""
+    return {name for name, _ in network.named_buffers()} - network.state_dict().keys()
 
 
 def _shared(network: nn.Module, names: Set[str]) -> dict[str, str]:

@@ -7,19 +7,15 @@ from pathlib import Path
 
 from marina.config.combinations.rule import FILES, Conflicts, rule
 from marina.config.errors import listed, nearest
+from marina.config.other_formats import other_format
 from marina.config.remote import parse_remote
 from marina.config.request_headers import CONTENT_TYPES
 from marina.config.sections import HANDLERS
 from marina.config.spec import Spec
 from marina.config.torchvision_models import model_error
 
-WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
-# One of several files, such as `model-00001-of-00003.safetensors`, or their index.
-_PART = re.compile(r"-\d+-of-(?!0*1\.)\d+\.\w+$|\.index\.json$")
-_MERGE = (
-    "with `load_file` and `save_file` of `safetensors.torch`: "
-    "`save_file({k: v for part in PARTS for k, v in load_file(part).items()}, 'model.safetensors')`"
-)
+# One of several files, such as `model-00001-of-00003.safetensors`.
+_PART = re.compile(r"-\d+-of-(?!0*1\.)\d+\.\w+$")
 
 
 @rule("model.source", "model.weights")
@@ -27,7 +23,7 @@ def _weights_form(spec: Spec) -> Conflicts:
     source, weights = spec.model.source, spec.model.weights
     if spec.model.folder or spec.model.adopted:
         return
-    if source.endswith(".pt2"):
+    if source.endswith(".pt2") or spec.model.saved_whole:
         if weights is not None:
             yield "model.weights", f"got `{weights}`, but `{source}` contains its weights", "delete `weights`"
         return
@@ -39,11 +35,10 @@ def _weights_form(spec: Spec) -> Conflicts:
         )
         yield "model.weights", f"missing: `{source}` needs weights, allowed: {named}", "add `weights` under `model`"
     elif _PART.search(weights):
-        text = f"got `{weights}`, which is a part of the weights, allowed: one file with all of them"
-        yield "model.weights", text, _MERGE
-    elif weights != "random" and not spec.model.from_torchvision and not weights.endswith(WEIGHT_SUFFIXES):
-        text = f"got `{weights}`, allowed: `random` or a file that ends in {listed(WEIGHT_SUFFIXES)}"
-        yield "model.weights", text, None
+        text = f"got `{weights}`, which is a part of the weights, allowed: their index, or one file with all of them"
+        yield "model.weights", text, f"weights: {_PART.sub('', weights)}{Path(weights).suffix}.index.json"
+    elif wrong := other_format(weights):
+        yield "model.weights", f"`{weights}` {wrong[0]}", wrong[1]
 
 
 @rule("model.files")
@@ -63,7 +58,7 @@ def _named_files(spec: Spec) -> dict[str, str | None]:
         "model.labels": None if model.labels == "imagenet" else model.labels,
         "load.replay": spec.load.replay,
         "load.sample": spec.load.sample,
-        "model.weights": model.weights if model.weights and model.weights.endswith(WEIGHT_SUFFIXES) else None,
+        "model.weights": model.weights_file,
     }
 
 

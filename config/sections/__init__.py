@@ -8,7 +8,18 @@ from marina.config.sections.encoding import Encoding
 from marina.config.sections.extension import Patch, Pod
 from marina.config.sections.kubernetes import Kubernetes
 from marina.config.sections.load import Load
-from marina.config.sections.model import HANDLERS, KINDS, AnyModel, Dtype, Image, Model, Precision, Tensor, kind_of
+from marina.config.sections.model import (
+    HANDLERS,
+    KINDS,
+    SAVED,
+    AnyModel,
+    Dtype,
+    Image,
+    Model,
+    Precision,
+    Tensor,
+    kind_of,
+)
 from marina.config.sections.scaling import Scaling
 from marina.config.sections.section import LARGEST, PATTERNS, REGISTRY_PATTERN, Name, Positive, Section, Version
 from marina.config.sections.serving import Serving
@@ -23,6 +34,7 @@ __all__ = [
     "LARGEST",
     "PATTERNS",
     "REGISTRY_PATTERN",
+    "SAVED",
     "AnyModel",
     "Cost",
     "Dtype",

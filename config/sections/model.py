@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, 
 
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import listed
+from marina.config.other_formats import other_format
 from marina.config.remote import REMOTE_FORMS, looks_remote, meant_hub_id, parse_remote
 from marina.config.sections.encoding import Encoding
 from marina.config.sections.section import Count, Filled, Identifier, Natural, PathPart, Section, Share
@@ -22,6 +23,8 @@ Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
 _SOURCES = "`torchvision:NAME`, `./file.py:factory`, `./program.pt2`"
 _FOLDERS = "`hf:./folder` or `hf:OWNER/NAME`"
+# How files are called that `torch.save` and `torch.jit.save` write.
+SAVED = (".bin", ".ckpt", ".pkl", ".pt", ".pth", ".tar", ".torchscript")
 # The values of fields that only other kinds of models have.
 _ABSENT: dict[str, Any] = {
     "precision": "unknown",
@@ -161,9 +164,9 @@ class Model(Section):
     """What is served. Which fields it has depends on the kind of model, which `handler` and `task` say."""
 
     source: Filled
-    """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
-    `transformers` saves it, for `handler: text`; for `handler: archive`, a `.mar`, a `.tar.gz` or a folder. Folders and
-    files may also lie elsewhere: `hf:OWNER/NAME@REVISION` on Hugging Face's hub, `timm:NAME.TAG`,
+    """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export), `./model.pt` (a module that was saved
+    whole, or TorchScript, only with `--trust-pickle`) or `hf:./folder`, a model as `transformers` saves it, for
+    `handler: text`; for `handler: archive`, a `.mar`, a `.tar.gz` or a folder. Folders and files may also lie elsewhere: `hf:OWNER/NAME@REVISION` on Hugging Face's hub, `timm:NAME.TAG`,
     `mlflow:models:/NAME@ALIAS`, `oci://REGISTRY/NAME:TAG`, `s3://`, `gs://` and `az://`, each with `#FILE` for one file
     of it. Read by `marina package`, which records the version."""
     handler: str = "image"
@@ -203,11 +206,14 @@ class Model(Section):
     @field_validator("source")
     @classmethod
     def _named(cls, source: str) -> str:
+        if wrong := other_format(source):
+            raise ValueError(f"{wrong[0]}: {wrong[1]}")
         kind, _, name = source.partition(":")
         if looks_remote(source) and parse_remote(source) is None:
             raise ValueError(f"allowed: {REMOTE_FORMS}")
         is_named = name and (kind in ("hf", "torchvision") or kind.endswith(".py"))
-        if not (is_named or parse_remote(source) or source.endswith(".pt2")):
+        is_file = source.endswith(".pt2") or source.lower().endswith(SAVED)
+        if not (is_named or parse_remote(source) or is_file):
             raise ValueError(f"allowed: {_SOURCES}, {_FOLDERS}" + _meant(source))
         return source
 
@@ -217,6 +223,18 @@ class Model(Section):
         if remote := parse_remote(self.source):
             return self.source if remote.is_folder and remote.scheme != "timm" else None
         return self.source.removeprefix("hf:") if self.source.startswith("hf:") else None
+
+    @property
+    def weights_file(self) -> str | None:
+        """The file of the weights; None if they are random, in the source itself, or a name of torchvision's."""
+        named = self.weights is None or self.weights == "random"
+        return None if named or (self.from_torchvision and not re.search(r"[./]", str(self.weights))) else self.weights
+
+    @property
+    def saved_whole(self) -> bool:
+        """Whether the source is a file that `torch.save` or `torch.jit.save` wrote, with the module itself in it."""
+        is_file = not self.adopted and self.folder is None
+        return is_file and self.source.lower().endswith(SAVED)
 
     @property
     def writes(self) -> bool:
@@ -276,9 +294,10 @@ class Network(Batched):
     """A model whose weights are loaded into a network."""
 
     weights: Filled | None = None
-    """`random` (always the same), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`,
-    `.pth` or `.ckpt` state dict or checkpoint, which may lie elsewhere as `source` may; a `.pt2` program contains its
-    own. Read by `marina package`."""
+    """`random` (always the same), a torchvision weights name such as `IMAGENET1K_V2`, or a file, which may lie
+    elsewhere as `source` may: safetensors, or what `torch.save` or `torch.jit.save` wrote, of which nothing is run; of
+    several files, their index `model.safetensors.index.json`. A `.pt2` program and a module that was saved whole
+    contain their own. Read by `marina package`."""
     outputs: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from marina.config.combinations.source import WEIGHT_SUFFIXES
 from marina.config.errors import MarinaError
 from marina.config.load import parse_spec
 from marina.config.progress import Progress
@@ -246,7 +245,7 @@ def _absolute(spec: Spec, field: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_absolute(spec, field, name) for name in value]
     words = {"handler": HANDLERS, "labels": ("imagenet",)}.get(field, ())
-    no_file = field == "weights" and not value.endswith(WEIGHT_SUFFIXES)
+    no_file = field == "weights" and value != spec.model.weights_file
     if value in words or no_file or parse_remote(value) or (field == "source" and spec.model.from_torchvision):
         return value
     kind = "hf:" if field == "source" and spec.model.folder else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marina.arguments import add_verb, print_json
+from marina.arguments import TRUST_PICKLE, add_verb, print_json
 from marina.terminal import marina_command
 
 if TYPE_CHECKING:
@@ -39,12 +39,13 @@ def add_verbs(verbs: Any) -> None:
     add("name", metavar="NAME", help="name of the service; files are written into ./NAME, and none is overwritten")
     text = (
         "the model: torchvision:NAME, ./file.py:NAME (a class, a function or a network), "
-        "./program.pt2 or hf:./folder; or elsewhere hf:OWNER/NAME, timm:NAME.TAG, mlflow:models:/NAME@ALIAS, oci://…, "
-        "s3://…, gs://… or az://… (default: a small network to try)"
+        "./program.pt2, ./model.pt (saved whole; see --trust-pickle) or hf:./folder; or elsewhere hf:OWNER/NAME, "
+        "timm:NAME.TAG, mlflow:models:/NAME@ALIAS, oci://…, s3://…, gs://… or az://… (default: a small network to try)"
     )
     add("--source", metavar="S", help=text)
-    text = "its weights: a .safetensors file, or a .pt, .pth or .ckpt state dict or checkpoint"
+    text = "its weights: a file of safetensors, of torch.save or of torch.jit.save, or the index of several"
     add("--weights", metavar="FILE", help=text)
+    add("--trust-pickle", action="store_true", help=TRUST_PICKLE)
     text = (
         "an input that `init` cannot find out itself, its shape without the batch dimension: ids:int64:128, "
         "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; may be repeated"

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -87,7 +88,8 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
     given = [parse_input_option(text) for text in options.input or ()]
     weights, weights_here = paths_of(name, options.weights, fetched) if options.weights else (None, None)
     # A name that no argument has, because a spec may not give one to another argument.
-    probe = ModelFacts(here, "tensor", weights=weights_here, inputs={"unknown": _X["x"]})
+    trust = options.trust_pickle
+    probe = ModelFacts(here, "tensor", weights=weights_here, inputs={"unknown": _X["x"]}, trust_pickle=trust)
     loaded = _loaded(probe)
     if source.endswith(".pt2"):
         from marina.archiver.exported_source import read_program
@@ -96,11 +98,14 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
         signature = find_program_inputs(program, loaded.network, given, loaded.only_batch)
     else:
         signature = find_inputs(loaded.network, given)
+        if loaded.only_batch:
+            signature = replace(signature, only_batch=loaded.only_batch)
     fields = {key: tensor.field() for key, tensor in signature.inputs.items()}
     facts = ModelFacts(
         source,
         "tensor",
         weights=weights,
+        trust_pickle=trust,
         inputs=fields,
         outputs=signature.names,
         shapes=signature.outputs,
@@ -151,12 +156,13 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
             raise
         facts = replace(facts, only_batch=1, notes=[*facts.notes, f"`batch_sizes` is [1]: {_reason(err, spec)}"])
     facts = replace(facts, row_ms=_row_ms(graph, alone))
-    if not read.model.source.partition(":")[0].endswith(".py"):
+    ways = ("aot", "eager") if read.model.source.partition(":")[0].endswith(".py") else ("aot",)
+    if ways == ("aot",) and not read.model.saved_whole:
         return facts
     # By batch size: whether rows influence each other does not depend on how they are computed.
     mixing: dict[int | None, SourceError | None] = {}
     unexported: SourceError | None = None
-    for mode, batch in (("aot", facts.only_batch), ("aot", 1), ("eager", facts.only_batch), ("eager", 1)):
+    for mode, batch in product(ways, (facts.only_batch, 1)):
         tried = replace(facts, compile=mode, only_batch=batch)
         read = parse_spec(spec_text(name, tried, sample), spec).with_fetched(facts.fetched)
         batched = tuple(value[: max(read.model.batch_sizes)] for value in rows)

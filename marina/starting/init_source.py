@@ -6,10 +6,11 @@ from shlex import quote
 from types import ModuleType
 
 from marina.config.errors import InputError, SourceError, listed, nearest
+from marina.config.other_formats import other_format
 from marina.config.remote import meant_hub_id, parse_remote
+from marina.config.sections import SAVED
 from marina.config.torchvision_models import TORCHVISION_MODELS
 
-_WEIGHTS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 _FACTORY_NAMES = ("build", "build_model", "create_model", "get_model", "make_model", "model")
 
 
@@ -19,18 +20,22 @@ def resolve_source(source: str) -> str:
         return source
     if not source.removeprefix("hf:").partition(":")[0]:
         raise InputError(f"`--source`: got `{source}`, without a path", hint="--source ./model.py:Net")
-    if source.endswith(_WEIGHTS):
+    if wrong := other_format(source):
+        raise InputError(f"`--source`: `{source}` {wrong[0]}", hint=wrong[1])
+    if source.endswith(".safetensors"):
         text = f"`--source`: got `{source}`, but such a file goes with the code of its model"
         raise InputError(text, hint=f"--source ./model.py:Net --weights {quote(source)}")
     if Path(source).is_dir():
         raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source {quote(f'hf:{source}')}")
-    if not re.search(r"^(hf|torchvision):|\.py(:|$)|\.pt2$", source):
+    if not re.search(r"^(hf|torchvision):|\.py(:|$)|\.pt2$", source) and not source.lower().endswith(SAVED):
         close = None if "/" in source else nearest(source, TORCHVISION_MODELS)
         meant = f"torchvision:{close}" if close else meant_hub_id(source)
         if not close and meant:
             text = f"`--source`: got `{source}`; a model of Hugging Face's hub begins with `hf:`"
             raise InputError(text, hint=f"--source {meant}")
-        allowed = "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or `hf:OWNER/NAME`"
+        allowed = (
+            "`torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `./model.pt`, `hf:./folder` or `hf:OWNER/NAME`"
+        )
         text = f"`--source`: got `{source}`, allowed: {allowed}"
         raise InputError(text, hint=f"--source {meant}" if meant else None)
     if not source.endswith(".py") or not Path(source).is_file():

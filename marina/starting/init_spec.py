@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from marina.config.sections import SAVED
 from marina.config.spec import Fetched
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
@@ -33,6 +34,7 @@ class ModelFacts:
     handler: str
     """`image`, `tensor`, `text` or `own`."""
     weights: str | None = None
+    trust_pickle: bool = False
     picture: tuple[int, int, int] | None = None
     """Channels, rows and columns, if the model takes pictures."""
     inputs: dict[str, dict[str, Any]] | None = None
@@ -90,6 +92,7 @@ def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
         ("model:", ""),
         (f"  source: {_path(facts.source)}", "torchvision:NAME | ./file.py:NAME | ./program.pt2 | hf:./folder"),
         *_weights(facts),
+        *_trust(facts),
         (f"  handler: {_handler(facts)}", "image | tensor | text | ./handler.py:Class"),
         *_files(facts),
         *_inputs(facts),
@@ -184,10 +187,14 @@ def _files(facts: ModelFacts) -> list[tuple[str, str]]:
 
 
 def _weights(facts: ModelFacts) -> list[tuple[str, str]]:
-    if facts.source.endswith(".pt2") or facts.source.startswith("hf:"):
+    if facts.source.endswith((".pt2", *SAVED)) or facts.source.startswith("hf:"):
         return []
     names = "IMAGENET1K_V1 | " if facts.source.startswith("torchvision:") else ""
     return [(f"  weights: {_path(facts.weights or 'random')}", f"{names}./weights.safetensors; random is seeded")]
+
+
+def _trust(facts: ModelFacts) -> list[tuple[str, str]]:
+    return [("  trust_pickle: true", "loading the file runs code that it names")] if facts.trust_pickle else []
 
 
 def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:

@@ -125,11 +125,10 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      "EOFError, it may be cut off", id="weights that are cut off"),
         pytest.param({"model.weights": "./levels.pt"}, "DIR/spec.yaml: `model.weights`: `layer.weight` of "
                      "`DIR/levels.pt` is int8, but float32 in `./model.py:build`", id="quantised weights"),
-        pytest.param({"model.weights": "./tensors.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/tensors.pt` cannot be read: "
-                     "Unsupported operand", id="safetensors under another name"),
-        pytest.param({"model.weights": "./whole.pt"}, "saved = torch.load('DIR/whole.pt', weights_only=False), then "
-                     "torch.save(saved.state_dict(), 'weights.pt')", id="a pickled model"),
-        pytest.param({"model.weights": "./script.pt"}, "torch.jit.load('DIR/script.pt')", id="TorchScript"),
+        pytest.param({"model.weights": "./net.onnx.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/net.onnx.pt` is a Keras "
+                     "model or its weights, and Marina packages PyTorch\n\nhint: --source", id="another library's"),
+        pytest.param({"model.weights": "./frozen.pt"}, "`DIR/frozen.pt` has no weights by name, because it was frozen",
+                     id="frozen TorchScript"),
         pytest.param({"model.weights": "./checkpoint.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/checkpoint.pt` holds "
                      "`ema`, `epoch`, `student`, allowed: names to tensors, or one state dict under a key\n\n"
                      "hint: torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
@@ -148,12 +147,11 @@ def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: st
     (folder / "script.py").write_text(
         "import argparse\nargparse.ArgumentParser().parse_args(['x'])\n", encoding="utf-8"
     )
-    torch.save(nn.Linear(3, 2), folder / "whole.pt")
-    torch.jit.script(nn.Linear(3, 2)).save(folder / "script.pt")
+    torch.jit.freeze(torch.jit.script(nn.Linear(3, 2).eval())).save(folder / "frozen.pt")
+    (folder / "net.onnx.pt").write_bytes(b"\x89HDF\r\n")
     (folder / "cut.pt").write_bytes(b"")
     levels = {"layer.weight": torch.ones(2, 3, dtype=torch.int8), "layer.bias": torch.ones(2)}
     torch.save(levels, folder / "levels.pt")
-    save_file(levels, folder / "tensors.pt")
     weights = {"a": torch.ones(1)}
     torch.save({"student": weights, "ema": weights, "epoch": 3}, folder / "checkpoint.pt")
     torch.save({"run": {"now": STATE, "mean": STATE}}, folder / "nested.pt")

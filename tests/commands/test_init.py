@@ -226,22 +226,22 @@ WRONG = [
         id="two handlers",
     ),
     pytest.param(
-        ["--source", "net.pt"],
-        "`--source`: got `net.pt`, but such a file goes with the code of its model\n\n"
-        "hint: --source ./model.py:Net --weights net.pt",
+        ["--source", "net.safetensors"],
+        "`--source`: got `net.safetensors`, but such a file goes with the code of its model\n\n"
+        "hint: --source ./model.py:Net --weights net.safetensors",
         id="weights alone",
     ),
     pytest.param(
         ["--source", "resnet18"],
-        "`--source`: got `resnet18`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or "
-        "`hf:OWNER/NAME`"
+        "`--source`: got `resnet18`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `./model.pt`, "
+        "`hf:./folder` or `hf:OWNER/NAME`"
         "\n\nhint: --source torchvision:resnet18",
         id="a model of torchvision without its prefix",
     ),
     pytest.param(
         ["--source", "gpt2.onnx"],
-        "`--source`: got `gpt2.onnx`, allowed: `torchvision:NAME`, `./file.py:NAME`, `./program.pt2`, `hf:./folder` or "
-        "`hf:OWNER/NAME`",
+        "`--source`: `gpt2.onnx` is ONNX, a graph that was exported, and Marina compiles PyTorch's own code\n\n"
+        "hint: --source ./model.py:Net --weights net.pt, with the model's own code and the checkpoint of its training",
         id="another format",
     ),
     pytest.param(

@@ -76,13 +76,14 @@ ERRORS: list[Any] = [
                  "weights, "
                  "allowed: `random`, a weights name such as `IMAGENET1K_V2`, or a file\n\n"
                  "hint: add `weights` under `model`", id="no weights"),
-    pytest.param(FILE_SOURCE | {"model.weights": "w.bin"}, "spec.yaml:4: `model.weights`: got `w.bin`, allowed: "
-                 "`random` "
-                 "or a file that ends in `.ckpt`, `.pt`, `.pth`, `.safetensors`", id="weights of an unknown kind"),
+    pytest.param(FILE_SOURCE | {"model.weights": "w.onnx"}, "spec.yaml:4: `model.weights`: `w.onnx` is ONNX, a graph "
+                 "that was exported, and Marina compiles PyTorch's own code\n\nhint: --source ./model.py:Net --weights "
+                 "net.pt, with the model's own code and the checkpoint of its training", id="an exported graph"),
+    pytest.param(FILE_SOURCE | {"model.source": "./whole.pt"}, "spec.yaml:4: `model.weights`: got `random`, but "
+                 "`./whole.pt` contains its weights\n\nhint: delete `weights`", id="weights beside a whole module"),
     pytest.param(FILE_SOURCE | {"model.weights": "m-00001-of-00002.safetensors"}, "spec.yaml:4: `model.weights`: got "
-                 "`m-00001-of-00002.safetensors`, which is a part of the weights, allowed: one file with all of them\n\n"
-                 "hint: with `load_file` and `save_file` of `safetensors.torch`: `save_file({k: v for part in PARTS "
-                 "for k, v in load_file(part).items()}, 'model.safetensors')`", id="one of two files of weights"),
+                 "`m-00001-of-00002.safetensors`, which is a part of the weights, allowed: their index, or one file with "
+                 "all of them\n\nhint: weights: m.safetensors.index.json", id="one of two files of weights"),
     pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` "
                  "contains its weights\n\nhint: delete `weights`", id="weights beside a program"),
     pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `archive`, `image`, "

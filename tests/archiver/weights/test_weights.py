@@ -1,9 +1,13 @@
 """Files of weights as libraries and Git leave them: shared tensors that are kept once, pointers instead of files."""
 
+import json
 from argparse import Namespace
+from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
@@ -72,10 +76,116 @@ def test_a_pointer_of_git_lfs_is_no_file_of_a_model(tmp_path: Path) -> None:
         read_model_folder(tmp_path)
 
 
-def test_a_checkpoint_with_other_objects_is_saved_again_by_its_key(tmp_path: Path) -> None:
-    torch.save({"model": Tied().state_dict(), "args": Namespace(epochs=3)}, tmp_path / "last.pt")
-    with pytest.raises(SourceError, match=r"or torch\.save\(saved\['KEY'\], 'weights\.pt'\) for a checkpoint"):
-        load_weights("spec", "./model.py:Tied", Tied(), tmp_path / "last.pt")
+class Breaks:
+    """Runs code when Python unpickles it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+class Settings(dict[str, Any]):
+    """A dictionary of a class of its own, as libraries of training keep their settings in."""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"pickle_protocol": 4}, {"_use_new_zipfile_serialization": False}],
+    ids=["as by default", "a newer pickle", "the older format"],
+)
+def test_weights_beside_any_other_objects_are_read_and_nothing_of_these_is_run(
+    how: dict[str, Any], tmp_path: Path
+) -> None:
+    trained, network = Tied(), Tied()
+    beside = {
+        "args": Namespace(epochs=3),
+        "best": np.float64(0.5),
+        "kind": Kind.A,
+        "log": {tmp_path},
+        "seen": {Kind.A: 1},
+    }
+    more = {"settings": Settings(rate=0.1), "breaks": Breaks(tmp_path / "ran")}
+    torch.save({"model": trained.state_dict(), **beside, **more}, tmp_path / "last.pth.tar", **how)
+    assert load_weights("spec", "./model.py:Tied", network, tmp_path / "last.pth.tar") == ()
+    assert torch.equal(network.scores.weight, trained.scores.weight)
+    assert not (tmp_path / "ran").exists()
+
+
+class Kind(Enum):
+    A = 1
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("cache", torch.zeros(2), persistent=False)
+        self.plain = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.body(x) * self.scale
+        return result
+
+
+def save_whole(network: nn.Module, file: Path) -> None:
+    torch.save(network, file)
+
+
+def save_beside_its_epoch(network: nn.Module, file: Path) -> None:
+    torch.save({"epoch": 3, "model": network, "optimizer": torch.optim.Adam(network.parameters())}, file)
+
+
+def save_traced(network: nn.Module, file: Path) -> None:
+    torch.jit.trace(network.eval(), torch.rand(2, 4)).save(file)  # type: ignore[no-untyped-call]
+
+
+def save_as_safetensors(network: nn.Module, file: Path) -> None:
+    save_file(network.state_dict(), file)
+
+
+@pytest.mark.parametrize("save", [save_whole, save_beside_its_epoch, save_traced, save_as_safetensors])
+def test_weights_are_read_by_content_from_whatever_a_network_was_saved_as(
+    save: Callable[[nn.Module, Path], None], tmp_path: Path
+) -> None:
+    trained, network = Deep(), Deep()
+    nn.init.uniform_(trained.body[1].running_mean)
+    save(trained, tmp_path / "pytorch_model.bin")
+    assert load_weights("spec", "./model.py:Deep", network, tmp_path / "pytorch_model.bin") == ()
+    loaded = network.state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in trained.state_dict().items())
+
+
+def save_parts(trained: nn.Module, folder: Path, kind: str) -> Path:
+    """Saves a network in two files, and their index."""
+    halves = list(trained.state_dict().items())[:2], list(trained.state_dict().items())[2:]
+    names = [f"model-{number}-of-00002.{kind}" for number in ("00001", "00002")]
+    for name, half in zip(names, map(dict, halves), strict=True):
+        save_file(half, folder / name) if kind == "safetensors" else torch.save(half, folder / name)
+    index = {key: name for name, half in zip(names, halves, strict=True) for key, _ in half}
+    (folder / f"model.{kind}.index.json").write_text(json.dumps({"weight_map": index}))
+    return folder / f"model.{kind}.index.json"
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_weights_in_several_files_are_read_by_their_index(kind: str, tmp_path: Path) -> None:
+    trained, network = Deep(), Deep()
+    load_weights("spec", "./model.py:Deep", network, save_parts(trained, tmp_path, kind))
+    assert torch.equal(network.body[0].weight, trained.body[0].weight)
+
+
+def test_an_index_names_files_beside_it_that_have_all_it_says(tmp_path: Path) -> None:
+    index = save_parts(Deep(), tmp_path, "safetensors")
+    named = json.loads(index.read_text())["weight_map"]
+    first = next(iter(named))
+    index.write_text(json.dumps({"weight_map": named | {"more": named[first]}}))
+    with pytest.raises(SourceError, match="`more` is in none of the files that"):
+        load_weights("spec", "./model.py:Deep", Deep(), index)
+    index.write_text(json.dumps({"weight_map": named | {first: "../elsewhere.safetensors"}}))
+    with pytest.raises(SourceError, match=r"names `\.\./elsewhere\.safetensors`, allowed: files beside it"):
+        load_weights("spec", "./model.py:Deep", Deep(), index)
 
 
 class Versioned(nn.Module):
