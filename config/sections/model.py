@@ -166,9 +166,10 @@ class Model(Section):
     source: Filled
     """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export), `./model.pt` (a module that was saved
     whole, or TorchScript, only with `--trust-pickle`) or `hf:./folder`, a model as `transformers` saves it, for
-    `handler: text`; for `handler: archive`, a `.mar`, a `.tar.gz` or a folder. Folders and files may also lie elsewhere: `hf:OWNER/NAME@REVISION` on Hugging Face's hub, `timm:NAME.TAG`,
-    `mlflow:models:/NAME@ALIAS`, `oci://REGISTRY/NAME:TAG`, `s3://`, `gs://` and `az://`, each with `#FILE` for one file
-    of it. Read by `marina package`, which records the version."""
+    `handler: text`; for `handler: archive`, a `.mar`, a `.tar.gz` or a folder. Folders and files may also lie
+    elsewhere: `hf:OWNER/NAME@REVISION` on Hugging Face's hub, `timm:NAME.TAG`, `mlflow:models:/NAME@ALIAS`,
+    `oci://REGISTRY/NAME:TAG`, `s3://`, `gs://` and `az://`, each with `#FILE` for one file of it. Read by `marina
+    package`, which records the version."""
     handler: str = "image"
     """`archive`, `image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry
     module."""
