@@ -280,6 +280,11 @@ class Draft(Document):
     archive: Adopted | None = None
     trust_pickle: bool = False
 
+    @property
+    def url_name(self) -> str:
+        """The model's name in the paths of URLs."""
+        return self.archive.name if self.archive else self.name
+
     def json_text(self) -> str:
         """The record as it is packed: JSON with sorted keys, indented, with a newline at the end."""
         return json.dumps(self.to_data(), indent=2, sort_keys=True) + "\n"

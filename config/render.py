@@ -10,9 +10,9 @@ import yaml
 
 from marina.config.spec import Spec
 
-# Workers inherit Java's environment, except for variables that look like credentials. `.*TOKEN.*` would also match
-# TOKENIZERS_PARALLELISM, hence the longer form. No `|` outside the group: TorchServe takes it as one regular expression
-# that must match the whole name.
+# Workers inherit Java's environment, except for variables that look like credentials; what the handler of an archive
+# needs, nobody knows, so that it gets them all. `.*TOKEN.*` would also match TOKENIZERS_PARALLELISM, hence the longer
+# form. No `|` outside the group: TorchServe takes it as one regular expression that must match the whole name.
 HIDDEN_ENVIRONMENT = (
     "(AWS_.*|AZURE_.*|GOOGLE_.*|KUBERNETES_.*|.*SECRET.*|.*PASSWORD.*|.*CREDENTIAL.*|.*_TOKEN|.*API_?KEY.*)"
 )
@@ -31,7 +31,7 @@ _CHATTER = (
 MANAGEMENT, METRICS, _HERE = "management.sock", "metrics.sock", "/proc/self/cwd"
 
 # TorchServe reads bodies up to this many times `max_request_mb`, so that the handler can refuse them with a message.
-FRONTEND_LIMIT_FACTOR = 2.5
+_FRONTEND_LIMIT_FACTOR = 2.5
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def render_model_config(spec: Spec) -> str:
 
 def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
     """Renders `config.properties` for one server."""
-    serving = spec.serving
+    serving, adopted = spec.serving, spec.model.adopted
     netty_threads = max(2, min(4, int(spec.cores)))
     keys = {
         # Not where it listens: the supervisor makes that socket (`server/java/door.py`), also for IPv6.
@@ -90,6 +90,8 @@ def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
         "load_models": f"{spec.name}.mar",
         "metrics_mode": "prometheus",
         "metrics_config": metrics_config,
+        # Marina's handlers count without TorchServe (`handlers/metrics.py`).
+        "model_metrics_auto_detect": str(adopted).lower(),
         "disable_system_metrics": "true",
         # TorchServe's tokens break probes and differ between replicas; authentication is the gateway's task.
         "disable_token_authorization": "true",
@@ -98,11 +100,10 @@ def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
         "allowed_urls": "file:///nothing-may-be-loaded-from-a-url",
         "install_py_dep_per_model": "false",
         "enable_envvars_config": "false",
-        "blacklist_env_vars": HIDDEN_ENVIRONMENT,
+        "blacklist_env_vars": "" if adopted else HIDDEN_ENVIRONMENT,
         # Marina's handlers decode, so that they also see bodies that are not JSON, and can name the mistake.
         "decode_input_request": str(spec.model.decode_requests).lower(),
-        # The handler refuses bodies over the limit with a reason; far above it, TorchServe does so without one.
-        "max_request_size": min(2**31 - 1, round(serving.max_request_mb * 1_000_000 * FRONTEND_LIMIT_FACTOR)),
+        "max_request_size": frontend_limit(round(serving.max_request_mb * 1_000_000), adopted=adopted),
         # TorchServe kills the worker for a larger answer, so the handler's own limit is lower.
         "max_response_size": spec.max_response_bytes + 65_536,
         "job_queue_size": spec.queue,
@@ -112,6 +113,12 @@ def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
         "prefer_direct_buffer": "true",
     }
     return "".join(f"{key}={_escaped(value)}\n" for key, value in keys.items())
+
+
+def frontend_limit(max_request_bytes: int, *, adopted: bool) -> int:
+    """The largest body that is read, in bytes. Marina's handlers refuse bodies over their limit with a reason, so that
+    only what is far above it is not read. The handler of an archive has no limit of its own."""
+    return min(2**31 - 1, round(max_request_bytes * (1 if adopted else _FRONTEND_LIMIT_FACTOR)))
 
 
 def render_log4j2(spec: Spec) -> str:

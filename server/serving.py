@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from marina.config.errors import InputError, as_input_error
+from marina.config.handler_metrics import render_metrics, torchserves_names
 from marina.config.mar import open_mar
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
@@ -24,7 +25,7 @@ from marina.server.java.child import Child
 from marina.server.java.door import Door
 from marina.server.java.follow import RequestLog
 from marina.server.java.frontend import Frontend
-from marina.server.java.launch import Launch, plan_launch
+from marina.server.java.launch import Launch, plan_launch, torchserves_metrics
 from marina.server.java.traffic import Traffic
 from marina.server.pages import body_types, door_pages
 from marina.server.supervisor import Supervisor
@@ -34,6 +35,7 @@ from marina.server.system.rundir import create_run_directory, temporary_parent
 from marina.server.system.signals import Signals
 from marina.server.system.sockets import reachable_host
 from marina.server.watching.disk import Disk
+from marina.server.watching.handler_metrics import HandlerMetrics
 from marina.server.watching.health import Health
 from marina.server.watching.metrics import MetricsPage, ServerFacts
 from marina.server.watching.pages import PageResponse, json_response, serve_pages
@@ -69,6 +71,9 @@ def serve(
     sink, sha256 = _log_sink(log_file), file_sha256(mar)
     with open_mar(mar) as archive:
         sample = archive.read(record.sample.file)
+        declared = record.archive and record.archive.metrics
+        own = archive.read(declared).decode() if declared else None
+    metrics = render_metrics(torchserves_metrics(), own) if spec.model.adopted else None
     directory = create_run_directory()
     try:
         launch = plan_launch(
@@ -82,6 +87,7 @@ def serve(
             # The sample's content type comes first: error messages suggest the first one.
             types=tuple(dict.fromkeys((record.sample.content_type, *body_types(record)))),
             pages=door_pages(record, sample, ports=ports, sha256=sha256, docs=docs),
+            metrics=metrics,
         )
         output = Output(sink)
         server = _ModelServer(spec, launch, record=record, sample=sample, docs=docs, output=output)
@@ -112,7 +118,7 @@ class _ModelServer:
         self._say(f"loading {spec.name} {spec.version}, workers × threads {spec.workers} × {spec.threads} …")
         adopt_orphans()
         traffic, health = Traffic(spec), Health(spec.workers)
-        frontend = Frontend(spec.name, ports, launch.address, launch.directory)
+        frontend = Frontend(spec.url_name, ports, launch.address, launch.directory)
         try:
             door = Door(launch.address, ports.inference)
         except OSError as err:
@@ -137,7 +143,10 @@ class _ModelServer:
         if (limit := connection_limit()) < MAX_CONNECTIONS:
             self._say(f"warning: {limit} connections at once instead of {MAX_CONNECTIONS:,}: the limit on open files")
         metrics = WorkerMetrics(launch.directory / "metrics", say=self._say)
-        self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
+        handler = None
+        if spec.model.adopted:
+            handler = HandlerMetrics(torchserves_names(torchserves_metrics()), say=self._say)
+        self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts, handler)
         self._supervisor = Supervisor(
             child=self._child,
             signals=self._signals,
@@ -196,7 +205,7 @@ class _ModelServer:
         url = f"http://{reachable_host(self._launch.address)}:{self._launch.ports.inference}"
         body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
         self._say(f"ready in {took_s:.1f} s at {url}")
-        self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.name}"]))
+        self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.url_name}"]))
         if self._docs:
             self._say(f"try it at {url}/docs")
 

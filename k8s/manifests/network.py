@@ -55,7 +55,7 @@ def http_route(plan: Plan) -> Manifest | None:
         return None
     namespace, _, gateway = route.gateway.partition("/")
     rule = {
-        "matches": [{"path": {"type": "PathPrefix", "value": route.path or f"/predictions/{plan.name}"}}],
+        "matches": [{"path": {"type": kind, "value": value}} for kind, value in _paths(plan, route.path)],
         "timeouts": {"request": f"{2 * plan.spec.serving.response_timeout_s}s"},
         "backendRefs": [{"name": plan.name, "port": plan.ports.inference, "weight": 1}],
     }
@@ -65,6 +65,17 @@ def http_route(plan: Plan) -> Manifest | None:
         "rules": [rule],
     }
     return resource("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec=spec)
+
+
+def _paths(plan: Plan, chosen: str | None) -> list[tuple[str, str]]:
+    """The paths of requests for the model, and how each is compared."""
+    name = plan.spec.url_name
+    if chosen or not plan.spec.model.adopted:
+        return [("PathPrefix", chosen or f"/predictions/{name}")]
+    # The clients of an archive may know any of TorchServe's. A prefix ends at a slash.
+    prefixes = (f"/predictions/{name}", f"/explanations/{name}", f"/v2/models/{name}")
+    whole = (f"/v1/models/{name}:predict", f"/v1/models/{name}:explain")
+    return [*(("PathPrefix", path) for path in prefixes), *(("Exact", path) for path in whole)]
 
 
 def _egress(plan: Plan) -> list[Manifest]:

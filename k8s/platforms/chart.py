@@ -40,7 +40,7 @@ _NOTES = """\
 
   kubectl -n {{ .Values.namespace }} rollout status deployment/NAME
 
-Clients in the namespace reach it at http://NAME.{{ .Values.namespace }}.svc:PORT/predictions/NAME
+Clients in the namespace reach it at http://NAME.{{ .Values.namespace }}.svc:PORT/predictions/URL_NAME
 """
 
 
@@ -57,7 +57,9 @@ def chart_texts(plan: Plan) -> dict[str, str]:
     texts = {name: text.replace(identity, dashboard) for name, text in texts.items()}
     # A patch may have changed the port.
     ports = files["50-service.yaml"][0]["spec"].get("ports") or [{"port": plan.ports.inference}]
-    notes = _NOTES.replace("NAME", plan.name).replace("PORT", str(ports[0]["port"]))
+    notes = (
+        _NOTES.replace("URL_NAME", plan.spec.url_name).replace("NAME", plan.name).replace("PORT", str(ports[0]["port"]))
+    )
     return {
         "Chart.yaml": to_yaml([_metadata(plan)], [ORIGIN]),
         "values.yaml": values.text(ORIGIN),

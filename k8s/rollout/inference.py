@@ -77,7 +77,7 @@ def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
     """The request with the sample in a MAR."""
     sample = package.record.sample
     with open_mar(mar) as archive:
-        return CanaryRequest(package.record.name, archive.read(sample.file), sample.content_type, package.sha256)
+        return CanaryRequest(package.record.url_name, archive.read(sample.file), sample.content_type, package.sha256)
 
 
 def infer(cluster: Cluster, namespace: str, pod: str, sample: CanaryRequest, *, timeout_s: float) -> Canary:

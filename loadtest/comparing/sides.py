@@ -154,7 +154,7 @@ def _request(side: Contender, of: Contender, url: str) -> LoadRequest:
     request = with_samples(request, of.spec, record)
     if side.package is None:
         return request
-    path = f"{url.rstrip('/')}/predictions/{side.package.record.name}"
+    path = f"{url.rstrip('/')}/predictions/{side.package.record.url_name}"
     return request.model_copy(update={"url": path, "expected": expected_of(side.package.record)})
 
 

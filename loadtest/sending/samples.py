@@ -27,7 +27,7 @@ def packaged_request(package: Package, folder: Path, url: str) -> LoadRequest:
     record = package.record
     with open_mar(folder / package.mar) as archive:
         body = archive.read(record.sample.file)
-    return _request(url, record.name, body, record.sample.content_type, expected_of(record))
+    return _request(url, record.url_name, body, record.sample.content_type, expected_of(record))
 
 
 def spec_request(spec: Spec, url: str) -> LoadRequest:
@@ -43,7 +43,7 @@ def spec_request(spec: Spec, url: str) -> LoadRequest:
         raise InputError(text)
     with as_input_error(f"{spec.file}: `load.sample`: {file} cannot be read"):
         body = file.read_bytes()
-    return _request(url, spec.name, body, kind, _expected_without_package(spec))
+    return _request(url, spec.url_name, body, kind, _expected_without_package(spec))
 
 
 def _request(url: str, name: str, body: bytes, content_type: str, expected: Expected) -> LoadRequest:

@@ -73,12 +73,16 @@ class Frontend:
         except (ValueError, LookupError) as err:
             raise NoAnswerError(f"TorchServe's description of the model cannot be read: {err}") from err
 
-    def counters(self) -> Counters:
-        """The counters so far; arrivals include shed requests, but not requests for unknown models."""
+    def metrics(self) -> str:
+        """TorchServe's own page of metrics."""
         status, body = self._metrics.get("/metrics")
         if status != 200:
             raise NoAnswerError(f"metrics answered {status}")
-        return read_counters(body.decode(), self._name)
+        return body.decode(errors="replace")
+
+    def counters(self, page: str) -> Counters:
+        """The counters on a page; arrivals include shed requests, but not requests for unknown models."""
+        return read_counters(page, self._name)
 
     def infer(
         self,

@@ -34,6 +34,7 @@ _ALLOCATOR = ":".join(
 # A larger MAR holds a network whose workers need the CPU more than Java's second compiler does.
 LARGE_MAR_BYTES = 4_000_000
 _JSON = "application/json"
+_METRICS = Path("ts", "configs", "metrics.yaml")
 _JAR = Path(__file__).with_name("marina.jar")
 # Workers import this before anything else; it makes them end with Java.
 _SITECUSTOMIZE = Path(__file__).parent.parent / "assets" / "sitecustomize.py.txt"
@@ -90,13 +91,16 @@ def plan_launch(
     sha256: str = "",
     types: Sequence[str] = (_JSON,),
     pages: Mapping[str, Mapping[str, Any]] | None = None,
+    metrics: str | None = None,
 ) -> Launch:
     """Plans the launch of one server, with all its files in `directory`. `sha256` is the MAR's, of which the
     keys of cached answers are made; `types` are the content types that the model accepts, with the sample's first;
-    `pages` are those that the door answers itself (`marina.server.pages.door_pages`)."""
-    temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
+    `pages` are those that the door answers itself (`marina.server.pages.door_pages`); `metrics` declares metrics
+    instead of TorchServe's own file."""
+    temporary, store, counts = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
     site, model = _site_packages(), store / f"{spec.name}.mar"
+    declared = directory / "metrics.yaml" if metrics is not None else site / _METRICS
     named = {
         path: {name: str(model / value) if name == "file" else value for name, value in page.items()}
         for path, page in (pages or {}).items()
@@ -104,12 +108,13 @@ def plan_launch(
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=mar.stat().st_size > LARGE_MAR_BYTES),
         environment=_environment(spec, directory) | _worker_settings(spec, sha256),
-        folders=(temporary, store, metrics, directory / "renew", directory / "first"),
+        folders=(temporary, store, counts, directory / "renew", directory / "first"),
         files={
-            properties: render_properties(spec, ports=ports, metrics_config=site / "ts" / "configs" / "metrics.yaml"),
+            properties: render_properties(spec, ports=ports, metrics_config=declared),
             logging: render_log4j2(spec),
             directory / "pages.json": json.dumps(named),
             directory / "first" / "sitecustomize.py": _SITECUSTOMIZE.read_text(encoding="utf-8"),
+            **({} if metrics is None else {declared: metrics}),
         },
         mar=mar,
         model=model,
@@ -136,6 +141,11 @@ def class_archive(java: Java, jars: Sequence[Path]) -> Path:
     return Path(sys.prefix) / "share" / "marina" / f"java-{digest.hexdigest()[:12]}.jsa"
 
 
+def torchserves_metrics() -> str:
+    """The file with which TorchServe declares its own metrics."""
+    return (_site_packages() / _METRICS).read_text(encoding="utf-8")
+
+
 def _unpack(mar: Path, folder: Path) -> None:
     with open_mar(mar) as archive:
         archive.extractall(folder)
@@ -160,14 +170,16 @@ def _command(
         "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
         f"-Djava.io.tmpdir={directory / 'tmp'}",
         f"-Dmodel_server_home={site}",
-        f"-Dmarina.predictions=/predictions/{spec.name}",
+        f"-Dmarina.predictions=/predictions/{spec.url_name}",
         f"-Dmarina.max_connections={connection_limit()}",
         f"-Dmarina.types={','.join(types)}",
         f"-Dmarina.pages={directory / 'pages.json'}",
         f"-Dlog4j.configurationFile={(directory / 'log4j2.xml').as_uri()}",
     ]
     if spec.model.writes:
-        options.append(f"-Dmarina.texts=/predictions/{spec.name}/{spec.version}")
+        options.append(f"-Dmarina.texts=/predictions/{spec.url_name}/{spec.url_version}")
+    if spec.model.adopted:
+        options.append("-Dmarina.adopted=true")
     if quick:
         # Without its second compiler: that takes a fifth of two cores at first, and 3 % for minutes.
         options.append("-XX:TieredStopAtLevel=1")
@@ -197,7 +209,10 @@ def _command(
 
 def _environment(spec: Spec, directory: Path) -> dict[str, str]:
     """Java's environment; the workers inherit it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TS_", "PYTHON"))}
+    # Variables that start so configure TorchServe and Python. What an archive's handler was given is its own affair.
+    ours = ("TS_",) if spec.model.adopted else ("TS_", "PYTHON")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    path = [str(directory / "first"), *filter(None, [environment.get("PYTHONPATH")])]
     threads = str(spec.threads)
     return environment | {
         OWNER_VARIABLE: str(directory),
@@ -211,7 +226,7 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
         "MALLOC_ARENA_MAX": "2",
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _ALLOCATOR),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": str(directory / "first"),
+        "PYTHONPATH": os.pathsep.join(path),
     }
 
 

@@ -105,7 +105,7 @@ def _answers(frontend: Frontend) -> bool:
     note = list[str]().append
     try:
         workers = frontend.describe().workers
-        frontend.counters()
+        frontend.counters(frontend.metrics())
         if not workers or not workers[0].ready:
             return False
         return frontend.infer(b"{}", "application/json", timeout_s=10, before=note, refused=note) == 200

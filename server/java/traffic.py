@@ -54,15 +54,19 @@ class Traffic:
     """Counts of one model. Thread-safe."""
 
     def __init__(self, spec: Spec) -> None:
-        name, version = re.escape(spec.name), re.escape(spec.version)
+        name, version = re.escape(spec.url_name), re.escape(spec.url_version)
         # Every path that TorchServe counts as an arrival for this model, as the door lets clients write it
         # (`server/java/marina/Route.java`) and cuts it. A wrong version is a 404 that it does not count.
         openai = "/v1/(?:chat/)?completions" if spec.model.writes else "/v1/embeddings"
+        versioned = rf"(?:versions/{version}/)?"
+        if spec.model.adopted:
+            # For an archive the door changes no path.
+            openai = versioned = ""
         self._inference = re.compile(
             rf"/(?:predictions|explanations)/{name}(?:/{version}(?:/.*)?|/*(?:\.\.\.)?)"
             rf"|/{name}(?:/{version})?/predict|/models/(?:{name})?/invoke"
             rf"|/v1/models/{name}:(?:predict|explain)(?::.*)?"
-            rf"|/v2/models/{name}/(?:(?:versions/{version}/)?infer|explain)|{openai}|/invocations"
+            rf"|/v2/models/{name}/(?:{versioned}infer|explain)|{openai}|/invocations"
         )
         self._lock = threading.Lock()
         self._histograms = {code: self._empty() for code in _ALWAYS_SHOWN}

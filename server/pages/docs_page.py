@@ -34,7 +34,7 @@ def docs_page(record: Record, sample: bytes, *, sha256: str, ports: Ports) -> tu
         forms={"Takes": record.takes, "Gives": record.gives},
         indented=partial(json.dumps, indent=2),
         facts={
-            "name": record.name,
+            "name": record.url_name,
             "server": server,
             "sample": Path(record.sample.file).name,
             "type": kind,

@@ -21,7 +21,7 @@ Page = dict[str, Any]
 def door_pages(record: Record, sample: bytes, *, ports: Ports, sha256: str, docs: bool) -> dict[str, Page]:
     """The pages by path, each with `headers` and `body`, or instead of that `file`, whose path in the package it is;
     `unready` is the body that is sent with 503 while the server is not ready. `docs` adds the page to try the model."""
-    name, version = record.name, record.version
+    name, version = record.url_name, record.version
     of_model, of_version = f"/v2/models/{name}", f"/v2/models/{name}/versions/{version}"
     metadata = _json(model_metadata(record))
     ready = _json({"ready": True}, {"ready": False, "error": f"{name} is not ready"})
@@ -61,7 +61,7 @@ def _html(text: str, headers: dict[str, str] | None = None) -> Page:
 
 
 def _start_page(record: Record, *, docs: bool, ports: Ports) -> str:
-    name = html.escape(record.name)
+    name = html.escape(record.url_name)
     try_it = '<a href="/docs">Try it</a>' if docs else "<code>--docs</code> adds a page to try it."
     of_protocols = (f"/v1/models/{name}:predict", f"/v2/models/{name}/infer")
     of_texts = ("/v1/completions", "/v1/chat/completions")

@@ -5,7 +5,7 @@ It promises only what is true: the e2e tests generate requests from it and check
 from typing import Any
 
 from marina.config.record import Record
-from marina.config.render import FRONTEND_LIMIT_FACTOR
+from marina.config.render import frontend_limit
 from marina.server.pages.schemas import (
     ANY,
     JSON,
@@ -40,6 +40,9 @@ _NOT_ACCEPTABLE = {"406": "the answer cannot be given in the form that `Accept` 
 _REFUSAL = object_of({"error": TEXT}) | {
     "description": "What is wrong, with `field`, `got`, `allowed` and `hint` where they help."
 }
+_TORCHSERVES = object_of({"code": {"type": "integer"}, "type": TEXT, "message": TEXT}) | {
+    "description": "An error in TorchServe's form."
+}
 _LIVE, _READY, _NAMED = object_of({"live": {"const": True}}), object_of({"ready": {"type": "boolean"}}), {"name": TEXT}
 _SHAPE = array_of({"type": "integer", "minimum": 0})
 _TENSORS = array_of(object_of({"name": TEXT, "datatype": TEXT, "shape": {"type": "array"}}))
@@ -53,11 +56,18 @@ def openapi(record: Record) -> dict[str, Any]:
         "info": {"title": record.name, "version": record.version},
         "servers": [{"url": "/"}],
         "paths": {
-            f"/predictions/{record.name}": {"post": _inference(record, "predict", "One inference")},
-            **(_protocol_paths(record) if record.text is None else _openai_paths(record)),
+            f"/predictions/{record.url_name}": {"post": _inference(record, "predict", "One inference")},
+            **_other_paths(record),
         },
-        "components": {"schemas": {"Refusal": _REFUSAL}},
+        "components": {"schemas": {"Refusal": _REFUSAL if record.archive is None else _TORCHSERVES}},
     }
+
+
+def _other_paths(record: Record) -> dict[str, Any]:
+    if record.archive is not None:
+        # What KServe's paths take and answer is known to its handler alone.
+        return {f"/explanations/{record.url_name}": {"post": _inference(record, "explain", "One explanation")}}
+    return _protocol_paths(record) if record.text is None else _openai_paths(record)
 
 
 def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
@@ -75,8 +85,11 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
 
 def _refusals(record: Record) -> dict[str, Any]:
     """The responses to inference requests that are refused or fail."""
-    refusals = _REFUSALS | (_NOT_ACCEPTABLE if record.handler == "tensor" else {})
-    limit = round(record.max_request_bytes * FRONTEND_LIMIT_FACTOR)
+    known = (
+        _REFUSALS if record.archive is None else {code: _REFUSALS[code] for code in ("400", "413", "500", "503", "507")}
+    )
+    refusals = known | (_NOT_ACCEPTABLE if record.handler == "tensor" else {})
+    limit = frontend_limit(record.max_request_bytes, adopted=record.archive is not None)
     responses = {status: _refusal(why.format(limit=limit)) for status, why in sorted(refusals.items())}
     if is_own(record) or record.text is not None:
         # Such handlers choose their own errors.
@@ -98,7 +111,7 @@ def _openai_paths(record: Record) -> dict[str, Any]:
 
 def _protocol_paths(record: Record) -> dict[str, Any]:
     """The paths of KServe's and Triton's clients: V1 and V2."""
-    v1, v2 = f"/v1/models/{record.name}", f"/v2/models/{record.name}"
+    v1, v2 = f"/v1/models/{record.url_name}", f"/v2/models/{record.url_name}"
 
     def shown(name: str, text: str, schema: Schema, *, unready: bool = False) -> dict[str, Any]:
         responses = {"200": _answer("the answer", schema)} | ({"503": _refusal("not ready")} if unready else {})

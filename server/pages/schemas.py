@@ -151,7 +151,7 @@ def model_metadata(record: Record) -> dict[str, Any]:
         classes = [port.shape for port in record.outputs if port.name == "top_indices"]
         outputs += [{"name": "top_labels", "datatype": "BYTES", "shape": [-1, *shape]} for shape in classes]
     return {
-        "name": record.name,
+        "name": record.url_name,
         "versions": [record.version],
         "platform": f"pytorch_{record.compile}",
         "inputs": texts or [_tensor(port) for port in record.inputs],

@@ -30,7 +30,7 @@ def _curl(record: Record, server: str) -> str:
     to_file = f" -o {answer}" if answer else ""
     return (
         f"curl -so {file} {server}/docs/sample\n"
-        f"curl -H 'Content-Type: {kind}' --data-binary @{file} {server}/predictions/{record.name}{to_file}"
+        f"curl -H 'Content-Type: {kind}' --data-binary @{file} {server}/predictions/{record.url_name}{to_file}"
     )
 
 
@@ -45,7 +45,7 @@ def _python(record: Record, server: str) -> str:
         ("import json\n" if as_json else "") + "from pathlib import Path\n"
         "from urllib.request import Request, urlopen\n\n"
         f'body = Path("{file}").read_bytes()\n'
-        f'request = Request("{server}/predictions/{record.name}", body, {{"Content-Type": "{kind}"}})\n'
+        f'request = Request("{server}/predictions/{record.url_name}", body, {{"Content-Type": "{kind}"}})\n'
         f"{show}\n"
     )
 
@@ -56,7 +56,7 @@ def _requests(record: Record, server: str) -> str:
     return (
         ("from pathlib import Path\n\n" if answer else "") + "import requests\n\n"
         f'with open("{file}", "rb") as body:\n'
-        f'    url, headers = "{server}/predictions/{record.name}", {{"Content-Type": "{kind}"}}\n'
+        f'    url, headers = "{server}/predictions/{record.url_name}", {{"Content-Type": "{kind}"}}\n'
         "    answer = requests.post(url, body, headers=headers)\n"
         "answer.raise_for_status()\n"
         f"{shown}\n"
@@ -70,7 +70,7 @@ def _javascript(record: Record, server: str) -> str:
         shown = f'await writeFile("{answer}", Buffer.from(await answer.arrayBuffer()));'
     return (
         f'import {{ readFile{", writeFile" if answer else ""} }} from "node:fs/promises";\n\n'
-        f'const answer = await fetch("{server}/predictions/{record.name}", {{\n'
+        f'const answer = await fetch("{server}/predictions/{record.url_name}", {{\n'
         '  method: "POST",\n'
         f'  headers: {{ "Content-Type": "{kind}" }},\n'
         f'  body: await readFile("{file}"),\n'

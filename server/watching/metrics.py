@@ -2,9 +2,9 @@
 
 It keeps three of TorchServe's own series, those that are useful and correct: the counter of arrivals under its own
 name, with the model's real version where TorchServe writes `default`, and the two latency sums, in seconds instead of
-microseconds. It leaves out `Requests2XX` and the like (they count probes), gauges of the last request, and host
-statistics; the histogram and the workers' metrics are better. `promtool check metrics` finds nothing wrong with the
-page."""
+microseconds. Of an archive it also has the metrics that its handler makes with TorchServe. It leaves out `Requests2XX`
+and the like (they count probes), gauges of the last request, and host statistics; the histogram and the workers'
+metrics are better. `promtool check metrics` finds nothing wrong with the page, except for a handler's names."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from marina.server.java.door import Door, NoDoorError, OpenCounts
 from marina.server.java.frontend import Counters, Frontend, NoAnswerError
 from marina.server.java.traffic import DurationHistogram, Traffic
 from marina.server.system.processes import open_file_count, resident_bytes
+from marina.server.watching.handler_metrics import HandlerMetrics
 from marina.server.watching.health import Health
 from marina.server.watching.worker_metrics import WorkerMetrics
 
@@ -64,6 +65,8 @@ class MetricsPage:
     health: Health
     workers: WorkerMetrics
     facts: ServerFacts
+    handler: HandlerMetrics | None = None
+    """Of an archive; Marina's handlers count in files (`worker_metrics.py`)."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counts: _TorchServeCounts = field(init=False)
     _text: str = ""
@@ -92,7 +95,8 @@ class MetricsPage:
         labels = {"model": self.spec.name, "version": self.spec.version}
         histograms = {code: (labels | {"code": code}, each) for code, each in self.traffic.histograms().items()}
         families.append(durations(histograms.values()))
-        return generate_latest(_Collected(families)).decode() + self.workers.page()
+        text = generate_latest(_Collected(families)).decode() + self.workers.page()
+        return text + self.handler.page(self._counts.page, text) if self.handler else text
 
     def _torchserve(self) -> Iterator[Metric]:
         counters, scope = self._counts.counters, "of all answered requests, including the supervisor's own."
@@ -202,10 +206,11 @@ class _TorchServeCounts:
         self._frontend, self._door, self._health = frontend, door, health
         self._thread = ThreadPoolExecutor(1, "torchserve-counts")
         self._question: Future[bool] | None = None
+        self.page = ""
         self.counters = Counters()
         self.open = OpenCounts()
         self.answered = True
-        """False while `counters` or `open` is out of date, because the last question was not answered in time."""
+        """False while the page or the counts are out of date, because the last question was not answered in time."""
 
     def refresh(self) -> None:
         """Asks for new counts, unless TorchServe is stopped or still owes an answer, and waits a moment for them."""
@@ -222,7 +227,8 @@ class _TorchServeCounts:
         counts stay."""
         answers = 0
         with suppress(NoAnswerError):
-            self.counters = self._frontend.counters()
+            self.page = self._frontend.metrics()
+            self.counters = self._frontend.counters(self.page)
             answers += 1
         with suppress(NoDoorError):
             self.open = self._door.count()

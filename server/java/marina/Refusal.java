@@ -22,12 +22,15 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
+import org.pytorch.serve.util.JsonUtils;
+import org.pytorch.serve.util.codec.ModelResponseDecoder;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
  * An error in Marina's form, {@code {"error", "field", "got", "allowed", "hint"}}, never with a body or a message of Java.
- * For a model that writes texts it is in OpenAI's form, as its handler's errors are.
+ * For a model that writes texts it is in OpenAI's form, as its handler's errors are, and for an adopted archive in
+ * TorchServe's.
  */
 final class Refusal {
     private static final Logger LOG = LoggerFactory.getLogger("marina.door");
@@ -89,7 +92,10 @@ final class Refusal {
             return tinyPieces();
         }
         boolean hasBadParts = request.parts != null && message.content().forEachByte(request.parts) >= 0;
-        return hasBadParts ? parts() : null;
+        if (!hasBadParts) {
+            return null;
+        }
+        return request.isMultipart ? parts() : fields();
     }
 
     private static Refusal form(Settings settings) {
@@ -124,6 +130,12 @@ final class Refusal {
                         "allowed",
                         "at most " + Parts.MOST + " parts, each with a head of at most " + Parts.LARGEST_HEAD
                                 + " bytes in UTF-8, and none of parts of its own");
+    }
+
+    private static Refusal fields() {
+        return new Refusal(413, "the form has too many fields")
+                .with("field", "body")
+                .with("allowed", "at most " + Fields.MOST);
     }
 
     static Refusal headers() {
@@ -169,6 +181,10 @@ final class Refusal {
 
     /** What to answer instead of an error of TorchServe itself; null for an answer of a handler. */
     static Refusal instead(FullHttpResponse answer, Request request, Settings settings) {
+        if (settings.adopted) {
+            // Clients know TorchServe's errors; this one is of Marina's own decoder.
+            return answer.content().equals(Unpooled.wrappedBuffer(ModelResponseDecoder.NO_ROOM)) ? full("answers") : null;
+        }
         if (answer.status().code() == 417) {
             return new Refusal(417, "the value of `Expect` is unknown").with("allowed", "100-continue");
         }
@@ -243,8 +259,28 @@ final class Refusal {
         return HttpHeaderValues.APPLICATION_JSON.contentEqualsIgnoreCase(headers.get(HttpHeaderNames.CONTENT_TYPE, ""));
     }
 
+    /** The error in TorchServe's form, as its clients know it. */
+    private JsonObject torchserveBody() {
+        JsonObject whole = new JsonObject();
+        whole.addProperty("code", status);
+        whole.addProperty("type", status == 503 ? "ServiceUnavailableException" : "BadRequestException");
+        whole.addProperty("message", sentence());
+        return whole;
+    }
+
     /** The error in OpenAI's form: all in one sentence, and the field beside it. */
     private JsonObject openaiBody() {
+        JsonObject error = new JsonObject();
+        error.addProperty("message", sentence());
+        error.addProperty("type", status < 500 ? "invalid_request_error" : "server_error");
+        error.add("param", body.has("field") ? body.get("field") : JsonNull.INSTANCE);
+        error.add("code", JsonNull.INSTANCE);
+        JsonObject whole = new JsonObject();
+        whole.add("error", error);
+        return whole;
+    }
+
+    private String sentence() {
         StringBuilder text = new StringBuilder(body.get("error").getAsString());
         if (body.has("got")) {
             text.append(": got ").append(body.get("got").getAsString());
@@ -255,14 +291,14 @@ final class Refusal {
         if (body.has("hint")) {
             text.append("; ").append(body.get("hint").getAsString());
         }
-        JsonObject error = new JsonObject();
-        error.addProperty("message", text.toString());
-        error.addProperty("type", status < 500 ? "invalid_request_error" : "server_error");
-        error.add("param", body.has("field") ? body.get("field") : JsonNull.INSTANCE);
-        error.add("code", JsonNull.INSTANCE);
-        JsonObject whole = new JsonObject();
-        whole.add("error", error);
-        return whole;
+        return text.toString();
+    }
+
+    private String text(Settings settings) {
+        if (settings.adopted) {
+            return JsonUtils.GSON_PRETTY.toJson(torchserveBody());
+        }
+        return GSON.toJson(settings.texts.isEmpty() ? body : openaiBody());
     }
 
     private static String listed(JsonElement value) {
@@ -276,7 +312,7 @@ final class Refusal {
 
     /** The answer, with the headers of the one that it replaces, which may be null. */
     FullHttpResponse answer(HttpHeaders headers, Settings settings) {
-        byte[] text = (GSON.toJson(settings.texts.isEmpty() ? body : openaiBody()) + "\n").getBytes(StandardCharsets.UTF_8);
+        byte[] text = (text(settings) + "\n").getBytes(StandardCharsets.UTF_8);
         FullHttpResponse answer =
                 new DefaultFullHttpResponse(
                         HttpVersion.HTTP_1_1, HttpResponseStatus.valueOf(status), Unpooled.wrappedBuffer(text));

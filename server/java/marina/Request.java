@@ -9,6 +9,7 @@ import io.netty.handler.codec.http.HttpResponse;
 import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.HttpVersion;
 import io.netty.handler.codec.http.QueryStringDecoder;
+import io.netty.util.ByteProcessor;
 import io.netty.util.NetUtil;
 import io.netty.util.ReferenceCountUtil;
 import java.net.InetSocketAddress;
@@ -49,10 +50,11 @@ final class Request {
     final String otherMethods;
     /** The page that the door answers with, or null. */
     final Pages.Page page;
+    /** Whether it is a form, which the model does not take. */
     final boolean isForm;
     final boolean isMultipart;
-    /** Checks the parts of a multipart body; null for any other body. */
-    final Parts parts;
+    /** Checks the parts of a multipart body, or the fields of a form; null for any other body. */
+    final ByteProcessor parts;
     /** The length of the body by its head; negative if that can be read in two ways, or not at all. */
     final long declaredBytes;
     /** Whether its body has been read to the end, or no more of it will be read. */
@@ -94,9 +96,10 @@ final class Request {
         inference = route.inference;
         otherMethods = route.otherMethods;
         page = route.page;
-        isForm = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
+        boolean form = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
+        isForm = form && !settings.adopted;
         isMultipart = type.startsWith("multipart/");
-        parts = isMultipart && !route.protocol ? Parts.of(given) : null;
+        parts = isMultipart && !route.protocol ? Parts.of(given) : form ? new Fields() : null;
         String chosen = message.headers().get(ID);
         id = chosen != null && isId(chosen) ? chosen : null;
         isLast = !HttpUtil.isKeepAlive(message);

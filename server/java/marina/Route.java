@@ -9,7 +9,7 @@ import java.util.regex.Pattern;
 
 /**
  * Where a request goes: to the model, under TorchServe's own path and with a header that names the protocol of the path;
- * or to a page that the door answers with, {@link Pages}.
+ * or to a page that the door answers with, {@link Pages}. What an adopted archive is asked stays as it is.
  */
 final class Route {
     /** The header that the handler reads ({@code handlers/protocols}); what a client sets there is removed. */
@@ -24,7 +24,7 @@ final class Route {
     private static final Pattern TORCHSERVES =
             Pattern.compile(
                     "/(?:predictions|explanations)/.*|/invocations|/models/[^/]*/invoke|(?:/[^/]+){1,2}/predict"
-                            + "|/v1/models/[^/]+:.*|/v2/models/.+/explain");
+                            + "|/v1/models/[^/]+:.*|/v2/models/.+/(?:explain|infer)");
 
     /** Whether TorchServe asks a model for it. */
     final boolean inference;
@@ -45,7 +45,6 @@ final class Route {
 
     /** The route of a request, whose head is changed to what TorchServe knows. */
     static Route of(HttpRequest message, Settings settings) {
-        message.headers().remove(PROTOCOL);
         String uri = message.uri();
         int query = uri.indexOf('?');
         String path = query < 0 ? uri : uri.substring(0, query);
@@ -57,6 +56,11 @@ final class Route {
                 return new Route(false, false, null, page);
             }
         }
+        if (settings.adopted) {
+            boolean asked = TORCHSERVES.matcher(path).matches() && !method.equals(HttpMethod.OPTIONS);
+            return new Route(asked, false, null, null);
+        }
+        message.headers().remove(PROTOCOL);
         String rest = query < 0 ? "" : uri.substring(query);
         Matcher v1 = V1.matcher(path);
         Matcher v2 = V2.matcher(path);

@@ -10,6 +10,8 @@ final class Settings {
     final String predictions = System.getProperty("marina.predictions", "/predictions/NAME");
     /** Where OpenAI's paths for texts are; empty if the model writes none. */
     final String texts = System.getProperty("marina.texts", "");
+    /** The model is an archive made for TorchServe: its handler and its clients find everything as TorchServe has it. */
+    final boolean adopted = Boolean.getBoolean("marina.adopted");
     /** The kinds of bodies that the model takes; the first is its sample's. */
     final List<String> types = Arrays.asList(System.getProperty("marina.types", "application/json").split(","));
     /** The pages that the door answers with. */

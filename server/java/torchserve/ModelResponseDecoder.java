@@ -26,7 +26,7 @@ public class ModelResponseDecoder extends ByteToMessageDecoder {
     /** TorchServe makes another of each for its client. */
     private static final long COPIES = 2;
     /** As one of TorchServe's errors; the door puts it into words. */
-    private static final byte[] NO_ROOM =
+    public static final byte[] NO_ROOM =
             "{\"code\":503,\"type\":\"NoRoomException\",\"message\":\"\"}".getBytes(StandardCharsets.UTF_8);
 
     private final int longest;
