@@ -155,11 +155,7 @@ class PodImportFinder(PathFinder):
     @classmethod
     def install(cls) -> None:
         """Replaces the finder that looks into site-packages."""
-        installed = metadata.packages_distributions()
-        # Marina itself is not hidden, but the one in the package comes first.
-        ours = [_normal(name) for name in installed.get("marina", [])]
-        in_pod = set(ours) | _with_dependencies(_pod_requirements(ours))
-        cls.hidden = {module: names[0] for module, names in installed.items() if not set(map(_normal, names)) & in_pod}
+        cls.hidden = hidden_modules()
         # Without the finders of editable installations: those of a pod are not editable.
         sys.meta_path[:] = [BuiltinImporter, FrozenImporter, cls]
 
@@ -169,6 +165,18 @@ class PodImportFinder(PathFinder):
     ) -> ModuleSpec | None:
         """None for a hidden module, as for one that does not exist."""
         return None if fullname.partition(".")[0] in cls.hidden else super().find_spec(fullname, path, target)
+
+
+def hidden_modules() -> dict[str, str]:
+    """The top-level modules that are installed here and that a pod does not have, each with its distribution."""
+    installed, in_pod = metadata.packages_distributions(), pod_distributions()
+    return {module: names[0] for module, names in installed.items() if not set(map(_normal, names)) & in_pod}
+
+
+def pod_distributions() -> set[str]:
+    """The names of the distributions that a pod has; Marina itself is one, but the one in the package comes first."""
+    ours = [_normal(name) for name in metadata.packages_distributions().get("marina", [])]
+    return set(ours) | _with_dependencies(_pod_requirements(ours))
 
 
 def _pod_requirements(ours: Sequence[str]) -> list[str]:

@@ -3,6 +3,18 @@ unchanged. Nothing here imports torch."""
 
 from marina.archiver.adopting.failures import failure_hint
 from marina.archiver.adopting.foreign import ForeignArchive, read_foreign
+from marina.archiver.adopting.imports import missing_in_pod
+from marina.archiver.adopting.registration import Properties, Registration, find_registration
 from marina.archiver.adopting.stage import stage_archive, unpack_archive
 
-__all__ = ["ForeignArchive", "failure_hint", "read_foreign", "stage_archive", "unpack_archive"]
+__all__ = [
+    "ForeignArchive",
+    "Properties",
+    "Registration",
+    "failure_hint",
+    "find_registration",
+    "missing_in_pod",
+    "read_foreign",
+    "stage_archive",
+    "unpack_archive",
+]

@@ -135,5 +135,4 @@ def _hint_for_missing(spec: Spec, field: str, file: str) -> str:
 @rule("load.sample", "load.content_type", "model.handler")
 def _sample_form(spec: Spec) -> Conflicts:
     if (sample := spec.load.sample) and spec.sample_type is None:
-        text = f"got `{sample}`, allowed: a file that ends in {listed(CONTENT_TYPES)}"
-        yield "load.sample", text, "add `content_type` under `load`"
+        yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(CONTENT_TYPES)}", None

@@ -32,6 +32,7 @@ def add_verbs(verbs: Any) -> None:
         "marina init --source torchvision:resnet50 shells",
         "marina init --source ./model.py:Net --weights net.pt shells",
         "marina init --source hf:./encoder texts",
+        "marina init --source old.mar --properties config.properties --sample body.json old",
         "marina init --source ./model.py:Net --input 'ids:int64:{max: 128}' --template text words",
         spec=False,
     )
@@ -56,14 +57,24 @@ def add_verbs(verbs: Any) -> None:
     add("--template", choices=("detection", "mask", "text"), help=text)
     text = "what an encoder in hf:./folder answers (default: what its architecture was made for)"
     add("--task", choices=("classify", "embed", "rerank", "tokens"), help=text)
+    text = "with an archive for TorchServe as source: the config.properties of its server"
+    add("--properties", metavar="FILE", type=Path, help=text)
+    add("--sample", metavar="FILE", type=Path, help="with an archive for TorchServe: the body of a request to it")
 
 
 def init(options: argparse.Namespace) -> int:
     from marina.config.errors import InputError, MarinaError
     from marina.config.progress import Progress
+    from marina.starting.init_archive import adopts
     from marina.starting.init_model import fetch_named
 
     _check_name(options.name)
+    if adopts(options.source):
+        return _adopt(options)
+    for option in ("properties", "sample"):
+        if getattr(options, option):
+            text = f"`--{option}`: only with an archive for TorchServe as `--source`"
+            raise InputError(text, hint="--source old.mar")
     folder, progress = Path(options.name), Progress(quiet=options.quiet)
     # Fetching and loading the model take time.
     _refuse_existing([folder / "spec.yaml"])
@@ -87,6 +98,41 @@ def init(options: argparse.Namespace) -> int:
         print(f"note: {note}")
     print("\nnext\n" + "\n".join(f"  {line}" for line in todo))
     return 0
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    """Writes a spec for an archive for TorchServe, or one for each of a model store."""
+    from marina.config.load import parse_spec
+    from marina.starting.init_archive import archive_files
+
+    files, notes = archive_files(options.name, options)
+    specs = [file for file in files if file.name == "spec.yaml"]
+    for file in specs:
+        parse_spec(files[file].decode(), file, files=False)
+    _refuse_existing(files)
+    _write(files)
+    todo = [f"{marina_command()} {verb} {specs[0]}" for verb in ("check", "package", "serve", "loadtest")]
+    if options.json:
+        print_json({"folder": options.name, "files": [*map(str, sorted(files))], "notes": notes, "next": todo})
+        return 0
+    for file in sorted(files):
+        described = "samples" if file.parent.name == "samples" else file.name
+        print(f"{file!s:<32} {_DESCRIPTIONS[described]}")
+    for note in notes:
+        print(f"note: {note}")
+    print("\nnext\n" + "\n".join(f"  {line}" for line in todo))
+    return 0
+
+
+def _write(files: Mapping[Path, bytes]) -> None:
+    from marina.config.errors import InputError
+
+    for file, data in files.items():
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        except OSError as err:
+            raise InputError(f"`NAME`: cannot write {err.filename or file}: {err.strerror}") from err
 
 
 def _check_name(name: str) -> None:

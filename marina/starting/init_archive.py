@@ -1,0 +1,216 @@
+"""`init` for archives that were made for TorchServe: a spec for each, with what TorchServe was told about it."""
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marina.config.errors import InputError
+
+if TYPE_CHECKING:
+    from marina.archiver.adopting import ForeignArchive, Properties, Registration
+
+_ENDINGS = (".mar", ".tar.gz", ".tgz", ".war")
+_COMMENTS_FROM = 40
+_LEAST_CORES = 2
+_MIB = 2**20
+
+
+def adopts(source: str | None) -> bool:
+    """Whether `--source` is an archive for TorchServe, or a folder of some."""
+    if source is None or re.match(r"\w[\w+-]+:", source):
+        return False
+    path = Path(source)
+    if path.is_dir():
+        return (path / "MAR-INF" / "MANIFEST.json").is_file() or bool(_in_store(path))
+    return path.name.lower().endswith(_ENDINGS)
+
+
+def archive_files(name: str, options: argparse.Namespace) -> tuple[dict[Path, bytes], list[str]]:
+    """The files to write, and what the user should know."""
+    from marina.archiver.adopting import Properties, read_foreign
+
+    source, folder = Path(options.source), Path(name)
+    properties = Properties.read(options.properties)
+    if not source.exists():
+        raise InputError(f"`--source`: no such file: `{source}`")
+    if source.is_file() or (source / "MAR-INF").is_dir():
+        return _one(name, folder, read_foreign(source, "`--source`"), properties, options)
+    archives = [read_foreign(path, "`--source`") for path in _in_store(source) if properties.stores(path.name)]
+    names = _spec_names(archives)
+    if len(archives) == 1:
+        return _one(name, folder, archives[0], properties, options)
+    files: dict[Path, bytes] = {}
+    notes = [
+        f"{len(archives)} models, each with a spec, pods and a rollout of its own; a route joins them at one address: "
+        "the same `kubernetes: {route: {gateway: NAMESPACE/NAME, hostnames: [HOST]}}` in each spec"
+    ]
+    for spec_name, foreign in zip(names, archives, strict=True):
+        made, said = _one(spec_name, folder / spec_name, foreign, properties, options)
+        files |= made
+        notes += [f"{spec_name}: {note}" for note in said]
+    return files, notes
+
+
+def _in_store(folder: Path) -> list[Path]:
+    """The archives of a model store, by name."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if (path.is_file() and path.name.lower().endswith(_ENDINGS)) or (path / "MAR-INF" / "MANIFEST.json").is_file()
+    )
+
+
+def _spec_names(archives: "list[ForeignArchive]") -> list[str]:
+    """A name for each spec; with its version where a model has several."""
+    plain = [_label(foreign.name) for foreign in archives]
+    with_version = [_label(f"{foreign.name}-{foreign.version}") for foreign in archives]
+    return [name if plain.count(name) == 1 else longer for name, longer in zip(plain, with_version, strict=True)]
+
+
+def _label(name: str) -> str:
+    """A name that Kubernetes takes for its objects."""
+    label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return (label if label[:1].isalpha() else f"model-{label}")[:40].strip("-")
+
+
+def _one(
+    name: str, folder: Path, foreign: "ForeignArchive", properties: "Properties", options: argparse.Namespace
+) -> tuple[dict[Path, bytes], list[str]]:
+    from marina.archiver.adopting import find_registration, missing_in_pod
+    from marina.config.schema import render_schema
+
+    settings = find_registration(foreign, properties)
+    sample = f"samples/{options.sample.name}" if options.sample else "samples/request.json"
+    metrics, notes = _metrics(properties, folder)
+    files = {
+        folder / "spec.yaml": _spec(name, folder, foreign, settings, properties, metrics, sample, options).encode(),
+        folder / "spec.schema.json": render_schema().encode(),
+    }
+    if options.sample:
+        try:
+            files[folder / sample] = options.sample.read_bytes()
+        except OSError as err:
+            raise InputError(f"`--sample`: `{options.sample}` cannot be read: {err.strerror}") from err
+    else:
+        notes.append(f"put the body of a request at {folder / sample}: a server is ready once it has answered it")
+    if settings.workers is None:
+        notes.append("how many workers it had was said at registration only: write `workers: NUMBER` under `serving`")
+    if settings.max_batch is None:
+        notes.append(
+            "if a batch size was given at registration, write `max_batch: SIZE` and `max_batch_delay_ms: DELAY` under "
+            "`serving`; otherwise it is 1"
+        )
+    if missing := missing_in_pod(foreign):
+        told = f"it brings `{foreign.requirements}`" if foreign.requirements else "it brings no requirements"
+        names = ", ".join(f"`{module}`" for module in missing)
+        notes.append(f"its modules import {names}, which a pod lacks; {told}")
+    return files, [*notes, *properties.left_out()]
+
+
+def _metrics(properties: "Properties", folder: Path) -> tuple[str | None, list[str]]:
+    """The file of `metrics_config`, from the spec's folder."""
+    named = properties.text("metrics_config")
+    if named is None or properties.file is None:
+        return None, []
+    file = properties.file.parent / named
+    if not file.is_file():
+        return None, [f"`metrics_config`: no such file here: {file}; without it, the handler's metrics are detected"]
+    return _relative(file, folder), []
+
+
+def _relative(path: Path, folder: Path) -> str:
+    text = Path(os.path.relpath(path, folder)).as_posix()
+    return text if text.startswith(".") else f"./{text}"
+
+
+def _spec(
+    name: str,
+    folder: Path,
+    foreign: "ForeignArchive",
+    settings: "Registration",
+    properties: "Properties",
+    metrics: str | None,
+    sample: str,
+    options: argparse.Namespace,
+) -> str:
+    version = foreign.version if re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,30}[A-Za-z0-9])?", foreign.version) else "1.0"
+    cores = max(_LEAST_CORES, settings.workers or 0)
+    lines: list[tuple[str, str]] = [
+        ("# yaml-language-server: $schema=spec.schema.json", ""),
+        (f"# {name}: what is served, and how well. `marina check --fields` explains every field.", ""),
+        (f"name: {name}", "names the image and every object"),
+        (f"version: {_quoted(version)}", ""),
+        ("model:", ""),
+        (f"  source: {_quoted(_relative(foreign.path, folder))}", "a .mar, a .tar.gz or a folder"),
+        ("  handler: archive", "the archive's own handler answers, as it stands"),
+        *_named(name, version, foreign),
+        *_told(foreign, properties, metrics, options),
+        ("serving:", ""),
+        (f"  device: {'cuda' if settings.gpu else 'cpu'}", "cpu | cuda"),
+        (f"  workers: {settings.workers or 'auto'}", "processes; auto: one for each core of `cpu` below"),
+        (f"  max_batch: {settings.max_batch or 1}", "requests that the handler gets at once, at most"),
+        *_given("max_batch_delay_ms", settings.max_batch_delay_ms, "how long a request waits for others"),
+        *_given("queue", settings.queue, "requests that may wait"),
+        (f"  response_timeout_s: {settings.response_timeout_s}", "a worker that takes longer is killed"),
+        (f"  startup_timeout_s: {settings.startup_timeout_s}", "how long the handler may load"),
+        *_given("max_request_mb", settings.max_request_mb, "the largest body"),
+        *_given("java_heap_mb", _heap_mb(settings), "six times the largest body or answer"),
+        ("slo:", "what the load test judges and the alerts watch: write what your clients need"),
+        ("  p99_ms: 1000", "99 of 100 requests are answered within this time"),
+        ("  error_rate: 0.001", ""),
+        ("  throughput_rps: 1", "the rate that one pod must hold"),
+        ("load:", ""),
+        (f"  sample: {_quoted(f'./{sample}')}", "what the load test and the readiness inference send"),
+        ("kubernetes:", ""),
+        ("  namespace: marina", ""),
+        ("  registry: registry.local/marina", "where the image is pushed"),
+        (f'  resources: {{cpu: "{cores}"{", gpu: 1" if settings.gpu else ""}}}', "of one pod"),
+    ]
+    return "".join(f"{text:<{_COMMENTS_FROM}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
+
+
+def _named(name: str, version: str, foreign: "ForeignArchive") -> list[tuple[str, str]]:
+    given = [(f"  name: {_quoted(foreign.name)}", "in the URLs of its clients")] if foreign.name != name else []
+    if foreign.version != version:
+        given.append((f"  version: {_quoted(foreign.version)}", "in the URLs of its clients"))
+    return given
+
+
+def _told(
+    foreign: "ForeignArchive", properties: "Properties", metrics: str | None, options: argparse.Namespace
+) -> list[tuple[str, str]]:
+    """What config.properties said about every model."""
+    told = []
+    if foreign.handler is None:
+        handler = properties.text("default_service_handler")
+        comment = "the archive names none" if handler else "TODO: the archive names none, and a property said which"
+        told.append((f"  default_handler: {_quoted(handler or 'HANDLER')}", comment))
+    envelope = properties.text("service_envelope")
+    if envelope and envelope != "base":
+        told.append((f"  envelope: {envelope}", "`service_envelope`"))
+    if properties.flag("decode_input_request") is False:
+        told.append(("  decode_requests: false", "the handler gets bytes, as with `decode_input_request=false`"))
+    if metrics:
+        told.append((f"  metrics: {_quoted(metrics)}", "`metrics_config`"))
+    if options.trust_pickle:
+        told.append(("  trust_pickle: true", "unpickles files of the archive, which runs whatever code is in them"))
+    return told
+
+
+def _heap_mb(settings: "Registration") -> int | None:
+    """The heap that the largest body or answer needs; None if the usual one is enough."""
+    largest = max((settings.max_request_mb or 0) * 1_000_000, settings.max_response_bytes or 0)
+    needed = -(-6 * int(largest) // _MIB)
+    return needed if needed > 512 else None
+
+
+def _given(field: str, value: Any, comment: str) -> list[tuple[str, str]]:
+    return [] if value is None else [(f"  {field}: {value:g}", comment)]
+
+
+def _quoted(text: str) -> str:
+    from marina.starting.init_spec import flow_yaml
+
+    return flow_yaml(text)
