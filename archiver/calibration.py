@@ -34,13 +34,13 @@ def calibration_inputs(spec: Spec, source: Source, image: ImageSpec | None) -> R
         raise SourceError(f"{spec.file}: `model.calibration`: no such folder: `{folder}`")
     rows: list[tuple[np.ndarray, ...]] = []
     for file in sorted(folder.iterdir()):
-        if file.suffix.lower() == ".txt" and spec.model.task:
+        if file.suffix.lower() == ".txt" and spec.model.encodes:
             rows += read_texts(spec, file, source.inputs)[: MOST_ROWS - len(rows)]
         elif file.suffix.lower() in (*IMAGE_SUFFIXES, ".npy", ".npz") and len(rows) < MOST_ROWS:
             rows += list(_rows_of(spec, source, image, file))[: MOST_ROWS - len(rows)]
     if not rows:
         allowed = (
-            "`.txt`" if spec.model.task else listed((*IMAGE_SUFFIXES, ".npy", ".npz") if image else (".npy", ".npz"))
+            "`.txt`" if spec.model.encodes else listed((*IMAGE_SUFFIXES, ".npy", ".npz") if image else (".npy", ".npz"))
         )
         raise SourceError(f"{spec.file}: `model.calibration`: nothing to read in `{folder}`, allowed: {allowed}")
     return tuple(torch.from_numpy(np.stack(column)).to(spec.serving.device) for column in zip(*rows, strict=True))

@@ -198,7 +198,7 @@ def _labels(spec: Spec, folder: ModelFolder, outputs: int) -> tuple[str, ...] | 
 
 def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
     """Copies the tokenizer's file into the staged folder, and returns the record's `encoding`; None without a task."""
-    if spec.model.task is None:
+    if not spec.model.encodes:
         return None
     folder = _read(spec)
     shutil.copy(folder.path / TOKENIZER, staged / TOKENIZER)

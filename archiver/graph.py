@@ -4,19 +4,18 @@ It takes uint8 pixels or typed tensors, and returns float32 answers."""
 
 import copy
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from marina.archiver.encoders import OUTPUTS, EncoderGraph, problem_type
 from marina.archiver.inferring import output_names
+from marina.archiver.meaning import EndingTracker
 from marina.archiver.rows import TRIED_ROWS
 from marina.archiver.sources import Source
 from marina.config.errors import SourceError
 from marina.config.record import Port
+from marina.config.sections import Activation
 from marina.config.spec import Spec
 from marina.handlers.networks import DTYPES, ImageGraph, TensorGraph, flat_outputs
 
@@ -31,14 +30,27 @@ def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
     dtype = DTYPES[precision]
     network = source.network if dtype == torch.float32 else copy.deepcopy(source.network).to(dtype)
     network = network.to(spec.serving.device)
-    if spec.model.task is not None:
+    if spec.model.encodes:
         return EncoderGraph(network, spec)
     if source.image is not None and source.inputs[0].name == "image":
         image = source.image
         mean, std = image.per_channel(image.mean), image.per_channel(image.std)
-        graph = ImageGraph(network, dtype, mean=mean, std=std, width=image.width, top_k=image.top_k)
+        graph = ImageGraph(
+            network,
+            dtype,
+            mean=mean,
+            std=std,
+            width=image.width,
+            top_k=image.top_k,
+            activation=activation(spec),
+        )
         return graph.to(spec.serving.device)
     return TensorGraph(network, dtype)
+
+
+def activation(spec: Spec) -> Activation:
+    """What makes scores of the numbers that the network returns for pictures."""
+    return spec.model.activation or ("none" if spec.model.task == "detect" else "softmax")
 
 
 def examples(spec: Spec, source: Source, rows: int) -> tuple[torch.Tensor, ...]:
@@ -85,13 +97,13 @@ def output_ports(
     except Exception as err:
         _check_classes(spec, graph, answers)
         shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
-        if spec.model.task and "padding token" in str(err):
+        if spec.model.encodes and "padding token" in str(err):
             hint = "add `pad_token_id` to its `config.json`, the number of a token that no text holds"
-        elif spec.model.task and isinstance(err, (AttributeError, TypeError)):
+        elif spec.model.encodes and isinstance(err, (AttributeError, TypeError)):
             hint = "use a model of another architecture, or `source: ./model.py:build` with a network of your own"
         elif spec.model.source.endswith(".pt2") and ".size()[0]" in str(err):
             hint = "use other `batch_sizes`, or export the program with a dynamic first dimension without limits"
-        elif spec.model.task:
+        elif spec.model.encodes:
             hint = "lower `max_tokens` of `model.encoding`: the model may take fewer tokens than its `config.json` says"
         raise SourceError(
             f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",
@@ -168,46 +180,39 @@ def _check_classes(spec: Spec, graph: nn.Module, answers: Sequence[object]) -> N
 def check_scores(where: str, graph: ImageGraph, pixels: torch.Tensor) -> None:
     """Raises SourceError if the network's numbers for pictures are not scores of classes of which one applies: the
     graph makes them probabilities that add up to 1."""
-    tracker = _SigmoidTracker()
+    tracker = EndingTracker()
     with torch.no_grad(), tracker:
         scores = graph.outputs(pixels)[0]
     is_sigmoid, scores = tracker.is_sigmoid(scores), scores.to(torch.float32)
     problem, hint = problem_type(graph.network), _INSTEAD
+    if graph.activation == "none":
+        _check_shares(where, scores)
+        return
     if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < _ROUNDING).all()):
-        answers, hint = "probabilities", "leave out the model's softmax, or return the logarithm of its answer"
+        answers, hint = "probabilities", "activation: none"
     elif is_sigmoid:
-        answers, hint = "a sigmoid for each class", f"if one class applies, leave out the sigmoid; if not, {_INSTEAD}"
-    elif problem in ("multi_label_classification", "regression"):
+        answers, hint = "a sigmoid for each class", "activation: none"
+    elif graph.activation == "sigmoid":
+        return
+    elif problem == "multi_label_classification":
+        answers, hint = f"numbers for `{problem}`, as its configuration says", "activation: sigmoid"
+    elif problem == "regression":
         answers = f"numbers for `{problem}`, as its configuration says"
     elif bool(((scores.norm(dim=-1) - 1).abs() < _ROUNDING).all()):
-        answers = "vectors of length 1, as embeddings have"
+        answers, hint = "vectors of length 1, as embeddings have", "task: embed, and `outputs: [embedding]`"
     else:
         return
     handler = "the handler turns a number for each class into probabilities that add up to 1"
     raise SourceError(f"{where}: the model answers pictures with {answers}, but {handler}", hint=hint)
 
 
-class _SigmoidTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers where the results of sigmoids lie in memory, also after views and copies."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        # By address. Kept, so that no other tensor gets the same one.
-        self._results: dict[int, torch.UntypedStorage] = {}
-
-    def is_sigmoid(self, value: torch.Tensor) -> bool:
-        return value.untyped_storage().data_ptr() in self._results
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::").removesuffix("_")
-        sources = [value for value in pytree.tree_leaves(args) if isinstance(value, torch.Tensor)]
-        copied = name in ("_to_copy", "cat", "clone", "stack") and all(map(self.is_sigmoid, sources))
-        output = func(*args, **(kwargs or {}))
-        if copied or name in ("hardsigmoid", "sigmoid"):
-            self._results[output.untyped_storage().data_ptr()] = output.untyped_storage()
-        elif func._schema.is_mutable and sources:
-            self._results.pop(sources[0].untyped_storage().data_ptr(), None)
-        return output
+def _check_shares(where: str, scores: torch.Tensor) -> None:
+    """Raises SourceError if numbers that are said to be scores from 0 to 1 are not."""
+    low, high = float(scores.min()), float(scores.max())
+    if not (low >= 0 and high <= 1):
+        text = f"`activation: none` says that the model answers scores from 0 to 1, but they are from {low:.3g} to"
+        hint = "activation: softmax, if one class applies; sigmoid, if several may"
+        raise SourceError(f"{where}: {text} {high:.3g}", hint=hint)
 
 
 def _has_rows(value: object, rows: int) -> bool:
@@ -226,7 +231,9 @@ def _kind(value: object) -> str:
 def _output_names(spec: Spec, graph: nn.Module, count: int) -> tuple[str, ...]:
     if isinstance(graph, ImageGraph) and graph.top_k:
         return ("top_probs", "top_indices")
-    names = OUTPUTS[spec.model.task] if spec.model.task else spec.model.outputs
+    names = OUTPUTS[str(spec.model.task)] if spec.model.encodes else spec.model.outputs
+    if names is None and count == 1 and spec.model.task in ("embed", "segment"):
+        names = ("embedding",) if spec.model.task == "embed" else ("scores",)
     if names is None:
         return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
     if len(names) != count:

@@ -100,7 +100,7 @@ def padded_rows(spec: Spec, source: Source, reference: RunBatch, inputs: Rows) -
     """The inputs for each bucket that has any. Calibration texts have lengths of their own; others are cut to random
     lengths."""
     assert source.lengths is not None
-    are_texts = spec.model.task is not None and spec.model.calibration is not None
+    are_texts = spec.model.encodes and spec.model.calibration is not None
     lengths = _text_lengths(source, inputs) if are_texts else _random_lengths(source.lengths.buckets, len(inputs[0]))
     answers: list[Rows] = []
     for place, length in enumerate(lengths):
@@ -150,7 +150,7 @@ def check_padding(spec: Spec, source: Source, reference: RunBatch, inputs: Rows,
 
 
 def _hint_for_padding(spec: Spec) -> str:
-    if spec.model.task:
+    if spec.model.encodes:
         return "use a model that ignores the tokens whose `attention_mask` is 0; this one reads them too"
     inputs = spec.model.inputs or {}
     if any(tensor.mask_of for tensor in inputs.values()):

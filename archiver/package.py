@@ -32,6 +32,7 @@ from marina.archiver.language_model import (
     stage_language_model,
     why_not_runnable,
 )
+from marina.archiver.picture_tasks import check_picture_task
 from marina.archiver.quantize import quantize
 from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
 from marina.archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
@@ -45,7 +46,7 @@ from marina.config.record import RECORD, TOLERANCE, Agreement, Draft, Package, R
 from marina.config.spec import Spec
 from marina.handlers.artifact import load_artifact, pick_device
 from marina.handlers.networks import ImageGraph
-from marina.handlers.record import ImageSpec, parse_record
+from marina.handlers.record import parse_image, parse_record
 
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"
@@ -149,7 +150,7 @@ def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
     reference = build_graph(spec, source, "fp32")
     source = replace(source, inputs=limited_inputs(spec, source, reference))
     draft = start_draft(spec, source, folder)
-    inputs = calibration_inputs(spec, source, ImageSpec(**draft.image.model_dump()) if draft.image else None)
+    inputs = calibration_inputs(spec, source, parse_image(draft.image.model_dump()) if draft.image else None)
     sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
     ports = output_ports(spec, reference, sample)
     outputs = lengths.mark_varying_outputs(spec, source, reference, ports, sample)
@@ -222,6 +223,8 @@ def check_row_answers(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
         raise SourceError(
             f"{where}: the model answers some {'generated' if made_up else 'calibration'} inputs with NaN", hint=hint
         )
+    if isinstance(reference, ImageGraph) and spec.model.handler == "image" and spec.model.task != "classify":
+        check_picture_task(spec, reference, sample[0])
     if isinstance(reference, ImageGraph) and reference.top_k:
         check_scores(where, reference, sample[0])
         # Only probabilities are compared: classes that are equally likely may come in either order.

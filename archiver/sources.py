@@ -256,6 +256,8 @@ def _make_source(
         elif ordered := _ordered_arguments(network):
             _check_order(spec, ordered, keyword_only(network))
         ports = tuple(_port(name, tensor) for name, tensor in model.inputs.items() if not tensor.mask_of)
+    if image is not None and model.task in ("detect", "embed", "segment"):
+        image = image.model_copy(update={"top_k": 0})
     if model.handler == "image" and image is None:
         raise SourceError(
             f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its pictures look like",

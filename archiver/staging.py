@@ -16,7 +16,7 @@ from marina.archiver.archive import ENTRY, PACKAGE_TEXT
 from marina.archiver.cpu_target import artifact_key
 from marina.archiver.encoders import sample_body, stage_encoding
 from marina.archiver.fetching import pins_of
-from marina.archiver.graph import examples
+from marina.archiver.graph import activation, examples
 from marina.archiver.lengths import cut_to_length, request_arguments, typical_length
 from marina.archiver.own_handler import declared_forms, example_body
 from marina.archiver.sources import Source
@@ -36,7 +36,7 @@ from marina.config.record import (
 )
 from marina.config.render import render_model_config
 from marina.config.request_headers import CONTENT_TYPES
-from marina.config.sections import Image
+from marina.config.sections import Detection, Image
 from marina.config.spec import Spec
 from marina.handlers.machine import machine_key
 from marina.handlers.request import JSON
@@ -49,6 +49,11 @@ BUILT_IN = {
 }
 # The handler that `text` means if the model has a task.
 ENCODER = ("marina.handlers.encoder", "EncoderHandler")
+# The handlers that `image` means if the task is not to classify; an embedding is answered as it is.
+OF_PICTURES = {
+    "detect": ("marina.handlers.detection", "DetectionHandler"),
+    "segment": ("marina.handlers.segmentation", "SegmentationHandler"),
+}
 # The folder in a MAR with the files that a user's own handler reads.
 FILES = "files"
 PROMPT = "Once upon a time"
@@ -83,7 +88,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         workers=spec.workers,
         threads=spec.threads,
         batch_sizes=model.batch_sizes if source else (),
-        image=_explicit_image(source.image) if source and source.image else None,
+        image=_explicit_image(spec, source.image) if source and source.image else None,
         inputs=source.inputs if source else (),
         labels=_stage_labels(source, folder) if source else None,
         lengths=source.lengths if source else None,
@@ -96,6 +101,14 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         gives=gives,
         trust_pickle=model.trust_pickle,
     )
+
+
+def _built_in(spec: Spec) -> tuple[str, str] | None:
+    """The module and name of Marina's own handler that the spec asks for; None for one of the user's."""
+    model = spec.model
+    if model.encodes:
+        return ENCODER
+    return OF_PICTURES.get(str(model.task)) if model.task in OF_PICTURES else BUILT_IN.get(model.handler)
 
 
 class DraftFields(TypedDict, total=False):
@@ -124,13 +137,18 @@ def _key(spec: Spec) -> MachineKey:
     return MachineKey.model_validate(key)
 
 
-def _explicit_image(image: Image) -> PackedImage:
-    """How pictures are read, without defaults that depend on other fields."""
+def _explicit_image(spec: Spec, image: Image) -> PackedImage:
+    """How pictures are read and answered, without defaults that depend on other fields."""
     explicit = {
         "mean": tuple(image.per_channel(image.mean)),
         "std": tuple(image.per_channel(image.std)),
         "resize": image.resize or max(image.height, image.width),
+        "activation": activation(spec),
     }
+    if spec.model.task is not None:
+        explicit |= {"task": spec.model.task, "detection": spec.model.detection}
+    if spec.model.task == "detect":
+        explicit["detection"] = spec.model.detection or Detection()
     return PackedImage(**image.model_dump() | explicit)
 
 
@@ -141,7 +159,7 @@ def _stage_code(spec: Spec, folder: Path) -> str:
     (folder / "marina").mkdir()
     (folder / "marina" / "__init__.py").write_text(PACKAGE_TEXT, encoding="utf-8")
     shutil.copytree(package, folder / "marina" / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
-    module, name = ENCODER if spec.model.task is not None else BUILT_IN.get(spec.model.handler, ("", ""))
+    module, name = _built_in(spec) or ("", "")
     recorded = spec.model.handler
     if not module:
         file, _, name = spec.model.handler.partition(":")
@@ -174,7 +192,7 @@ def _stage_sample(spec: Spec, source: Source | None, takes: BodyFormat | None, f
         name = f"sample{file.suffix.lower()}"
         (folder / name).write_bytes(file.read_bytes())
         return Sample(file=name, content_type=spec.sample_type)
-    if spec.model.task is not None:
+    if spec.model.encodes:
         suffix, data = ".json", sample_body(spec)
     elif takes is not None and takes.example is not None:
         name = "sample.json" if takes.content_type == JSON else "sample.txt"

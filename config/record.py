@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import ArchiveError, InputError
 from marina.config.mar import open_mar
-from marina.config.sections import Image, Precision
+from marina.config.sections import Activation, Detection, Image, PictureTask, Precision
 
 RECORD = "marina.json"
 SCHEMA = "marina.package/1"
@@ -54,9 +54,13 @@ class Packed(Part):
 
 
 class PackedImage(Image):
-    """The spec's `model.image`, with every default filled in."""
+    """The spec's `model.image`, with every default filled in, and what is answered for a picture."""
 
     model_config = ConfigDict(extra="ignore")
+
+    task: PictureTask = "classify"
+    activation: Activation = "softmax"
+    detection: Detection | None = None
 
 
 class Port(Packed):

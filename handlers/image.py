@@ -11,7 +11,7 @@ import numpy as np
 
 from marina.handlers.arrays import Array, fit_array, from_json, from_npy, to_json
 from marina.handlers.base import Handler
-from marina.handlers.pictures import decode_image, image_format, setup_pillow
+from marina.handlers.pictures import decode_image, decode_placed, image_format, setup_pillow
 from marina.handlers.protocols import NamedTensor, Row, check_row_count, check_time
 from marina.handlers.record import ImageSpec, RecordError, TensorSpec
 from marina.handlers.request import Answer, Request
@@ -43,11 +43,11 @@ class ImageHandler(Handler):
         family = "json" if request.is_decoded else _family(request.body, request.content_type)
         _check_declared(request.content_type, family)
         if family == "image":
-            return [decode_image(request.body, self.spec)]
+            return [self._placed(request.body, request)]
         if family == "npy":
             array = from_npy(request.body, max_bytes=self.record.max_request_bytes, field="image")
             return [self._from_array(array)]
-        return [self._from_object(request.json())]
+        return [self._from_object(request.json(), request)]
 
     def encode(self, outputs: list[Array], request: Request) -> Answer:
         return Answer(to_json(self.name_outputs(outputs)))
@@ -75,10 +75,15 @@ class ImageHandler(Handler):
         check_time(until)
         return [decode_image(_picture_bytes(body.decode()) if tensor.encoded else body, self.spec)]
 
-    def _from_object(self, value: object) -> Array:
+    def _placed(self, body: bytes | bytearray, request: Request) -> Array:
+        """The pixels of a picture; where it lies in them is kept, for answers that name places in it."""
+        pixels, request.kept = decode_placed(body, self.spec)
+        return pixels
+
+    def _from_object(self, value: object, request: Request) -> Array:
         image = value.get("image") if isinstance(value, dict) else None
         if isinstance(image, str):
-            return decode_image(_picture_bytes(image), self.spec)
+            return self._placed(_picture_bytes(image), request)
         if isinstance(image, list):
             return self.floats.pixels(from_json(image, self.floats.spec_of(image)))
         got = (

@@ -28,8 +28,8 @@ MODULE_PREFIX = "marina_user_"
 class ImageGraph(nn.Module):
     """uint8 N×H×W×C in; the top classes and their probabilities out, or the network's own outputs when `top_k` is 0.
 
-    Scaling, normalisation, softmax and top-k are part of the graph, so that the compiler can fuse them and the handler
-    only moves bytes. `mean` and `std` have one number per channel."""
+    Scaling, normalisation, the activation and top-k are part of the graph, so that the compiler can fuse them and the
+    handler only moves bytes. `mean` and `std` have one number per channel."""
 
     scale: torch.Tensor
     shift: torch.Tensor
@@ -43,11 +43,13 @@ class ImageGraph(nn.Module):
         std: Sequence[float],
         width: int,
         top_k: int,
+        activation: str = "softmax",
     ) -> None:
         super().__init__()
         self.network = network
         self.dtype = dtype
         self.top_k = top_k
+        self.activation = activation
         means, stds = torch.tensor(mean), torch.tensor(std)
         # (pixel / 255 - mean) / std as one multiplication and one addition. There is a factor for each value of a row,
         # not one per channel, so that the compiler makes one vector loop over a row instead of a loop over the three
@@ -68,7 +70,9 @@ class ImageGraph(nn.Module):
         outputs = self.outputs(pixels)
         if self.top_k == 0:
             return outputs
-        probabilities = torch.softmax(outputs[0].to(torch.float32), dim=-1)
+        probabilities = outputs[0].to(torch.float32)
+        if self.activation != "none":
+            probabilities = probabilities.sigmoid() if self.activation == "sigmoid" else probabilities.softmax(-1)
         top_probs, top_indices = torch.topk(probabilities, min(self.top_k, probabilities.shape[-1]))
         return top_probs, top_indices
 
@@ -128,7 +132,15 @@ def graph_from_source(record: PackedRecord, directory: Path, device: torch.devic
     image = record.image
     if image is None or record.inputs[0].name != "image":
         return TensorGraph(network, dtype)
-    graph = ImageGraph(network, dtype, mean=image.mean, std=image.std, width=image.width, top_k=image.top_k)
+    graph = ImageGraph(
+        network,
+        dtype,
+        mean=image.mean,
+        std=image.std,
+        width=image.width,
+        top_k=image.top_k,
+        activation=image.activation,
+    )
     return graph.to(device)
 
 

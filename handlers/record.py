@@ -69,6 +69,18 @@ class PackedLengths:
 
 
 @dataclass(frozen=True)
+class DetectionSpec:
+    """What the outputs of a detector mean, and which boxes are answered: the spec's `model.detection`."""
+
+    boxes: str
+    unit: str
+    background: str | None
+    min_score: float
+    max_boxes: int
+    overlap: float | None
+
+
+@dataclass(frozen=True)
 class ImageSpec:
     """How image bytes become the model's uint8 pixels. `mean` and `std` are on the scale from 0 to 1, one per
     channel."""
@@ -82,6 +94,11 @@ class ImageSpec:
     interpolation: str
     top_k: int
     max_pixels: int
+    fit: str = "crop"
+    fill: int = 114
+    task: str = "classify"
+    activation: str = "softmax"
+    detection: DetectionSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +229,12 @@ def parse_record(data: Mapping[str, Any]) -> PackedRecord:
     return record
 
 
+def parse_image(data: Mapping[str, Any]) -> ImageSpec:
+    """The record's `image` alone."""
+    spec: ImageSpec = _section(ImageSpec, data, "image.")
+    return spec
+
+
 def _section(kind: type[Any], data: Mapping[str, Any], where: str) -> Any:
     types, values = get_type_hints(kind), dict[str, Any]()
     for field in fields(kind):
@@ -241,7 +264,8 @@ def _check(record: PackedRecord) -> None:
         raise RecordError(
             f"{RECORD_FILE}: `batch_sizes`: got {list(record.batch_sizes)}, allowed: one or more sizes from 1"
         )
-    if record.image and record.image.resize < max(record.image.height, record.image.width):
+    is_cut = record.image is not None and record.image.fit != "letterbox"
+    if record.image and is_cut and record.image.resize < max(record.image.height, record.image.width):
         raise RecordError(
             f"{RECORD_FILE}: `image.resize`: got {record.image.resize}, allowed: at least the crop's longer side, "
             f"{max(record.image.height, record.image.width)}"

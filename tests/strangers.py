@@ -10,9 +10,12 @@ ENCODER = ROOT / "config/examples/language/model"
 ARGUMENTS: dict[str, list[str]] = {
     "table": ["--source", "kinds.py:Table"],
     "text with a handler": ["--source", "kinds.py:Words", "--template", "text"],
-    "detection": ["--source", "kinds.py:Boxes"],
+    "detection": [
+        *("--source", "kinds.py:Boxes", "--task", "detect"),
+        *("--set", "detection: {boxes: cxcywh, unit: fraction, min_score: 0.4}"),
+    ],
     "lengths": ["--source", "kinds.py:Words"],
-    "mask": ["--source", "kinds.py:segments"],
+    "mask": ["--source", "kinds.py:segments", "--task", "segment"],
     "program": ["--source", "words.pt2"],
     "checkpoint": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt"],
     "encoder": ["--source", f"hf:{ENCODER}"],

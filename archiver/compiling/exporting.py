@@ -72,7 +72,7 @@ def _export_error(spec: Spec, source: Source, err: Exception) -> SourceError:
     hint = "compile: eager, which runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
     if not spec.model.source.partition(":")[0].endswith(".py"):
         hint = "export the model yourself and use `source: ./program.pt2`"
-    if spec.model.task:
+    if spec.model.encodes:
         hint = "use a model of another architecture: torch cannot compile this one's code"
     if "ConstraintViolation" in type(err).__name__ or "Constraints violated" in text:
         reason = "the model's code fixes the batch size"

@@ -12,14 +12,18 @@ from marina.config.errors import SourceError, listed, nearest
 from marina.config.record import BodyFormat
 from marina.config.spec import Spec
 from marina.handlers.base import Handler
+from marina.handlers.detection import DetectionHandler
 from marina.handlers.request import JSON
 from marina.handlers.request import Form as Declared
+from marina.handlers.segmentation import SegmentationHandler
 
 _HINT = 'Form({"type": "object"}, {"text": "an example"}), with `from marina.handlers import Form`'
 
 
 def declared_forms(spec: Spec) -> tuple[BodyFormat | None, BodyFormat | None]:
     """The `takes` and `gives` of the spec's own handler, each None if not declared; SourceError if one is wrong."""
+    if built_in := {"detect": DetectionHandler, "segment": SegmentationHandler}.get(str(spec.model.task)):
+        return None, _checked("", built_in.gives)
     if not spec.model.handler.partition(":")[0].endswith(".py"):
         return None, None
     handler = _load_own_handler(spec)

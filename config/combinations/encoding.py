@@ -14,19 +14,19 @@ def _the_task_fits_its_fields(spec: Spec) -> Conflicts:
     if model.labels is not None and model.task in ("embed", "rerank"):
         yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
     # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
-    if model.task not in (None, "embed") and spec.encoding.pooling != "mean":
+    if model.encodes and model.task != "embed" and spec.encoding.pooling != "mean":
         yield "model.encoding.pooling", "only for `task: embed`", "delete `pooling`"
 
 
 @rule("model.source", "model.task", into=FILES)
 def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.task is None or model.folder is None or not isdir(spec.path(model.folder)):
+    if not model.encodes or model.folder is None or not isdir(spec.path(model.folder)):
         return
     try:
         folder = read_model_folder(spec.path(model.folder))
         pooling = folder.read_embedding().pooling if model.task == "embed" else None
-        folder.left_out(model.task)
+        folder.left_out(str(model.task))
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
@@ -46,10 +46,10 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
 
 def encoder_warnings(spec: Spec) -> Iterator[str]:
     """What of an encoder looks like a mistake."""
-    if spec.model.task is None or spec.is_elsewhere(spec.model.folder):
+    if not spec.model.encodes or spec.is_elsewhere(spec.model.folder):
         return
     folder = read_model_folder(spec.path(spec.model.folder or ""))
-    yield from (f"`model.source`: {sentence}" for sentence in folder.left_out(spec.model.task))
+    yield from (f"`model.source`: {sentence}" for sentence in folder.left_out(str(spec.model.task)))
     if spec.model.task != "embed":
         return
     if (cut := folder.cut) and spec.encoding.max_tokens > cut:

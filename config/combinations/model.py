@@ -64,14 +64,29 @@ def _one_length(spec: Spec) -> Conflicts:
 
 @rule("model.image", "model.handler")
 def _classes_are_named(spec: Spec) -> Conflicts:
-    if spec.model.image and spec.model.image.top_k == 0 and spec.model.handler == "image":
+    if spec.model.image and spec.model.image.top_k == 0 and spec.model.task == "classify":
         yield "model.image.top_k", "got 0, but answers of the `image` handler name classes", "top_k: 5"
+
+
+@rule("model.task", "model.detection", "model.labels", "model.activation")
+def _the_task_has_its_fields(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.handler != "image":
+        return
+    if model.detection is not None and model.task != "detect":
+        yield "model.detection", f"not for `task: {model.task}`", "delete `detection`"
+    if model.labels is not None and model.task in ("embed", "segment"):
+        yield "model.labels", f"not for `task: {model.task}`, whose answers name no classes", "delete `labels`"
+    if model.activation is not None and model.task == "embed":
+        yield "model.activation", "not for `task: embed`, whose numbers are answered as they are", "delete `activation`"
 
 
 @rule("model.image")
 def _crop_fits_resize(spec: Spec) -> Conflicts:
     image = spec.model.image
-    if image and image.resize is not None and image.resize < max(image.height, image.width):
+    if image and image.fit == "letterbox" and image.resize is not None:
+        yield "model.image.resize", "not for `fit: letterbox`, in which all of the picture is seen", "delete `resize`"
+    elif image and image.resize is not None and image.resize < max(image.height, image.width):
         text = f"got {image.resize}, but {image.height}×{image.width} is cut out of it"
         yield "model.image.resize", text, f"resize: {max(image.height, image.width)}"
 

@@ -14,12 +14,12 @@ from marina.config.sections.model import (
     SAVED,
     AnyModel,
     Dtype,
-    Image,
     Model,
     Precision,
     Tensor,
     kind_of,
 )
+from marina.config.sections.picture import Activation, Detection, Image, PictureTask
 from marina.config.sections.scaling import Scaling
 from marina.config.sections.section import LARGEST, PATTERNS, REGISTRY_PATTERN, Name, Positive, Section, Version
 from marina.config.sections.serving import Serving
@@ -35,8 +35,10 @@ __all__ = [
     "PATTERNS",
     "REGISTRY_PATTERN",
     "SAVED",
+    "Activation",
     "AnyModel",
     "Cost",
+    "Detection",
     "Dtype",
     "Encoding",
     "Image",
@@ -45,6 +47,7 @@ __all__ = [
     "Model",
     "Name",
     "Patch",
+    "PictureTask",
     "Pod",
     "Positive",
     "Precision",

@@ -5,14 +5,15 @@ from keyword import iskeyword
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, field_validator
 
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import listed
 from marina.config.other_formats import other_format
 from marina.config.remote import REMOTE_FORMS, looks_remote, meant_hub_id, parse_remote
 from marina.config.sections.encoding import Encoding
-from marina.config.sections.section import Count, Filled, Identifier, Natural, PathPart, Section, Share
+from marina.config.sections.picture import Activation, Detection, Image, PictureTask
+from marina.config.sections.section import Count, Filled, Identifier, PathPart, Section, Share
 from marina.config.sections.varying import Varying
 
 HANDLERS = ("archive", "image", "tensor", "text")
@@ -35,6 +36,8 @@ _ABSENT: dict[str, Any] = {
     "weights": None,
     "files": (),
     "task": None,
+    "activation": None,
+    "detection": None,
     "encoding": None,
     "image": None,
     "inputs": None,
@@ -68,45 +71,6 @@ def _own_handler(handler: str) -> str:
     if not _importable(PurePath(file).stem):
         raise ValueError("allowed: a file name that Python can import")
     return handler
-
-
-class Image(Section):
-    """How a picture becomes the model's input; models of torchvision have it built in, others need it."""
-
-    height: Count
-    """Rows of the model's input, pixels. Lands in the record of the MAR."""
-    width: Count
-    """Columns of the model's input, pixels. Lands in the record of the MAR."""
-    resize: Count | None = None
-    """The shorter side is scaled to this many pixels before the centre is cut out; default: the longer of `height`
-    and `width`. Lands in the record of the MAR."""
-    channels: Literal[1, 3] = 3
-    """3 is RGB, 1 is greyscale. Lands in the record and the compiled graph."""
-    mean: tuple[float, ...] = (0.0,)
-    """Subtracted from each channel after scaling to 0..1; one number, or one for each channel. Compiled into the
-    graph."""
-    std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
-    """Each channel is divided by it after `mean`; one number, or one for each channel. Compiled into the graph."""
-    interpolation: Literal["bicubic", "bilinear", "nearest"] = "bilinear"
-    """How pixels are scaled. Lands in the record of the MAR."""
-    top_k: Natural = 5
-    """The most classes that an answer names; 0, for handlers of your own, leaves the network's outputs as they are.
-    Compiled into the graph."""
-    max_pixels: Annotated[int, Field(ge=1, le=1_000_000_000)] = 40_000_000
-    """Larger pictures are refused before they are decoded, pixels; also those that need more than 4 bytes for each of
-    these pixels to be decoded: a baseline JPEG takes little at any size, a progressive one 3 to 6 bytes a pixel, PNG 4
-    to 7, WebP 18. Lands in the record of the MAR."""
-
-    @model_validator(mode="after")
-    def _one_value_for_each_channel(self) -> "Image":
-        for field in ("mean", "std"):
-            if len(getattr(self, field)) not in (1, self.channels):
-                raise ValueError(f"{field}|allowed: 1 number or {self.channels}, one for each channel")
-        return self
-
-    def per_channel(self, values: tuple[float, ...]) -> list[float]:
-        """`mean` or `std` with one number for each channel."""
-        return list(values) if len(values) == self.channels else list(values) * self.channels
 
 
 class Tensor(Section):
@@ -185,7 +149,9 @@ class Model(Section):
         min_agreement: float
         weights: str | None
         files: tuple[str, ...]
-        task: Task | None
+        task: Task | PictureTask | None
+        activation: Activation | None
+        detection: Detection | None
         encoding: Encoding | None
         image: Image | None
         inputs: dict[str, Tensor] | None
@@ -236,6 +202,11 @@ class Model(Section):
         """Whether the source is a file that `torch.save` or `torch.jit.save` wrote, with the module itself in it."""
         is_file = not self.adopted and self.folder is None
         return is_file and self.source.lower().endswith(SAVED)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it is an encoder, which answers texts as a whole."""
+        return isinstance(self, Encoder)
 
     @property
     def writes(self) -> bool:
@@ -318,10 +289,19 @@ class Network(Batched):
 
 
 class ImageModel(Network):
-    """Pictures in, classes out."""
+    """Pictures in; classes, boxes, a mask or an embedding out."""
 
     handler: Literal["image"] = "image"
-    """`image`: pictures in, classes out."""
+    """`image`: pictures in; what comes out says `task`."""
+    task: PictureTask = "classify"
+    """What is answered for a picture. classify: the most likely classes; detect: boxes, of the outputs that `outputs`
+    calls `boxes`, `scores` and perhaps `labels`; embed: the output `embedding`; segment: a PNG whose pixels are
+    classes, of the output `scores`. Lands in the record of the MAR."""
+    activation: Activation | None = None
+    """What makes scores from 0 to 1 of the network's numbers. none: they are that already; default: softmax, and none
+    for `detect`. Lands in the record and the compiled graph."""
+    detection: Detection | None = None
+    """What a detector's outputs mean."""
     image: Picture = None
     labels: LabelFile = None
 
@@ -432,7 +412,7 @@ def kind_of(model: Any) -> str:
         return next(words for words, kind in KINDS.items() if type(model) is kind)
     fields = model if isinstance(model, dict) else {}
     image, tensor, own, encoder, writer, archive = KINDS
-    if fields.get("task") is not None:
+    if fields.get("task") is not None and fields.get("handler") == "text":
         return encoder
     named = {"archive": archive, "image": image, "tensor": tensor, "text": writer}
     return named.get(str(fields.get("handler", "image")), own)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from marina.handlers import memory
+from marina.handlers.pictures.resize import place
 from marina.handlers.record import ImageSpec
 from marina.handlers.validation import TooLarge
 
@@ -52,6 +53,6 @@ def check_cost(cost: DecodingCost, body: bytes | bytearray, spec: ImageSpec) -> 
 
 def resized_bytes(height: int, width: int, spec: ImageSpec) -> int:
     """Memory for the scaled picture and for torch's intermediate one, which is scaled in one direction only."""
-    short = min(height, width)
-    new_height, new_width = spec.resize * height // short, spec.resize * width // short
-    return spec.channels * (new_height * new_width + max(height, new_height) * new_width)
+    at = place(height, width, spec)
+    scaled = at.scaled_height * at.scaled_width
+    return spec.channels * (scaled + max(height, at.scaled_height) * at.scaled_width)

@@ -13,16 +13,17 @@ with these differences:
 
 import struct
 import warnings
+from dataclasses import replace
 
 from PIL import Image
 
 from marina.handlers.arrays import Array
 from marina.handlers.pictures import webp
 from marina.handlers.pictures.cost import MAX_RATIO, DecodingCost, check_cost, resized_bytes
-from marina.handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost
+from marina.handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost, upright_size
 from marina.handlers.pictures.pillow_decoder import decode_by_pillow
 from marina.handlers.pictures.png import read_png_header, without_extras
-from marina.handlers.pictures.resize import resize_and_crop
+from marina.handlers.pictures.resize import Placement, place, resize_and_crop
 from marina.handlers.record import ImageSpec
 from marina.handlers.validation import Malformed, Unsupported, check_pixels
 
@@ -60,10 +61,16 @@ def image_format(body: bytes | bytearray) -> str | None:
 
 def decode_image(body: bytes | bytearray, spec: ImageSpec) -> Array:
     """Returns uint8 pixels [height, width, channels] of the model's size, as a view that need not be contiguous."""
-    kind = image_format(body)
+    return decode_placed(body, spec)[0]
+
+
+def decode_placed(body: bytes | bytearray, spec: ImageSpec) -> tuple[Array, Placement]:
+    """The pixels as by `decode_image`, and where the picture lies in them."""
+    kind, size = image_format(body), None
     try:
         if kind == "JPEG":
-            pixels = _from_jpeg(body, spec)
+            frame = read_frame(body)
+            pixels, size = _from_jpeg(body, frame, spec), upright_size(frame)
         elif kind == "PNG":
             pixels = _from_png(body, spec)
         elif kind == "WEBP":
@@ -72,11 +79,12 @@ def decode_image(body: bytes | bytearray, spec: ImageSpec) -> Array:
             raise Unsupported("the body is not an image of a known format", field="image", allowed="JPEG, PNG, WebP")
     except _PILLOW_ERRORS as err:
         raise Malformed(f"the {kind} is broken or cut short", field="image", allowed="a complete file") from err
-    return resize_and_crop(pixels, spec)
+    decoded = pixels.shape[0], pixels.shape[1]
+    height, width = size or decoded
+    return resize_and_crop(pixels, spec), replace(place(*decoded, spec), height=height, width=width)
 
 
-def _from_jpeg(body: bytes | bytearray, spec: ImageSpec) -> Array:
-    frame = read_frame(body)
+def _from_jpeg(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
     check_pixels(frame.height, frame.width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
     # CMYK and YCCK go to Pillow, which knows about Adobe's inverted inks.
     if len(frame.samples) == _CMYK_COMPONENTS:
@@ -86,10 +94,10 @@ def _from_jpeg(body: bytes | bytearray, spec: ImageSpec) -> Array:
 
 def _from_cmyk(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
     scans = scan_cost(body, frame)
-    height, width = decoded_size(frame.height, frame.width, spec.resize)
+    height, width = decoded_size(frame, spec)
     check_cost(DecodingCost(scans.memory_bytes + _memory(height, width, 4, spec), scans.visits), body, spec)
     declared = frame.height, frame.width
-    return decode_by_pillow(body, "JPEG", spec, declared=declared, least_side=spec.resize)
+    return decode_by_pillow(body, "JPEG", spec, declared=declared, least=(height, width))
 
 
 def _from_png(body: bytes | bytearray, spec: ImageSpec) -> Array:

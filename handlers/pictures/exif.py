@@ -8,6 +8,8 @@ from marina.handlers.arrays import Array
 
 EXIF = b"Exif\0\0"
 _ORIENTATION = 0x0112
+SIDEWAYS = range(5, 9)
+"""The orientations of pictures whose height and width are swapped."""
 
 
 def orientation(exif: bytes) -> int:
@@ -31,7 +33,7 @@ def orient(pixels: Array, exif_orientation: int) -> Array:
     """Turns pixels upright: orientations 5 to 8 swap the axes, and some reverse rows or columns."""
     if exif_orientation == 1:
         return pixels
-    if exif_orientation >= 5:
+    if exif_orientation in SIDEWAYS:
         pixels = pixels.transpose(1, 0, 2)
     if exif_orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]

@@ -13,7 +13,8 @@ import simplejpeg
 
 from marina.handlers.arrays import Array
 from marina.handlers.pictures.cost import DecodingCost, check_cost, resized_bytes
-from marina.handlers.pictures.exif import EXIF, orient, orientation
+from marina.handlers.pictures.exif import EXIF, SIDEWAYS, orient, orientation
+from marina.handlers.pictures.resize import place
 from marina.handlers.record import ImageSpec
 from marina.handlers.validation import TooLarge, Unsupported
 
@@ -111,8 +112,8 @@ def scan_cost(body: bytes | bytearray, frame: Frame) -> DecodingCost:
 
 
 def decode_jpeg(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
-    """The upright pixels, decoded at the smallest fast scale that leaves no side below the resize target."""
-    least_height, least_width = decoded_size(frame.height, frame.width, spec.resize)
+    """The upright pixels, decoded at the smallest fast scale that leaves no side below that of the scaled picture."""
+    least_height, least_width = decoded_size(frame, spec)
     scans = scan_cost(body, frame)
     decoded = least_height * least_width * spec.channels * (1 if frame.orientation == 1 else 2)
     resized = resized_bytes(least_height, least_width, spec)
@@ -128,10 +129,19 @@ def decode_jpeg(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array
     return orient(pixels, frame.orientation)
 
 
-def decoded_size(height: int, width: int, target: int) -> tuple[int, int]:
-    """The size at the smallest fast scale that leaves no side below the target."""
+def decoded_size(frame: Frame, spec: ImageSpec) -> tuple[int, int]:
+    """The size, as stored, at the smallest fast scale that leaves no side below that of the scaled picture."""
+    at = place(*upright_size(frame), spec)
+    least = at.scaled_height, at.scaled_width
+    if frame.orientation in SIDEWAYS:
+        least = least[::-1]
     for eighths in FAST_SCALES:
-        small = -(-height * eighths // 8), -(-width * eighths // 8)
-        if min(small) >= target:
+        small = -(-frame.height * eighths // 8), -(-frame.width * eighths // 8)
+        if small[0] >= least[0] and small[1] >= least[1]:
             return small
-    return height, width
+    return frame.height, frame.width
+
+
+def upright_size(frame: Frame) -> tuple[int, int]:
+    """The height and width of the picture as a person sees it."""
+    return (frame.width, frame.height) if frame.orientation in SIDEWAYS else (frame.height, frame.width)

@@ -16,24 +16,29 @@ _STRIP_PIXELS = 1 << 18
 
 
 def decode_by_pillow(
-    body: bytes | bytearray, kind: str, spec: ImageSpec, *, declared: tuple[int, int], least_side: int | None = None
+    body: bytes | bytearray,
+    kind: str,
+    spec: ImageSpec,
+    *,
+    declared: tuple[int, int],
+    least: tuple[int, int] | None = None,
 ) -> Array:
     """The upright pixels. `declared` is the height and width for which the cost was checked. A JPEG is decoded at a
-    fraction of its size that leaves no side below `least_side`."""
-    pixels, exif_orientation = _decode(body, kind, spec, declared, least_side)
+    fraction of its size that leaves the height and width no lower than `least`."""
+    pixels, exif_orientation = _decode(body, kind, spec, declared, least)
     # Done here, after Pillow's picture is freed, to save memory.
     return orient(pixels, exif_orientation)
 
 
 def _decode(
-    body: bytes | bytearray, kind: str, spec: ImageSpec, declared: tuple[int, int], least_side: int | None
+    body: bytes | bytearray, kind: str, spec: ImageSpec, declared: tuple[int, int], least: tuple[int, int] | None
 ) -> tuple[Array, int]:
     with Image.open(io.BytesIO(body), formats=[kind]) as image:
         # Some formats declare their size twice, and Pillow decodes this one.
         if (image.height, image.width) != declared:
             raise Malformed(f"the {kind} declares two sizes", field="image", got=f"{image.width}x{image.height} pixels")
-        if least_side is not None:
-            image.draft(image.mode, (least_side, least_side))
+        if least is not None:
+            image.draft(image.mode, least[::-1])
         image.load()
         pixels = _pixels(image, "L" if spec.channels == 1 else "RGB", spec.channels)
         return pixels, orientation(image.info.get("exif", b""))

@@ -33,6 +33,7 @@ def add_verbs(verbs: Any) -> None:
         "marina init --source ./model.py:Net --weights net.pt shells",
         "marina init --source hf:./encoder texts",
         "marina init --source old.mar --properties config.properties --sample body.json old",
+        "marina init --source ./model.py:Net --task embed vectors",
         "marina init --source ./model.py:Net --input 'ids:int64:{max: 128}' --template text words",
         spec=False,
     )
@@ -53,10 +54,11 @@ def add_verbs(verbs: Any) -> None:
     )
     add("--input", metavar="NAME:DTYPE:SHAPE", action="append", help=text)
     add("--handler", choices=("image", "tensor", "own"), help="handler of the requests (default: what fits the model)")
-    text = "write a handler to start from: detection returns boxes, mask returns PNG masks, text takes texts"
-    add("--template", choices=("detection", "mask", "text"), help=text)
-    text = "what an encoder in hf:./folder answers (default: what its architecture was made for)"
-    add("--task", choices=("classify", "embed", "rerank", "tokens"), help=text)
+    add("--template", choices=("text",), help="write a handler to start from, which takes texts")
+    text = "what is answered for a text or a picture (default: what the model's files say)"
+    add("--task", choices=("classify", "detect", "embed", "rerank", "segment", "tokens"), help=text)
+    text = "a line under `model` of the spec, such as 'activation: sigmoid'; may be repeated"
+    add("--set", metavar="LINE", action="append", help=text)
     text = "with an archive for TorchServe as source: the config.properties of its server"
     add("--properties", metavar="FILE", type=Path, help=text)
     add("--sample", metavar="FILE", type=Path, help="with an archive for TorchServe: the body of a request to it")
@@ -165,9 +167,11 @@ def _write_files(
     files[folder / "spec.schema.json"] = render_schema().encode()
     kind = facts.template or ("image" if facts.picture else "tensor")
     if options.source is None:
-        files[folder / "model.py"] = _template(f"model_{kind}.py.txt")
+        task = {"detect": "detection", "segment": "mask"}.get(str(facts.task), kind)
+        files[folder / "model.py"] = _template(f"model_{task}.py.txt")
     if facts.handler == "own":
-        files[folder / "handler.py"] = _handler(kind, facts)
+        raw = facts.picture is not None and facts.top_k == 0
+        files[folder / "handler.py"] = _template(f"handler_{'outputs' if raw else kind}.py.txt")
     for name in facts.files:
         files[folder / name] = _template(Path(name).name)
     _refuse_existing(files)
@@ -208,7 +212,7 @@ def _notes(facts: Any, finished: Any) -> list[str]:
     notes = [f"the model takes {', '.join(inputs)}"] if inputs else []
     if facts.picture:
         notes.append(f"the model takes pictures, {' x '.join(map(str, facts.picture))}")
-    if facts.picture and not facts.source.startswith("torchvision:"):
+    if facts.picture and not facts.source.startswith("torchvision:") and facts.image_said is None:
         how = "divided by 255, then normalised by the `mean` and `std` of" if facts.picture[0] == 3 else "scaled as in"
         notes.append(f"it gets their pixels {how} `model.image`: change that if it was trained otherwise")
     if facts.source.startswith("torchvision:") and facts.weights == "random":
@@ -226,15 +230,6 @@ def _shown(tensor: dict[str, Any]) -> str:
         if "mask_of" in tensor
         else f"{tensor['dtype']} {flow_yaml(tensor['shape'])}"
     )
-
-
-def _handler(kind: str, facts: Any) -> bytes:
-    """The code of the handler; for detection, with the positions of the model's outputs."""
-    text = _template(f"handler_{kind}.py.txt").decode()
-    if kind == "detection":
-        boxes, scores = facts.detected
-        text = text.replace("BOXES, SCORES = 0, 1", f"BOXES, SCORES = {boxes}, {scores}")
-    return text.encode()
 
 
 def _template(name: str) -> bytes:

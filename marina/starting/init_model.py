@@ -1,6 +1,7 @@
 """Finds out what a model takes and returns by loading and running it, and chooses how to serve it."""
 
 import argparse
+import inspect
 import os
 import time
 from collections.abc import Mapping
@@ -22,16 +23,16 @@ _X = {"x": {"shape": [4], "dtype": "float32"}}
 _EXAMPLE_MODELS = {
     "image": ModelFacts("./model.py:build", "image", picture=(3, 32, 32)),
     "tensor": ModelFacts("./model.py:build", "tensor", inputs=_X),
-    "detection": ModelFacts(
+    "detect": ModelFacts(
         "./model.py:build",
-        "own",
+        "image",
         picture=(3, 64, 64),
-        top_k=0,
-        shapes=((16, 4), (16, 3)),
+        task="detect",
         outputs=("boxes", "scores"),
-        template="detection",
+        image={"fit": "squash"},
+        detection={"boxes": "xyxy"},
     ),
-    "mask": ModelFacts("./model.py:build", "own", picture=(3, 64, 64), top_k=0, shapes=((3, 64, 64),), template="mask"),
+    "segment": ModelFacts("./model.py:build", "image", picture=(3, 64, 64), task="segment", image={"fit": "squash"}),
     "text": ModelFacts(
         "./model.py:build",
         "own",
@@ -40,12 +41,6 @@ _EXAMPLE_MODELS = {
         shapes=((2,),),
         inputs={"ids": {"shape": [{"max": 64}], "dtype": "int64", "min": 0, "max": 999}, "mask": {"mask_of": "ids"}},
     ),
-}
-# What a model must return for a picture, by kind.
-_OUTPUTS_OF = {
-    "detection": "boxes [N, 4] and scores [N] or [N, classes] of a picture",
-    "image": "a number for each of at least two classes of a picture",
-    "mask": "a number for each class and pixel of a picture",
 }
 
 
@@ -71,19 +66,25 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
     if options.source is None:
         handler = options.handler
         kind = options.template or ("tensor" if handler in ("tensor", "own") else "image")
-        if options.input or options.weights or options.task:
-            option = "--input" if options.input else "--weights" if options.weights else "--task"
+        if options.task in _EXAMPLE_MODELS and kind == "image":
+            kind = options.task
+        if options.input or options.weights or options.set or options.task not in (None, "classify", kind):
+            others = {"--input": options.input, "--weights": options.weights, "--set": options.set}
+            option = next((name for name, value in others.items() if value), "--task")
             text = f"`{option}`: only together with `--source`"
             raise InputError(text, hint="--source ./model.py:Net")
-        return replace(_EXAMPLE_MODELS[kind], handler="own" if options.template else handler or kind)
+        example = _EXAMPLE_MODELS[kind]
+        return replace(example, handler="own" if options.template else handler or example.handler)
     source, here = paths_of(name, resolve_source(options.source), fetched)
     if here.startswith("hf:"):
         return _of_folder(source, here.removeprefix("hf:"), options)
-    if options.task is not None:
+    if options.task in ("rerank", "tokens"):
         raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name, fetched)
     from marina.archiver.inferring import find_inputs, find_program_inputs, parse_input_option
+    from marina.archiver.preprocessing import input_size
+    from marina.starting.init_pictures import choose_handler, takes_pictures
 
     given = [parse_input_option(text) for text in options.input or ()]
     weights, weights_here = paths_of(name, options.weights, fetched) if options.weights else (None, None)
@@ -91,6 +92,10 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
     trust = options.trust_pickle
     probe = ModelFacts(here, "tensor", weights=weights_here, inputs={"unknown": _X["x"]}, trust_pickle=trust)
     loaded = _loaded(probe)
+    if not given and (size := input_size(loaded.network)) and takes_pictures(loaded.network):
+        # The size that it was made for; else the search would find another that it takes, too.
+        name_of_input = next(iter(inspect.signature(loaded.network.forward).parameters), "x")
+        given = [parse_input_option(f"{name_of_input}:float32:{','.join(map(str, size))}")]
     if source.endswith(".pt2"):
         from marina.archiver.exported_source import read_program
 
@@ -112,7 +117,7 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
         only_batch=signature.only_batch,
         notes=[*loaded.notes, *signature.notes],
     )
-    return _choose_handler(facts, options)
+    return choose_handler(facts, options, loaded.network)
 
 
 def paths_of(name: str, source: str, fetched: Mapping[str, Fetched]) -> tuple[str, str]:
@@ -216,71 +221,6 @@ def _row_ms(graph: Any, rows: Any) -> float:
             graph(*rows)
             times.append(1000 * (time.process_time() - began))
     return min(times)
-
-
-def _choose_handler(facts: ModelFacts, options: argparse.Namespace) -> ModelFacts:
-    """The facts with a handler for pictures, texts or tensors: what the options ask for, or what fits the model."""
-    picture, handler = _picture(facts), options.handler
-    wanted = options.template
-    if handler == "image" and picture is None:
-        shown = ", ".join(f"{key} {tensor.get('shape')}" for key, tensor in (facts.inputs or {}).items())
-        text = f"`--handler`: got `image`, but the model takes {shown}, allowed: 1 or 3 channels, rows, columns"
-        raise InputError(text, hint=f"--handler tensor, or --input {next(iter(facts.inputs or {}))}:float32:3,224,224")
-    # A program may expect pictures scaled in any way, so it gets them only if the user asks for that.
-    may_be_picture = not facts.source.endswith(".pt2") or handler == "image" or wanted
-    kind = _kind_of_answer(facts, picture, wanted) if handler != "tensor" and may_be_picture else None
-    if kind is not None:
-        own = kind != "image" or handler == "own"
-        top_k = 5 if kind == "image" else 0
-        template = None if kind == "image" else kind
-        notes = list(facts.notes)
-        if kind != "detection" and handler is None and wanted is None:
-            count, place = facts.shapes[0][0], "a picture" if kind == "image" else "each pixel"
-            taken = f"its {count} numbers for {place} are taken as scores of classes, of which one applies"
-            taken = taken if count > 1 else f"its number for {place} is taken as a score, above 0 in the only class"
-            notes.append(f"{taken}: if they are something else, use `--handler tensor`")
-        if kind == "detection" and (places := facts.detected):
-            boxes, scores = (f"`{facts.outputs[at]}`" if facts.outputs else f"number {at}" for at in places)
-            notes.append(f"its outputs {boxes} and {scores} are taken as boxes and their scores, by their shapes alone")
-        facts = replace(facts, picture=picture, inputs=None, top_k=top_k, template=template, notes=notes)
-        return replace(facts, handler="own" if own else "image")
-    if wanted == "text":
-        _check_reads_words(facts)
-        return replace(facts, handler="own", template="text", files=("./words.txt",))
-    if wanted is not None or handler == "image":
-        asked = f"`--template`: got `{wanted}`" if wanted else "`--handler`: got `image`"
-        returned = ", ".join(map(str, map(list, facts.shapes)))
-        text = f"{asked}, for {_OUTPUTS_OF[wanted or 'image']}, but this model returns {returned}"
-        raise InputError(text, hint="--handler own")
-    return replace(facts, handler=handler or "tensor")
-
-
-def _kind_of_answer(facts: ModelFacts, picture: tuple[int, int, int] | None, wanted: str | None) -> str | None:
-    """`image`, `mask` or `detection`, if the model takes a picture and its outputs have that form; None otherwise."""
-    if picture is None:
-        return None
-    fits = {
-        "image": len(facts.shapes) == 1 and len(facts.shapes[0]) == 1 and facts.shapes[0][0] > 1,
-        "mask": len(facts.shapes[0]) == 3 and facts.shapes[0][1:] == picture[1:],
-        "detection": facts.detected is not None,
-    }
-    return next((kind for kind, fit in fits.items() if fit and wanted in (None, kind)), None)
-
-
-def _picture(facts: ModelFacts) -> tuple[int, int, int] | None:
-    """The channels, rows and columns of the model's only input, if that may be a picture."""
-    inputs = list((facts.inputs or {}).values())
-    shape = inputs[0].get("shape", []) if len(inputs) == 1 and inputs[0].get("dtype") == "float32" else []
-    fits = len(shape) == 3 and all(isinstance(side, int) for side in shape) and shape[0] in (1, 3)
-    return (shape[0], shape[1], shape[2]) if fits else None
-
-
-def _check_reads_words(facts: ModelFacts) -> None:
-    words = [tensor for tensor in (facts.inputs or {}).values() if "mask_of" not in tensor]
-    if len(words) != 1 or words[0]["dtype"] not in ("int32", "int64") or len(words[0]["shape"]) != 1:
-        shown = ", ".join(f"`{name}` {tensor}" for name, tensor in (facts.inputs or {}).items())
-        text = f"`--template`: got `text`, which is for one input of token ids, but this model takes {shown}"
-        raise InputError(text, hint="--handler own")
 
 
 def _of_torchvision(source: str, options: argparse.Namespace, name: str, fetched: Mapping[str, Fetched]) -> ModelFacts:

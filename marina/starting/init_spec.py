@@ -12,7 +12,7 @@ import yaml
 from marina.config.sections import SAVED
 from marina.config.spec import Fetched
 
-_IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _COMMENTS_FROM = 40
 _CORES = 2
 # The objective of most models; slower models get one that they can meet.
@@ -50,6 +50,13 @@ class ModelFacts:
     template: str | None = None
     files: tuple[str, ...] = ()
     task: str | None = None
+    """What is answered for a text or a picture."""
+    activation: str | None = None
+    detection: dict[str, Any] | None = None
+    image: dict[str, Any] = field(default_factory=dict)
+    """Fields of `model.image` beside its size."""
+    image_said: str | None = None
+    """What says these fields; None if nothing does."""
     longest: int | None = None
     """Most tokens of a text, or of a language model's context."""
     embedding: str = ""
@@ -64,18 +71,6 @@ class ModelFacts:
     """What the user should know about the choices that were made."""
     fetched: Mapping[str, Fetched] = field(default_factory=dict)
     """The sources that lie elsewhere, by their text."""
-
-    @property
-    def detected(self) -> tuple[int, int] | None:
-        """The positions of boxes and of their scores among the outputs: the first that have such shapes, and if
-        several may be boxes, the one that is called so. None if none have."""
-        places = list(range(len(self.shapes)))
-        for boxes in sorted(places, key=lambda at: "box" not in (self.outputs or [""] * len(places))[at]):
-            rows = self.shapes[boxes][:1]
-            scores = next((at for at in places if at != boxes and self.shapes[at][:1] == rows), None)
-            if len(self.shapes[boxes]) == 2 and self.shapes[boxes][1] == 4 and scores is not None:
-                return boxes, scores
-        return None
 
     @property
     def writes(self) -> bool:
@@ -226,7 +221,7 @@ def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
 
 def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
     """The lines about the model's inputs and outputs, if its source does not describe them itself."""
-    if facts.task is not None:
+    if facts.handler == "text":
         embedding = facts.embedding if facts.task == "embed" else ""
         return [
             (f"  task: {facts.task}", "classify | embed | rerank | tokens"),
@@ -237,7 +232,7 @@ def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
         ]
     named = [(f"  outputs: {flow_yaml(facts.outputs)}", "")] if facts.outputs else []
     if facts.picture is not None:
-        return [*_image(facts, facts.picture), *named]
+        return [*_task(facts), *named, *_image(facts, facts.picture)]
     if facts.inputs is None:
         return named
     given = [
@@ -252,13 +247,29 @@ def _image(facts: ModelFacts, picture: tuple[int, int, int]) -> list[tuple[str, 
     if facts.source.startswith("torchvision:"):
         return labels
     channels, height, width = picture
-    size = f"height: {height}, width: {width}, channels: {channels}"
-    top_k = f", top_k: {facts.top_k}" if facts.top_k < 5 else ""
-    scale = f", {_IMAGENET}" if channels == 3 else ""
+    fields: dict[str, Any] = {"height": height, "width": width}
+    if channels == 1:
+        fields["channels"] = 1
+    fields |= facts.image or ({"mean": _MEAN, "std": _STD} if channels == 3 else {})
+    if facts.top_k < 5:
+        fields["top_k"] = facts.top_k
+    scale = "mean" in fields
     return [
-        (f"  image: {{{size}{scale}{top_k}}}", f"pixels are divided by 255{', then normalised' if scale else ''}"),
-        *labels,
+        (f"  image: {flow_yaml(fields)}", f"pixels are divided by 255{', then normalised' if scale else ''}"),
+        *(labels if facts.task in (None, "classify", "detect") else []),
     ]
+
+
+def _task(facts: ModelFacts) -> list[tuple[str, str]]:
+    """The lines that say what the outputs of a model of pictures mean."""
+    if facts.task is None or facts.handler != "image":
+        return []
+    lines = [(f"  task: {facts.task}", "classify | detect | embed | segment")]
+    if facts.activation is not None:
+        lines.append((f"  activation: {facts.activation}", "makes scores of its numbers: softmax | sigmoid | none"))
+    if facts.detection is not None:
+        lines.append((f"  detection: {flow_yaml(facts.detection)}", "what its boxes and classes mean"))
+    return lines
 
 
 def flow_yaml(value: object) -> str:

@@ -62,8 +62,8 @@ PACKAGED = [
 CHECKED = [
     pytest.param(["--handler", "tensor"], "tensor", id="tensor"),
     pytest.param(["--template", "text"], "./handler.py:OwnHandler", id="text template"),
-    pytest.param(["--template", "detection"], "./handler.py:OwnHandler", id="detection template"),
-    pytest.param(["--template", "mask"], "./handler.py:OwnHandler", id="mask template"),
+    pytest.param(["--task", "detect"], "image", id="a detector to try"),
+    pytest.param(["--task", "segment"], "image", id="a model of masks to try"),
     pytest.param(["--source", SMALL], "image", id="torchvision"),
     pytest.param(["--source", SMALL, "--handler", "own"], "./handler.py:OwnHandler", id="photographs"),
     pytest.param(["--source", SMALL, "--handler", "tensor"], "tensor", id="torchvision tensor"),
@@ -221,7 +221,7 @@ WRONG = [
         ["--source", "hf:"], "`--source`: got `hf:`, without a path\n\nhint: --source ./model.py:Net", id="no path"
     ),
     pytest.param(
-        ["--template", "mask", "--handler", "tensor"],
+        ["--template", "text", "--handler", "tensor"],
         "`--handler`: got `tensor`, but `--template` writes a handler of your own\n\nhint: leave out one of the two",
         id="two handlers",
     ),
@@ -251,10 +251,21 @@ WRONG = [
         id="a name on the hub",
     ),
     pytest.param(
-        ["--source", "nets.py:table", "--template", "mask"],
-        "`--template`: got `mask`, for a number for each class and pixel of a picture, but this model returns [3]\n\n"
-        "hint: --handler own",
+        ["--source", "nets.py:grey"],
+        "`--source`: nothing says whether its 3 numbers for a picture are scores of classes or an embedding\n\n"
+        "hint: --task classify, or --task embed",
+        id="numbers that nothing names",
+    ),
+    pytest.param(
+        ["--source", "nets.py:grey", "--task", "segment"],
+        "`--source`: `task: segment` has one output of 3 sides, but its outputs are [3]\n\nhint: --handler tensor",
         id="no mask",
+    ),
+    pytest.param(
+        ["--source", "nets.py:grey", "--set", "scores: sigmoid"],
+        "`--set`: got `scores: sigmoid`, allowed: `FIELD: VALUE` with one of `activation`, `detection`, `image`, "
+        "`outputs`\n\nhint: --set 'activation: sigmoid'",
+        id="a line of no field",
     ),
     pytest.param(
         ["--source", "nets.py:silent"],

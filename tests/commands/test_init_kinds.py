@@ -47,11 +47,11 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Reply], bool]]] = {
         lambda reply: set(reply.json()) == {"class", "probability"},
     ),
     "detection": (
-        {"handler": "./handler.py:OwnHandler", "outputs": ("scores", "boxes")},
+        {"handler": "image", "task": "detect", "outputs": ("scores", "boxes")},
         lambda reply: all(len(each["box"]) == 4 for each in reply.json()["objects"]) and reply.json()["objects"],
     ),
     "lengths": ({"handler": "tensor", "inputs": {"ids": [{"max": 128}], "mask": []}}, outputs([3])),
-    "mask": ({"handler": "./handler.py:OwnHandler"}, is_png_of_classes),
+    "mask": ({"handler": "image", "task": "segment"}, is_png_of_classes),
     "program": ({"inputs": {"ids": [{"max": 40}], "mask": []}}, outputs([3])),
     "checkpoint": ({"handler": "image", "weights": "../checkpoint.pt"}, is_classes),
     "encoder": ({"handler": "text", "task": "classify"}, lambda reply: len(reply.json()["top_labels"]) == 5),
@@ -124,46 +124,3 @@ def _asked_as_v2(handler: Any, record: Any) -> Reply:
     ]
     (reply,) = ask(handler, json.dumps({"inputs": inputs}).encode(), headers={HEADER: "v2"})
     return reply
-
-
-def test_numbers_for_a_picture_are_taken_as_scores_of_classes_with_a_note_unless_they_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    layers = "nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
-    code = f"from torch import nn\none = nn.Sequential({layers})\nmany = nn.Sequential({layers}, nn.Sigmoid())\n"
-    (tmp_path / "nets.py").write_text(code, encoding="utf-8")
-    assert marina.main(["init", "mine", "--quiet", "--source", "nets.py:one"]) == 0
-    assert (
-        "note: its 4 numbers for a picture are taken as scores of classes, of which one applies"
-        in capsys.readouterr().out
-    )
-    for channels, taken in ((3, "its 3 numbers for each pixel are"), (1, "its number for each pixel is")):
-        # A file each: Python may take another one of the same second and size for the one that it has compiled.
-        (tmp_path / f"map{channels}.py").write_text(f"from torch import nn\nmap = nn.Conv2d(3, {channels}, 1)\n")
-        assert marina.main(["init", f"map-{channels}", "--quiet", "--source", f"map{channels}.py:map"]) == 0
-        assert f"note: {taken} taken as" in capsys.readouterr().out
-    assert marina.main(["init", "other", "--quiet", "--source", "nets.py:many"]) == 2
-    assert capsys.readouterr().err.endswith("`top_k: 0` in `model.image`; or use `--handler tensor`\n")
-
-
-def test_of_two_outputs_that_may_be_boxes_the_one_that_is_called_so_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code = """
-from torch import nn
-
-class Detector(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv2d(3, 20, 3)
-
-    def forward(self, pixel_values):
-        found = self.layer(pixel_values).mean((2, 3)).reshape(-1, 5, 4)
-        return {"logits": found, "pred_boxes": found}
-"""
-    (tmp_path / "nets.py").write_text(code, encoding="utf-8")
-    assert marina.main(["init", "mine", "--quiet", "--source", "nets.py:Detector"]) == 0
-    assert "note: its outputs `pred_boxes` and `logits` are taken as boxes and their scores" in capsys.readouterr().out
-    assert "BOXES, SCORES = 1, 0" in (tmp_path / "mine/handler.py").read_text(encoding="utf-8")

@@ -1,0 +1,152 @@
+"""Chooses the handler, the task and the preprocessing of a model that may take pictures: from what its files say, or
+from the options; what neither says is an error with the options to type."""
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from marina.config.errors import InputError, listed
+from marina.starting.init_spec import ModelFacts, flow_yaml
+
+_PICTURE_TASKS = ("classify", "detect", "embed", "segment")
+_FIELDS = ("activation", "detection", "image", "outputs")
+
+
+def takes_pictures(network: Any) -> bool:
+    """Whether its first layer that says so is for pictures."""
+    from torch import nn
+
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.EmbeddingBag, nn.RNNBase)
+    return isinstance(next((layer for layer in network.modules() if isinstance(layer, kinds)), None), nn.Conv2d)
+
+
+def choose_handler(facts: ModelFacts, options: argparse.Namespace, network: Any) -> ModelFacts:
+    """The facts with a handler for pictures, texts or tensors: what the options ask for, or what fits the model."""
+    picture, handler, given = _picture(facts), options.handler, parse_lines(options.set or [])
+    if options.template == "text":
+        _check_reads_words(facts)
+        return replace(facts, handler="own", template="text", files=("./words.txt",))
+    is_asked = handler == "image" or options.task is not None
+    if picture is None and is_asked:
+        asked = "--handler" if handler == "image" else "--task"
+        shown = ", ".join(f"{key} {tensor.get('shape')}" for key, tensor in (facts.inputs or {}).items())
+        text = f"`{asked}`: got `{options.task or handler}`, but the model takes {shown}, allowed: 1 or 3 channels,"
+        name = next(iter(facts.inputs or {}))
+        raise InputError(f"{text} rows, columns", hint=f"--handler tensor, or --input {name}:float32:3,224,224")
+    # A program may expect pictures scaled in any way, so it gets them only if the user asks for that.
+    may_be_picture = not facts.source.endswith(".pt2") or is_asked or handler == "own"
+    if picture is None or handler == "tensor" or not may_be_picture:
+        if given:
+            raise InputError(f"`--set`: got `{next(iter(given))}`, allowed only for pictures", hint="--task classify")
+        return replace(facts, handler=handler or "tensor")
+    return _of_pictures(facts, options, network, picture, given)
+
+
+def _of_pictures(
+    facts: ModelFacts,
+    options: argparse.Namespace,
+    network: Any,
+    picture: tuple[int, int, int],
+    given: dict[str, Any],
+) -> ModelFacts:
+    import torch
+
+    from marina.archiver.meaning import Unsaid, meaning_of_task, read_meaning, trace
+
+    pictures = torch.rand(facts.only_batch or 2, *picture, generator=torch.Generator().manual_seed(0))
+    traced = trace(network, pictures, facts.outputs)
+    read = read_meaning(traced) if options.task is None else meaning_of_task(traced, options.task)
+    image, said = _image_fields(network, picture, squash=getattr(read, "task", "") in ("detect", "segment"))
+    facts = replace(facts, picture=picture, image=image | (given.get("image") or {}), image_said=said)
+    if options.handler == "own":
+        classifies = getattr(read, "task", None) == "classify"
+        return replace(facts, handler="own", inputs=None, top_k=5 if classifies else 0)
+    if isinstance(read, Unsaid) and not _settles(given, read):
+        raise InputError(f"`--source`: {read.why}", hint=read.hint)
+    if read is None:
+        if options.handler == "image":
+            returned = ", ".join(map(str, map(list, facts.shapes)))
+            text = f"`--handler`: got `image`, but no task of pictures has outputs {returned}"
+            raise InputError(text, hint="--handler tensor, or --handler own")
+        return replace(facts, handler="tensor", picture=None)
+    notes = [*facts.notes]
+    if isinstance(read, Unsaid):
+        meaning = replace(facts, task="detect")
+    else:
+        meaning = replace(
+            facts,
+            task=read.task,
+            activation=read.activation,
+            outputs=read.outputs or facts.outputs,
+            detection=dict(read.detection) if read.detection else None,
+        )
+        notes.append(f"`task` is `{read.task}`: {read.said_by} says so")
+    if said is not None:
+        notes.append(f"pictures are scaled and normalised {said}")
+    fields = {key: value for key, value in given.items() if key != "image"}
+    if "outputs" in fields:
+        fields["outputs"] = tuple(fields["outputs"])
+    return replace(meaning, handler="image", inputs=None, notes=notes, **fields)
+
+
+def _settles(given: dict[str, Any], unsaid: Any) -> bool:
+    """Whether the lines that the user gives say what nothing else says."""
+    needed = {option.removeprefix("--set '").partition(":")[0] for option in unsaid.options if "--set" in option}
+    return bool(needed) and needed <= given.keys()
+
+
+def parse_lines(lines: list[str]) -> dict[str, Any]:
+    """The fields in lines such as `activation: sigmoid`."""
+    fields: dict[str, Any] = {}
+    for line in lines:
+        try:
+            data = yaml.safe_load(line)
+        except yaml.YAMLError:
+            data = None
+        if not isinstance(data, dict) or not data.keys() <= {*_FIELDS}:
+            text = f"`--set`: got `{line}`, allowed: `FIELD: VALUE` with one of {listed(_FIELDS)}"
+            raise InputError(text, hint="--set 'activation: sigmoid'")
+        fields |= data
+    return fields
+
+
+def _image_fields(network: Any, picture: tuple[int, int, int], *, squash: bool) -> tuple[dict[str, Any], str | None]:
+    """Fields of `model.image` beside its size, and what says them."""
+    from marina.archiver.preprocessing import NotServed, library_image
+
+    try:
+        found = library_image(network, picture)
+    except NotServed as err:
+        raise InputError(f"`--source`: its pictures are made in a way that is not served: {err}") from err
+    fields, said = found or ({}, None)
+    if picture[0] == 1 and len(fields.get("mean", ())) == 3:
+        fields, said = {}, None
+    if squash and fields.get("fit", "crop") == "crop":
+        # What lies outside of a crop would have no boxes and no mask.
+        fields = {"fit": "squash"} | {key: value for key, value in fields.items() if key != "resize"}
+    if fields and "mean" not in fields and picture[0] == 3:
+        fields |= {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    if fields.get("resize") == max(picture[1:]):
+        del fields["resize"]
+    if fields.get("interpolation") == "bilinear":
+        del fields["interpolation"]
+    rounded = {key: [round(each, 6) for each in value] for key, value in fields.items() if isinstance(value, tuple)}
+    return fields | rounded, said
+
+
+def _picture(facts: ModelFacts) -> tuple[int, int, int] | None:
+    """The channels, rows and columns of the model's only input, if that may be a picture."""
+    inputs = list((facts.inputs or {}).values())
+    shape = inputs[0].get("shape", []) if len(inputs) == 1 and inputs[0].get("dtype") == "float32" else []
+    fits = len(shape) == 3 and all(isinstance(side, int) for side in shape) and shape[0] in (1, 3)
+    return (shape[0], shape[1], shape[2]) if fits else None
+
+
+def _check_reads_words(facts: ModelFacts) -> None:
+    words = [tensor for tensor in (facts.inputs or {}).values() if "mask_of" not in tensor]
+    if len(words) != 1 or words[0]["dtype"] not in ("int32", "int64") or len(words[0]["shape"]) != 1:
+        shown = ", ".join(f"`{name}` {flow_yaml(tensor)}" for name, tensor in (facts.inputs or {}).items())
+        text = f"`--template`: got `text`, which is for one input of token ids, but this model takes {shown}"
+        raise InputError(text, hint="--handler own")
