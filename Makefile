@@ -111,6 +111,9 @@ bench-knee: setup  ## how often a calibration's interval holds the true knee, an
 bench-compare: setup  ## how often a comparison is wrong, for pairs whose difference is known
 	$(BIN)/python tests/bench/comparing/bench_compare.py $(ARGS)
 
+bench-gate: setup  ## how often a rollout's gate is wrong on live traffic, beside the rules of others
+	$(BIN)/python tests/bench/gating/bench_gate.py $(ARGS)
+
 bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: rate, p50, CPU time
 	$(BIN)/python tests/bench/bench_front.py $(ARGS)
 

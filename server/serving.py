@@ -37,6 +37,7 @@ from marina.server.system.sockets import reachable_host
 from marina.server.watching.disk import Disk
 from marina.server.watching.handler_metrics import HandlerMetrics
 from marina.server.watching.health import Health
+from marina.server.watching.latencies import LatenciesPage
 from marina.server.watching.metrics import MetricsPage, ServerFacts
 from marina.server.watching.pages import PageResponse, json_response, serve_pages
 from marina.server.watching.probe import Prober
@@ -147,6 +148,7 @@ class _ModelServer:
         if spec.model.adopted:
             handler = HandlerMetrics(torchserves_names(torchserves_metrics()), say=self._say)
         self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts, handler)
+        self._latencies = LatenciesPage(traffic, health, launch.sha256, time.time(), lambda: renewals.renewed)
         self._supervisor = Supervisor(
             child=self._child,
             signals=self._signals,
@@ -195,6 +197,7 @@ class _ModelServer:
             "/ready": ready,
             "/metrics": lambda: PageResponse(200, self._page.text().encode(), _METRICS_TYPE),
             "/package": lambda: json_response(200, package),
+            "/latencies": lambda: json_response(200, self._latencies.data()),
         }
 
     def _announce(self, took_s: float) -> None:

@@ -13,7 +13,14 @@ from marina.loadtest.judging.certainty import (
 )
 from marina.loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from marina.loadtest.judging.early import decided_early
-from marina.loadtest.judging.interval import CONFIDENCE, Counts, difference_interval
+from marina.loadtest.judging.interval import (
+    CONFIDENCE,
+    Counts,
+    arrivals_to_decide,
+    circular_sums,
+    correlation_time,
+    difference_interval,
+)
 from marina.loadtest.judging.record import (
     LatencySummary,
     LoadedServer,
@@ -26,7 +33,7 @@ from marina.loadtest.judging.record import (
     stream_figures,
 )
 from marina.loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
-from marina.loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
+from marina.loadtest.judging.soak import GROWTH_ALLOWED, growth, judge_soak, judged_from_s
 from marina.loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, busy_machine_reasons, distrust_reasons
 from marina.loadtest.judging.verdict import (
     EXIT_CODES,
@@ -67,15 +74,19 @@ __all__ = [
     "Verdict",
     "VerdictStatus",
     "arrivals_needed",
+    "arrivals_to_decide",
     "best_guess",
     "busy_machine_reasons",
+    "circular_sums",
     "client_timeout_s",
+    "correlation_time",
     "costs_of",
     "costs_text",
     "decided_early",
     "difference_interval",
     "distrust_reasons",
     "failed_clumps",
+    "growth",
     "interval_text",
     "is_undecided",
     "judge",

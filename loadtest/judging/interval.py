@@ -91,7 +91,7 @@ def _variance(near: Counts, wide: Counts, fewest_blocks: int) -> _Variance:
     slices, share = len(near.of), near.share
     length = max(1, min(math.ceil(_BLOCK_TIMES * correlation_time(wide.excess)), slices // fewest_blocks))
     blocks = slices / length
-    squares = sum(block * block for block in _circular_sums(near.excess, length)) / slices
+    squares = sum(block * block for block in circular_sums(near.excess, length)) / slices
     independent = length * near.total / slices * share * (1 - share)
     return _Variance(squares * blocks / max(1.0, blocks - 1), independent, blocks)
 
@@ -131,12 +131,15 @@ def share_interval(over: int, total: int, clumps: float, confidence: float = CON
     return low, high
 
 
-def difference_interval(old: Counts, new: Counts, low: float, high: float) -> tuple[float, float]:
+def difference_interval(
+    old: Counts, new: Counts, low: float, high: float, *, clumps: float | None = None
+) -> tuple[float, float]:
     """The interval of how much larger the share of `new` is than that of `old`; its ends are exceeded with the
-    probabilities `low` and `high`.
+    probabilities `low` and `high`. `clumps` is how many arrivals carry as much information as one independent arrival,
+    by default that of slices that are apart in time.
 
     Newcombe's tenth method (1998), with the exact intervals of both shares."""
-    clumps = clumping_within(old, new)
+    clumps = clumping_within(old, new) if clumps is None else clumps
 
     def between(counts: Counts, wrong: float) -> tuple[float, float]:
         return share_interval(sum(counts.over), counts.total, clumps, 1 - wrong)
@@ -156,7 +159,7 @@ def arrivals_to_decide(share: float, measured: float, clumps: float) -> float:
     return math.inf if not distance else 1.645**2 * clumps * share * (1 - share) / distance**2
 
 
-def _circular_sums(values: Sequence[float], length: int) -> list[float]:
+def circular_sums(values: Sequence[float], length: int) -> list[float]:
     """The sum of each block of `length` values, including the blocks that wrap around the end."""
     stretch, sums = sum(values[:length]), []
     for index, value in enumerate(values):

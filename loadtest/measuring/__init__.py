@@ -1,6 +1,6 @@
 """The records of what a run measures: histograms, counts, the machine. Nothing is sent or judged here."""
 
-from marina.loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
+from marina.config.histogram import Histogram, bucket_ms, nearest_rank
 from marina.loadtest.measuring.machine import (
     MB,
     Machine,

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from marina.config.histogram import Histogram
 from marina.config.record import Part
-from marina.loadtest.measuring.histogram import Histogram
 from marina.loadtest.measuring.machine import OtherProcesses
 from marina.loadtest.measuring.server_readings import ServerReadings
 

@@ -3,14 +3,15 @@
 The supervisor's own inferences are in the log like any other, and are kept out of the numbers that users and
 autoscalers see. Open requests are counted by the door in front of TorchServe (`server/java/door.py`)."""
 
-import bisect
 import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
-from marina.config.latency import EDGES_S
+from marina.config.histogram import Histogram
+from marina.config.latency import EDGES_MS
 from marina.config.spec import Spec
 
 _LINE = re.compile(r'^A (\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
@@ -69,7 +70,7 @@ class Traffic:
             rf"|/v2/models/{name}/(?:{versioned}infer|explain)|{openai}|/invocations"
         )
         self._lock = threading.Lock()
-        self._histograms = {code: self._empty() for code in _ALWAYS_SHOWN}
+        self._histograms = {code: Histogram(EDGES_MS) for code in _ALWAYS_SHOWN}
         self._own_sent = 0
         self._own_open: set[str] = set()
         self._shown_arrivals = 0
@@ -109,12 +110,17 @@ class Traffic:
             return len(self._own_open)
 
     def histograms(self) -> dict[int, DurationHistogram]:
-        """Copies of the histograms by status code; those of `_ALWAYS_SHOWN` are always included."""
+        """The histograms by status code, in the buckets of `/metrics`; those of `_ALWAYS_SHOWN` are always included."""
         with self._lock:
             return {
-                code: DurationHistogram(list(histogram.buckets), histogram.total_s)
+                code: DurationHistogram(histogram.buckets(EDGES_MS), histogram.sum_ms / 1000)
                 for code, histogram in sorted(self._histograms.items())
             }
+
+    def answers(self) -> dict[str, dict[str, Any]]:
+        """The same histograms by status code in buckets of 1 %, as JSON: what a gate compares two revisions by."""
+        with self._lock:
+            return {str(code): each.to_data() for code, each in sorted(self._histograms.items()) if each.count}
 
     def _record(self, answer: AccessLogEntry) -> bool:
         if not self.is_inference(answer):
@@ -124,10 +130,6 @@ class Traffic:
             return False
         histogram = self._histograms.get(answer.code)
         if histogram is None:
-            histogram = self._histograms[answer.code] = self._empty()
-        histogram.buckets[bisect.bisect_left(EDGES_S, answer.duration_ms / 1000)] += 1
-        histogram.total_s += answer.duration_ms / 1000
+            histogram = self._histograms[answer.code] = Histogram(EDGES_MS)
+        histogram.add(answer.duration_ms)
         return True
-
-    def _empty(self) -> DurationHistogram:
-        return DurationHistogram([0] * (len(EDGES_S) + 1))

@@ -1,5 +1,6 @@
-"""The supervisor's pages, on a port of their own: `/live`, `/ready`, `/metrics`, `/package`. Each is answered in a
-thread of its own, from what the supervisor knows, so it waits for no worker and the supervisor waits for no page."""
+"""The supervisor's pages, on a port of their own: `/live`, `/ready`, `/metrics`, `/latencies`, `/package`. Each is
+answered in a thread of its own, from what the supervisor knows, so it waits for no worker and the supervisor waits for
+no page."""
 
 import json
 import socket

@@ -3,6 +3,7 @@ from itertools import pairwise
 import pytest
 from specs import make_spec, tales_spec
 
+from marina.config.histogram import Histogram
 from marina.config.latency import EDGES_MS, EDGES_S
 from marina.server.java.traffic import AccessLogEntry, Traffic, parse_line
 
@@ -115,3 +116,11 @@ def test_arrivals_never_fall_while_an_own_inference_is_on_its_way() -> None:
     assert traffic.arrivals(10) == 10
     assert traffic.arrivals(11) == 10
     assert traffic.arrivals(12) == 11
+
+
+def test_the_answers_are_in_buckets_of_a_hundredth() -> None:
+    traffic = Traffic(SPEC)
+    traffic.record([answered(ms=40), answered(ms=42)])
+    counted = Histogram.from_data(traffic.answers()["200"])
+    assert (counted.over(41.0), counted.count) == (1, 2)
+    assert "500" not in traffic.answers()

@@ -143,6 +143,11 @@ def test_package_page_names_what_is_served(digits_server: Running, digits_mar: P
     package = json.loads(body)
     assert package["name"] == "digits"
     assert package["sha256"] == hashlib.sha256(digits_mar.read_bytes()).hexdigest()
+    status, body = digits_server.get("/latencies")
+    counted = json.loads(body)
+    assert (status, counted["sha256"]) == (200, package["sha256"])
+    assert counted["worker_restarts"] == 0
+    assert counted["memory_bytes"] > 50_000_000
 
 
 def test_two_servers_on_one_machine_do_not_meet(start_tiny: Start) -> None:

@@ -6,7 +6,7 @@ percentile is shown above a limit if and only if it is above it."""
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -70,6 +70,27 @@ class Histogram:
         self.sum_ms += other.sum_ms
         self.min_ms = min(self.min_ms, other.min_ms)
         self.max_ms = max(self.max_ms, other.max_ms)
+
+    def since(self, earlier: "Histogram") -> "Histogram":
+        """What was counted after `earlier`, a former state of this histogram. Its smallest and largest values are known
+        to a bucket."""
+        counts = {index: times - earlier._counts.get(index, 0) for index, times in self._counts.items()}
+        made = Histogram(self.limits)
+        made._counts = {index: times for index, times in counts.items() if times > 0}
+        made.count = sum(made._counts.values())
+        made.sum_ms = self.sum_ms - earlier.sum_ms
+        if made._counts:
+            low, high = min(made._counts), max(made._counts)
+            made.min_ms = max(self.min_ms, self._edges[low - 1] if low else 0.0)
+            made.max_ms = min(self.max_ms, self._edges[high] if high < len(self._edges) else self.max_ms)
+        return made
+
+    def buckets(self, edges: Sequence[float]) -> list[int]:
+        """How many values lie in (edge before, edge], and above the last; exact if the edges are among the limits."""
+        counts = [0] * (len(edges) + 1)
+        for index, times in self._counts.items():
+            counts[bisect_left(edges, self._edges[index]) if index < len(self._edges) else -1] += times
+        return counts
 
     def within(self, limit_ms: float) -> int:
         """How many values are at most `limit_ms`, exactly; KeyError if it is not one of the limits."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marina.loadtest.measuring.histogram import HIGHEST_MS, LOWEST_MS, RATIO, Histogram, bucket_ms, nearest_rank
+from marina.config.histogram import HIGHEST_MS, LOWEST_MS, RATIO, Histogram, bucket_ms, nearest_rank
 
 latencies = st.lists(st.floats(LOWEST_MS, HIGHEST_MS), min_size=1, max_size=200)
 shares = st.sampled_from([0.01, 0.07, 0.5, 0.9, 0.99, 0.999, 1.0])

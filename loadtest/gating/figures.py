@@ -1,0 +1,142 @@
+"""The figures of a gate: failed requests and two percentiles, of the new revision against the old. No I/O.
+
+A percentile is compared by what lies above a line: if the new revision may be 1.2 times as slow, its answers above 1.2
+times the line are compared with the old one's above the line. That needs no percentile of a window, which with twenty
+requests would be the slowest of them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from marina.config.histogram import Histogram
+from marina.loadtest.comparing.comparison import Figure
+from marina.loadtest.gating.difference import Clumps, clumps, surplus
+from marina.loadtest.gating.readings import LiveRound, PodWindow, failures, merged
+from marina.loadtest.judging import CONFIDENCE, P99_SHARE, UNDECIDED, Counts, with_status
+from marina.loadtest.measuring import figure, percent
+
+_HALVINGS = 40
+# The ends of a ratio's interval are shown to 2 %, between a quarter and four times.
+_WIDEST, _SHOWN_HALVINGS = 4.0, 7
+Pods = Mapping[str, PodWindow]
+Percentile = Literal["p50", "p99"]
+SHARES: dict[Percentile, float] = {"p50": 0.5, "p99": P99_SHARE}
+# What is less rare than answers above the p99.
+_WIDE_SHARE = 0.9
+
+
+class Wrong(NamedTuple):
+    """How often a figure may fail, and pass, wrongly."""
+
+    fails: float
+    passes: float = 1 - CONFIDENCE
+
+
+class Tails:
+    """The answers of both revisions above a line, in each round."""
+
+    def __init__(self, rounds: Sequence[LiveRound]) -> None:
+        self._old = [merged(each.old.values()) for each in rounds]
+        self._new = [merged(each.new.values()) for each in rounds]
+        self.old, self.new = _whole(self._old), _whole(self._new)
+
+    @classmethod
+    def can_compare(cls, rounds: Sequence[LiveRound]) -> bool:
+        """Whether both revisions gave good answers."""
+        return all(any(pod.response.count for each in side for pod in each.values()) for side in _sides(rounds))
+
+    def compared(self, share: float, times: float) -> tuple[Counts, Counts, Clumps]:
+        """The answers above the line, and how many of them carry as much information as one."""
+        old, new = self.above(share, times)
+        return old, new, clumps(old, new, *([self.above(_WIDE_SHARE, times)] if share > _WIDE_SHARE else []))
+
+    def above(self, share: float, times: float) -> tuple[Counts, Counts]:
+        """The old revision's answers above the line, and the new one's above `times` the line, of which `share` of both
+        together are within it. Both count alike, however many answers each gave."""
+        line = self._line(share, times)
+        return _over(self._old, line), _over(self._new, times * line)
+
+    def _line(self, share: float, times: float) -> float:
+        old, new = self.old, self.new
+        low, high = min(old.min_ms, new.min_ms / times), max(old.max_ms, new.max_ms / times)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            above = old.over(middle) / old.count + new.over(times * middle) / new.count
+            low, high = (middle, high) if above > 2 * (1 - share) else (low, middle)
+        return high
+
+
+def percentile_figure(tails: Tails, name: Percentile, regression: float, wrong: Wrong, *, shown: bool) -> Figure:
+    """One percentile of the new revision against the old. Only a figure that is `shown` has an interval."""
+    limit, share = 1 + regression, SHARES[name]
+
+    def end(times: float) -> tuple[float, float]:
+        return surplus(*tails.compared(share, times), wrong.fails, wrong.passes)
+
+    low, high = end(limit)
+    old, new = tails.old.percentile(share) or 0.0, tails.new.percentile(share) or 0.0
+    made = Figure(
+        figure=name,
+        status="FAIL" if low > 0 else "PASS" if high <= 0 else "INVALID",
+        old=old,
+        new=new,
+        ratio=new / old if old else None,
+        interval=(_end(lambda times: end(times)[0] > 0), _end(lambda times: end(times)[1] > 0)) if shown else None,
+        limit=limit,
+        unit="ms",
+    )
+    text = f"{name} is {figure(new)} ms, and {figure(old)} ms in the old revision"
+    if made.status == "FAIL":
+        return with_status(made, "FAIL", f"{name}-worse", f"{text}: certainly more than {regression:.0%} slower")
+    if made.status == "INVALID":
+        return with_status(made, "INVALID", UNDECIDED, f"{text}: perhaps more than {regression:.0%} slower")
+    return made
+
+
+def error_figure(rounds: Sequence[LiveRound], limit: float, wrong: Wrong) -> Figure:
+    """The share of failed requests, as a difference: a ratio of two rare things would never be certain."""
+    old, new = map(failures, _sides(rounds))
+    known = clumps(old, new)
+    low, high = surplus(old, new, known, wrong.fails, wrong.passes)
+    # No number of good answers proves that requests never fail.
+    passes = high <= limit or (limit == 0 and new.share <= old.share)
+    made = Figure(
+        figure="errors",
+        status="FAIL" if low > limit else "PASS" if passes else "INVALID",
+        old=old.share,
+        new=new.share,
+        interval=(low, high),
+        limit=limit,
+        unit="share",
+    )
+    text = f"{percent(new.share)} of the requests failed, and {percent(old.share)} in the old revision"
+    if made.status == "FAIL":
+        return with_status(made, "FAIL", "errors-worse", f"{text}: certainly more than {percent(limit)} on top")
+    if made.status == "INVALID":
+        text = f"{text}: perhaps {percent(high)} on top, allowed: {percent(limit)}"
+        return with_status(made, "INVALID", UNDECIDED, text)
+    return made
+
+
+def _sides(rounds: Sequence[LiveRound]) -> tuple[list[Pods], list[Pods]]:
+    return [each.old for each in rounds], [each.new for each in rounds]
+
+
+def _whole(histograms: Sequence[Histogram]) -> Histogram:
+    whole = Histogram(histograms[0].limits)
+    for each in histograms:
+        whole.merge(each)
+    return whole
+
+
+def _over(windows: Sequence[Histogram], line_ms: float) -> Counts:
+    return Counts([each.over(line_ms) for each in windows], [each.count for each in windows])
+
+
+def _end(is_within: Callable[[float], bool]) -> float:
+    """The ratio up to which something holds, by bisection of its logarithm."""
+    low, high = -math.log(_WIDEST), math.log(_WIDEST)
+    for _ in range(_SHOWN_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_within(math.exp(middle)) else (low, middle)
+    return math.exp(low)
