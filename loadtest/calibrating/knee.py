@@ -27,15 +27,18 @@ Run = tuple[Measurement, Verdict]
 
 TOLERANCE = 0.05
 TRIES = 4
-_RAISE = 2.0
+# Bursts have said roughly where the knee is; a first rate that somebody chose may be far from it.
+_RAISE, _MOST_RAISE = 1.3, 2.0
 _BURST_RAISE, _KEPT_UP = 4.0, 0.9
 _ESTIMATES, _GROWN = 4, 1.1
 _LOWEST_RPS, _HIGHEST_RPS = 0.5, 100_000.0
 # Runs within this factor of the knee say where it is; further away, lateness rises in another way.
 _NEAR = 1.2
-# Twice the log-likelihood falls by this much within an interval that holds the truth in 9 of 10 simulated calibrations
-# or more, although these stop as soon as it is narrow (`make bench-knee`).
-_FALL = 3.2
+# Twice the log-likelihood falls by this much at the ends of an interval that 19 of 20 such intervals hold the truth in.
+_FALL = 3.84
+# A run sees only a few clumps, and takes them for smaller than they are, by about this factor (`make bench-knee`); it
+# counts as much as these many runs, which say by their differences how large they are.
+_MORE_CLUMPED, _AS_MANY_RUNS = 1.5, 4
 _CANDIDATES = 241
 _STEEPNESS = [5 * 1.6**step for step in range(9)]
 
@@ -59,7 +62,7 @@ class Knee(Part):
     limit: Literal["objective", "generator"] = "objective"
     """What ended the search: the objective broke, or no higher rate could be measured: the server may hold more."""
     interval: tuple[float, float] | None = None
-    """Holds the true knee in 9 of 10 calibrations or more; None if the generator is the limit."""
+    """Holds the true knee in 9 of 10 calibrations; None if the generator is the limit."""
 
     @property
     def width(self) -> float:
@@ -105,7 +108,7 @@ def bisect_knee(trial: TrialFunction, first: float, tolerance: float) -> Knee:
     """Moves out from `first` until one rate is held and one is not, then bisects; Untrusted if no rate is held, or all
     are. A rate above a held one that cannot be measured counts as not held."""
     low, high, unmeasured = 0.0, math.inf, False
-    rate = first
+    rate, step = first, _RAISE
     while high / max(low, 1e-9) > (1 + tolerance) ** 2:
         try:
             passed, lost = holds(trial, rate), False
@@ -126,7 +129,10 @@ def bisect_knee(trial: TrialFunction, first: float, tolerance: float) -> Knee:
                 f"the objective does not hold even at {figure(high)} requests/s: one answer takes longer than "
                 "`slo.p99_ms` allows, or the machine is busy"
             )
-        rate = math.sqrt(low * high) if low and high < math.inf else low * _RAISE or high / _RAISE
+        if low and high < math.inf:
+            rate = math.sqrt(low * high)
+        else:
+            rate, step = low * step or high / step, min(step * step, _MOST_RAISE)
     if unmeasured:
         return Knee(rps=low, limit="generator")
     return Knee(rps=math.sqrt(low * high), interval=(low, high))
@@ -164,22 +170,22 @@ class _Look:
 def narrowed(found: Knee, about: float, runs: Sequence[Run], objective: Objective, tolerance: float) -> Knee:
     """The knee that fits all runs near `about`, and the interval of those that fit nearly as well.
 
-    The runs of a server that fails abruptly only tell whether a rate was held; for it, and for one whose runs
-    contradict the bisection, the interval is that between the highest held rate and the lowest one that was not."""
+    If these runs only tell whether a rate was held, as those of a server that answers with errors above its knee, the
+    interval is that between the highest held rate and the lowest one that was not."""
     judged = [run for run, verdict in runs if verdict.status != "INVALID"]
     near = [run for run in judged if about / _NEAR <= run.rate <= about * _NEAR]
     looks = _looks(near, objective)
-    if any(look.excess > 1 for look in looks) and any(0 < look.excess <= 1 for look in looks):
+    if any(look.excess > 1 for look in looks) and any(look.excess <= 1 for look in looks):
         low, rps, high = _interval(looks, about / _NEAR, about * _NEAR)
-        if found.rps / _NEAR <= rps <= found.rps * _NEAR:
-            # The clumps are an estimate, too: an interval that is narrower than it was asked to be claims too much.
-            low, high = min(low, (1 - tolerance) * rps), max(high, (1 + tolerance) * rps)
-            return found.model_copy(update={"rps": rps, "interval": (low, high)})
-    around = [(run.rate, verdict.status) for run, verdict in runs if run.rate <= 2 * found.rps]
-    held = max((rate for rate, status in around if status == "PASS"), default=found.rps)
-    missed = min((rate for rate, status in around if status == "FAIL"), default=held)
-    low, high = sorted((held, missed))
-    return found.model_copy(update={"rps": math.sqrt(low * high), "interval": (low, high)})
+    else:
+        around = [(run.rate, verdict.status) for run, verdict in runs if run.rate <= 2 * found.rps]
+        held = max((rate for rate, status in around if status == "PASS"), default=found.rps)
+        missed = min((rate for rate, status in around if status == "FAIL"), default=held)
+        low, high = sorted((held, missed))
+        rps = math.sqrt(low * high)
+    # An interval that is narrower than it was asked to be claims too much: how clumped the runs are is only estimated.
+    low, high = min(low, (1 - tolerance) * rps), max(high, (1 + tolerance) * rps)
+    return found.model_copy(update={"rps": rps, "interval": (low, high)})
 
 
 def _looks(near: Sequence[Measurement], objective: Objective) -> list[_Look]:
@@ -212,7 +218,7 @@ def _interval(looks: Sequence[_Look], lowest: float, highest: float) -> tuple[fl
     flat = [knee for knee, (likelihood, _) in zip(knees, fits, strict=True) if best - likelihood < 1e-3]
     rps = math.sqrt(flat[0] * flat[-1])
     # If runs differ from each other more than chance explains, the interval becomes wider.
-    surprise = sum(look.surprise(rps, steep) for look in looks) / max(1, len(looks) - 2)
-    allowed = _FALL / 2 * max(1.0, surprise)
+    surprises = _AS_MANY_RUNS * _MORE_CLUMPED + sum(look.surprise(rps, steep) for look in looks)
+    allowed = _FALL / 2 * max(1.0, surprises / (_AS_MANY_RUNS + len(looks) - 2))
     inside = [knee for knee, (likelihood, _) in zip(knees, fits, strict=True) if best - likelihood <= allowed]
     return inside[0], rps, inside[-1]

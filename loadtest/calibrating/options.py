@@ -17,7 +17,7 @@ _STEADY_SAMPLES: dict[Arrivals, float] = {"constant": 1.1, "poisson": 2.5}
 # Enough to see when a rate is clearly held or clearly not held.
 _FIRST_LOOK = 0.25
 # The total measured time of a calibration, in lengths of one run at the knee, as simulated by `make bench-knee`.
-_USUAL_LENGTHS = 18
+_USUAL_LENGTHS = 19
 
 
 class CalibrateOptions(SendingOptions):

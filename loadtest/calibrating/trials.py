@@ -33,8 +33,8 @@ _UNDER_ESTIMATE = 0.7
 # The bisection ends with a bracket this wide; the runs that narrow it are at its middle and beside that, or they would
 # not show how steeply the latency rises.
 _COARSE = 0.07
-_BESIDE = (1.0, 1.03, 0.97)
-_NARROWING_LENGTHS, _FEWEST_RUNS, _MOST_RUNS = 2, 3, 20
+_BESIDE = (1.0, 1.04, 0.96)
+_NARROWING_LENGTHS, _FEWEST_RUNS, _MOST_RUNS = 1.5, 5, 25
 _CONFIRMING_LENGTHS, _CONFIRMING_S = 2, 30.0
 
 

