@@ -49,6 +49,11 @@ class Remote:
         return self.file is None and not (may_be_file and self.place.endswith(MODEL_SUFFIXES))
 
     @property
+    def one_file(self) -> str | None:
+        """The path of the one file that is meant; None if the folder is."""
+        return self.file or (None if self.is_folder else self.place.rpartition("/")[2])
+
+    @property
     def is_pinned(self) -> bool:
         """Whether its version can never mean something else."""
         version = self.version or ""

@@ -17,21 +17,18 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from marina.config.errors import ArchiveError, InputError, MarinaError
 from marina.config.record import file_sha256
-
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig
+from marina.config.stores import STORES, open_store
 
 # The store may lag behind an upload, and a pod's network is not always up before its first container starts.
 _ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 5, 2.0, 30.0
 _PIECE = 1 << 20
 # Spaces and letters beyond ASCII must be written as `%20`: Python's client refuses them, and repeats the query in its
 # message.
-_ADDRESS = re.compile(r"https?://[!-~]+|(gs|s3)://[^/?#\s][^\r\n]*")
+_ADDRESS = re.compile(r"https?://[!-~]+|(az|gs|s3)://[^/?#\s][^\r\n]*")
 # Holds a presigned URL: it comes from a Secret, through the environment.
 _VARIABLE = "MODEL_URL"
 
@@ -76,7 +73,7 @@ def _download(url: str, file: Path, pause_s: float) -> None:
 
 def _copy(url: str, file: Path) -> int | None:
     """Downloads a URL into a file; returns the size that the server declared, if it did."""
-    if urlsplit(url).scheme in ("gs", "s3"):
+    if urlsplit(url).scheme in STORES:
         return _copy_object(url, file)
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, file.open("wb") as stream:
         shutil.copyfileobj(answer, stream, _PIECE)
@@ -85,19 +82,12 @@ def _copy(url: str, file: Path) -> int | None:
 
 
 def _copy_object(url: str, file: Path) -> int:
-    """Downloads from an object store; returns the object's size. Credentials come from the environment: keys, a file
-    that holds them, or the identity that the cloud gives the pod."""
+    """Downloads from an object store; returns the object's size."""
     from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
-    from obstore.store import from_url
 
-    address = urlsplit(url)
-    pause = f"{_TIMEOUT_S:g}s"
-    # The endpoint in the environment decides whether TLS is used.
-    limits: ClientConfig = {"connect_timeout": pause, "read_timeout": pause, "timeout": "3600s", "allow_http": True}
     try:
-        bucket = f"{address.scheme}://{address.netloc}"
-        store = from_url(bucket, client_options=limits, retry_config={"max_retries": 0})
-        answer = store.get(address.path.lstrip("/"))
+        store, path = open_store(url, _TIMEOUT_S)
+        answer = store.get(path)
         with file.open("wb") as stream:
             for piece in answer.stream(min_chunk_size=_PIECE):
                 stream.write(piece)
@@ -146,7 +136,7 @@ def _checked(source: str, url: str) -> str:
             return url
     except ValueError:
         pass
-    text = "not an address that begins with `https://`, `http://`, `s3://` or `gs://`, without spaces"
+    text = "not an address that begins with `https://`, `http://`, `s3://`, `gs://` or `az://`, without spaces"
     hint = f"kubectl create secret generic NAME --from-literal={_VARIABLE}=URL" if source == _VARIABLE else None
     raise InputError(f"`{source}`: {text if url else 'missing in the Secret and in the environment'}", hint=hint)
 

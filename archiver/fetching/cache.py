@@ -1,12 +1,13 @@
 """Where fetched files are kept: `~/.cache/marina/sources`, with a folder for each version of a source, and beside it
 the list of its files, which is written when all of them are there."""
 
+import fcntl
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,23 +45,41 @@ def kept_versions(remote: Remote) -> list[Kept]:
     return [kept for kept in read if kept and kept.folder == version_folder(remote, kept.version)]
 
 
+def part_of(file: Path) -> Path:
+    """Where a file is before all of it is there; the next run goes on with it."""
+    return file.with_name(f".{file.name}.partial")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps out other processes that fetch into this folder; the kernel ends it with the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def keep(remote: Remote, version: str, names: Iterable[str]) -> None:
     """Notes that all files of a version are in the cache, and deletes others, which an older Marina wanted."""
     folder, names = version_folder(remote, version), sorted(names)
     for file in folder.rglob("*"):
-        if not file.is_dir() and file.relative_to(folder).as_posix() not in names and ".partial" not in file.name:
+        if not file.is_dir() and file.relative_to(folder).as_posix() not in names:
             file.unlink()
     write_json(_list_of(folder), {"version": version, "files": names})
 
 
-def check_room(remote: Remote, sizes: Mapping[str, int | None], folder: Path) -> None:
-    """Raises InputError if the disk has no room for files of these sizes."""
-    needed = sum(size or 0 for size in sizes.values())
+def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free
     except OSError as err:
         raise InputError(f"{folder}: not writable: {err.strerror}", hint="XDG_CACHE_HOME=FOLDER marina …") from err
+
+
+def check_room(remote: Remote, sizes: Mapping[str, int | None], folder: Path) -> None:
+    """Raises InputError if the disk has no room for files of these sizes."""
+    needed, free = sum(size or 0 for size in sizes.values()), shutil.disk_usage(folder).free
     if needed * _ROOM > free:
         text = f"`{remote.text}`: {size_text(needed)} to fetch, but {folder} has room for {size_text(free)}"
         raise InputError(text, hint="XDG_CACHE_HOME=FOLDER marina …, a folder on a larger disk")

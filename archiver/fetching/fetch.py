@@ -3,8 +3,18 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from marina.archiver.fetching import hub
-from marina.archiver.fetching.cache import check_room, keep, kept_versions, size_text, version_folder
+from marina.archiver.fetching import hub, stores
+from marina.archiver.fetching.cache import (
+    Kept,
+    check_room,
+    keep,
+    kept_versions,
+    locked,
+    make_folder,
+    part_of,
+    size_text,
+    version_folder,
+)
 from marina.archiver.fetching.found import ATTEMPTS, Found, Unreachable
 from marina.config.errors import SourceError, listed, nearest
 from marina.config.load import check_files
@@ -12,8 +22,13 @@ from marina.config.progress import Progress
 from marina.config.record import Pin, file_sha256
 from marina.config.remote import Remote
 from marina.config.spec import Fetched, Spec
+from marina.config.stores import STORES
 
-_LOOKS: Mapping[str, Callable[[Remote, Progress, int], Found]] = {"hf": hub.look, "timm": hub.look}
+_LOOKS: Mapping[str, Callable[[Remote, Progress, int], Found]] = {
+    "hf": hub.look,
+    "timm": hub.look,
+    **dict.fromkeys(STORES, stores.look),
+}
 
 
 def look(remote: Remote, progress: Progress, *, attempts: int = ATTEMPTS) -> Found:
@@ -42,25 +57,39 @@ def fetch_remote(remote: Remote, progress: Progress) -> Fetched:
         found = look(remote, progress)
         names = _wanted(remote, found)
         folder = version_folder(remote, found.version)
-        missing = {name: found.files[name] for name in names if not (folder / name).is_file()}
-        if missing:
-            check_room(remote, missing, folder)
-            count = "1 file" if len(missing) == 1 else f"{len(missing)} files"
-            total = size_text(sum(size or 0 for size in missing.values()))
-            with progress.step(f"fetch {remote.text}: {count}, {total}"):
-                for name in missing:
-                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                    found.get(name, folder / name)
+        make_folder(folder)
+        with locked(folder):
+            _fetch_files(remote, found, names, folder, progress)
+            keep(remote, found.version, names)
     except Unreachable as err:
-        instead = remote.pinned_to(kept[0].version) or f"hf:{kept[0].folder}" if kept else None
-        hint = f"to use what the cache has, write `{instead}`" if instead else err.hint
-        raise SourceError(err.message, hint=hint) from err
-    keep(remote, found.version, names)
+        raise SourceError(err.message, hint=_without_network(remote, kept) or err.hint) from err
     return _fetched(remote, found.version, folder)
 
 
+def _without_network(remote: Remote, kept: list[Kept]) -> str | None:
+    """What to write to get the newest version that the cache has; None if it has none."""
+    if not kept:
+        return None
+    folder = kept[0].folder
+    here = str(folder / remote.one_file) if remote.one_file else f"hf:{folder}"
+    return f"to use what the cache has, write `{remote.pinned_to(kept[0].version) or here}`"
+
+
+def _fetch_files(remote: Remote, found: Found, names: list[str], folder: Path, progress: Progress) -> None:
+    missing = {name: found.files[name] for name in names if not (folder / name).is_file()}
+    if not missing:
+        return
+    check_room(remote, missing, folder)
+    count = "1 file" if len(missing) == 1 else f"{len(missing)} files"
+    with progress.step(f"fetch {remote.text}: {count}, {size_text(sum(size or 0 for size in missing.values()))}"):
+        for name in missing:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            found.get(name, part_of(folder / name))
+            part_of(folder / name).replace(folder / name)
+
+
 def _fetched(remote: Remote, version: str, folder: Path) -> Fetched:
-    return Fetched(folder / remote.file if remote.file else folder, version)
+    return Fetched(folder / remote.one_file if remote.one_file else folder, version)
 
 
 def _wanted(remote: Remote, found: Found) -> list[str]:

@@ -26,7 +26,7 @@ class Found:
     files: Mapping[str, int | None]
     """The size of each file that a model may need, in bytes, by its path; None if it is not known."""
     get: Callable[[str, Path], None]
-    """Puts a file there; what exists of it already is not fetched again."""
+    """Puts a file there; a part of it that is there already is not fetched again."""
 
 
 class Unreachable(InputError):

@@ -3,23 +3,17 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from marina.archiver.fetching.found import ATTEMPTS_TO_REACH, Busy, Found, Unreachable, retried
+from marina.archiver.fetching.wanted import wanted_files
 from marina.config.errors import InputError, SourceError, ToolMissing
 from marina.config.progress import Progress
-from marina.config.record import partial_file
 from marina.config.remote import Remote
 
-_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
-# What a model is loaded from besides its weights; in a folder below, only what `sentence-transformers` writes.
-_SETTINGS = re.compile(
-    r"[^/]+\.(json|jinja|txt|model|tiktoken)|\d+_\w+/(config\.json|model\.safetensors)|chat_template\.jinja"
-)
-_PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 _TIMEOUT_S = 10.0
 # The client itself tries each request of a download several times.
 _DOWNLOADS = 2
@@ -45,24 +39,10 @@ def look(remote: Remote, progress: Progress, attempts: int) -> Found:
                 path: str = hub.hf_hub_download(repository, name, revision=info.sha)
                 return path
 
-        link = partial_file(file)
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.realpath(retried(remote.text, download, progress, attempts=_DOWNLOADS)))
-        link.replace(file)
+        file.unlink(missing_ok=True)
+        file.symlink_to(os.path.realpath(retried(remote.text, download, progress, attempts=_DOWNLOADS)))
 
     return Found(info.sha, {name: sizes[name] for name in wanted}, get)
-
-
-def wanted_files(names: Iterable[str]) -> list[str]:
-    """The files that a model is loaded from: its settings and its weights, but no second copy of these in the form of
-    another library, or as a pickle beside `.safetensors`."""
-    names = sorted(names)
-    at_root = [name for name in names if "/" not in name and name.endswith(".safetensors")]
-    weights = [name for name in at_root if _WEIGHTS.fullmatch(name)] or at_root
-    weights = weights or [name for name in names if _PICKLED.fullmatch(name)]
-    settings = [name for name in names if _SETTINGS.fullmatch(name)]
-    unused = ".bin.index.json" if any(name.endswith(".safetensors") for name in weights) else ".safetensors.index.json"
-    return [*(name for name in settings if not name.endswith(unused)), *weights]
 
 
 def _repository(remote: Remote) -> str:

