@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from marina.archiver import agreement, compiling, lengths
-from marina.archiver.adopting import stage_archive, unpack_archive
+from marina.archiver.adopting import stage_archive, unpack_archive, unpack_requirements
 from marina.archiver.archive import file_hashes, lay_out, write_archive
 from marina.archiver.calibration import Rows, batches, calibration_inputs
 from marina.archiver.cpu_target import WITHOUT_VNNI, check_cpu_target, targeting
@@ -35,6 +35,7 @@ from marina.archiver.language_model import (
 from marina.archiver.picture_tasks import check_picture_task
 from marina.archiver.quantize import quantize
 from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
+from marina.archiver.requirements import Resolved, clear_requirements, importable, resolve
 from marina.archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
 from marina.archiver.source_code import stage_source
 from marina.archiver.sources import Source, load_source
@@ -92,25 +93,46 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     ):
         folder = Path(scratch) / "staged"
         folder.mkdir()
-        staged = stage(spec, folder, progress)
-        _write_draft(folder, staged.draft)
-        if missing := why_not_runnable(staged.draft):
-            progress.say(f"the sample is not answered: {missing}")
-        else:
-            # A cache of kernels was filled by a worker that answered the sample.
-            if staged.draft.cache is None:
-                with progress.step("answer the sample as a worker"):
-                    rehearse(spec, folder)
-            check_sample_answer(spec, staged.draft, folder)
-        timed = progress.step(staged.compare_title) if staged.compare_title else nullcontext()
-        # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
-        with timed, compiling.quiet(), compiling.torch_threads(spec.threads):
-            agreed = staged.compare()
+        libraries = _resolve_libraries(spec, Path(scratch), progress)
+        with importable(libraries, Path(scratch)):
+            staged = stage(spec, folder, progress)
+            draft = extend_draft(staged.draft, requirements=libraries.requirements if libraries else None)
+            _write_draft(folder, draft)
+            agreed = _try_out(spec, staged, folder, progress)
         compiling.keep_only_kernels(folder / CACHE)
         agreement.check_agreement(spec, agreed)
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")
-        return _write_package(spec, folder, Path(scratch) / "laid-out", out, staged.draft, agreed)
+        clear_requirements(out)
+        if libraries:
+            libraries.hand_over(out)
+        return _write_package(spec, folder, Path(scratch) / "laid-out", out, draft, agreed)
+
+
+def _resolve_libraries(spec: Spec, scratch: Path, progress: Progress) -> Resolved | None:
+    """Resolves the requirements of the spec, or else those of the archive that it adopts."""
+    if named := spec.model.requirements:
+        return resolve(spec.path(named), f"{spec.file}: `model.requirements`", scratch, progress)
+    if spec.model.adopted and (file := unpack_requirements(spec, scratch)):
+        shown = f"{spec.path(spec.model.source)}: {file.name}"
+        return resolve(file, f"{spec.file}: `model.source`", scratch, progress, shown=shown)
+    return None
+
+
+def _try_out(spec: Spec, staged: StagedPackage, folder: Path, progress: Progress) -> Agreement:
+    """Lets a worker answer the sample, and compares the staged model with eager fp32."""
+    if missing := why_not_runnable(staged.draft):
+        progress.say(f"the sample is not answered: {missing}")
+    else:
+        # A cache of kernels was filled by a worker that answered the sample.
+        if staged.draft.cache is None:
+            with progress.step("answer the sample as a worker"):
+                rehearse(spec, folder)
+        check_sample_answer(spec, staged.draft, folder)
+    timed = progress.step(staged.compare_title) if staged.compare_title else nullcontext()
+    # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
+    with timed, compiling.quiet(), compiling.torch_threads(spec.threads):
+        return staged.compare()
 
 
 def _check_writable(out: Path) -> None:

@@ -1,6 +1,7 @@
 """Tries a staged package in a worker's place: a process of its own, `rehearse.py`, loads it and answers the sample."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,14 @@ from signal import SIGKILL, SIGSEGV, Signals
 from marina.archiver.adopting import failure_hint
 from marina.archiver.own_handler import check_answer
 from marina.archiver.rehearse import ANSWER
+from marina.archiver.requirements import hint_for_missing
 from marina.config.errors import SourceError
 from marina.config.progress import Progress
 from marina.config.record import Draft
 from marina.config.spec import Spec
 
+# The module, and the distribution that has it here.
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'(?:: ([^ ]+) is installed here)?")
 # What a worker printed that could not start with the package.
 WORKER_LOG = "worker.log"
 
@@ -48,9 +52,10 @@ def rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = None
         hint = "it may need more memory than is free" if done.returncode == -SIGKILL else None
         if done.returncode == -SIGSEGV and spec.model.compile == "aot" and spec.serving.device == "cuda":
             hint = "`compile: export` or `compile: eager`, with which torch loads no compiled library"
-        if spec.model.compile == "eager" and last[0].startswith(("FileNotFoundError", "ModuleNotFoundError")):
-            what = "put its code beside the model's file" if "Module" in last[0] else "keep what it reads in a buffer"
-            hint = f"{what}, or use another `compile`, which needs no source in a pod"
+        if spec.model.compile == "eager" and last[0].startswith("FileNotFoundError"):
+            hint = "keep what it reads in a buffer, or use another `compile`, which needs no source in a pod"
+        if missing := _MISSING_MODULE.match(last[0]):
+            hint = hint_for_missing(spec, missing[1], missing[2])
         text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
         raise SourceError(text, hint=failure_hint(spec, done.stderr) if spec.model.adopted else hint)
 

@@ -5,7 +5,9 @@ here and not in the pod."""
 
 import email.policy
 import json
+import os
 import re
+import site
 import socket
 import struct
 import sys
@@ -25,9 +27,11 @@ ANSWER = "answer"
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    PodImportFinder.install()
+    folder, requirements = Path(sys.argv[1]), os.environ.get("MARINA_REQUIREMENTS")
+    PodImportFinder.install([str(folder), *([requirements] if requirements else [])])
     sys.path.insert(0, str(folder))
+    if requirements:
+        site.addsitedir(requirements)
     # TorchServe's own context, so that the handler meets the interface that it will have in a worker.
     from ts.context import Context
 
@@ -151,10 +155,13 @@ class PodImportFinder(PathFinder):
 
     hidden: ClassVar[dict[str, str]] = {}
     """The hidden top-level modules, each with the distribution that installed it."""
+    own: ClassVar[list[str]] = []
+    """The folders of the package, in which no name is hidden."""
 
     @classmethod
-    def install(cls) -> None:
+    def install(cls, own: list[str]) -> None:
         """Replaces the finder that looks into site-packages."""
+        cls.own = own
         cls.hidden = hidden_modules()
         # Without the finders of editable installations: those of a pod are not editable.
         sys.meta_path[:] = [BuiltinImporter, FrozenImporter, cls]
@@ -163,8 +170,10 @@ class PodImportFinder(PathFinder):
     def find_spec(
         cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None for a hidden module, as for one that does not exist."""
-        return None if fullname.partition(".")[0] in cls.hidden else super().find_spec(fullname, path, target)
+        """Finds a hidden module only in the package."""
+        if path is None and fullname in cls.hidden:
+            path = cls.own
+        return super().find_spec(fullname, path, target)
 
 
 def hidden_modules() -> dict[str, str]:
@@ -176,7 +185,8 @@ def hidden_modules() -> dict[str, str]:
 def pod_distributions() -> set[str]:
     """The names of the distributions that a pod has; Marina itself is one, but the one in the package comes first."""
     ours = [_normal(name) for name in metadata.packages_distributions().get("marina", [])]
-    return set(ours) | _with_dependencies(_pod_requirements(ours))
+    found = set(ours) | _with_dependencies(_pod_requirements(ours))
+    return {name for name in found if "[" not in name}
 
 
 def _pod_requirements(ours: Sequence[str]) -> list[str]:

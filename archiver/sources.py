@@ -187,7 +187,7 @@ def required_arguments(factory: object) -> list[str]:
 def _call_factory(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
     """Calls a factory with torch seeded, so that `random` weights are the same every time."""
     torch.manual_seed(0)
-    with running_user_code(f"{spec.file}: `model.source`: `{spec.model.source}`"):
+    with running_user_code(f"{spec.file}: `model.source`: `{spec.model.source}`", spec):
         return factory()
 
 

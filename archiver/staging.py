@@ -36,6 +36,7 @@ from marina.config.record import (
 )
 from marina.config.render import render_model_config
 from marina.config.request_headers import CONTENT_TYPES
+from marina.config.requirements import Requirements
 from marina.config.sections import Detection, Image
 from marina.config.spec import Spec
 from marina.handlers.machine import machine_key
@@ -121,6 +122,7 @@ class DraftFields(TypedDict, total=False):
     code: Code
     text: Writing
     archive: Adopted
+    requirements: Requirements | None
 
 
 def extend_draft(draft: Draft, **fields: Unpack[DraftFields]) -> Draft:

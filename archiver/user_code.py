@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from marina.archiver.archive import RESERVED_MODULES
+from marina.archiver.requirements import hint_for_missing
 from marina.archiver.torchvision_import import install
 from marina.config.errors import SourceError
 from marina.config.spec import Spec
@@ -30,7 +31,7 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
     where = f"{spec.file}: `{field}`"
     if not file.is_file() or file.suffix != ".py":
         raise SourceError(f"{where}: no such file: `{file}`")
-    with running_user_code(f"{where}: `{file}`"):
+    with running_user_code(f"{where}: `{file}`", spec):
         _check_names(where, local_modules(file))
         _put_on_path([str(folder) for folder in import_folders(file)])
         install()
@@ -85,7 +86,7 @@ def _lies_in(module: ModuleType, folders: list[str]) -> bool:
 
 
 @contextmanager
-def running_user_code(what: str) -> Iterator[None]:
+def running_user_code(what: str, spec: Spec | None = None) -> Iterator[None]:
     """Runs a user's code: its errors become a SourceError, and it may change the current folder only for itself."""
     folder = Path.cwd()
     try:
@@ -93,7 +94,9 @@ def running_user_code(what: str) -> Iterator[None]:
     except SourceError:
         raise
     except Exception as err:
-        raise SourceError(f"{what} failed: {type(err).__name__}: {err}") from err
+        missing = err.name if isinstance(err, ModuleNotFoundError) else None
+        hint = hint_for_missing(spec, missing) if spec and missing else None
+        raise SourceError(f"{what} failed: {type(err).__name__}: {err}", hint=hint) from err
     except SystemExit as err:
         hint = 'put what a training does under `if __name__ == "__main__":`'
         raise SourceError(f"{what} ended the program, with exit code {err.code}", hint=hint) from err

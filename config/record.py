@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import ArchiveError, InputError
 from marina.config.mar import open_mar
+from marina.config.requirements import Requirements
 from marina.config.sections import Activation, Detection, Image, PictureTask, Precision
 
 RECORD = "marina.json"
@@ -276,6 +277,7 @@ class Draft(Document):
     program: str | None = None
     cache: str | None = None
     code: Code | None = None
+    requirements: Requirements | None = None
     lengths: Lengths | None = None
     text: Writing | None = None
     encoding: EncoderSetup | None = None

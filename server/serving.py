@@ -11,6 +11,7 @@ from marina.config.handler_metrics import render_metrics, torchserves_names
 from marina.config.mar import open_mar
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
+from marina.config.requirements import WHEELS, installed_requirements
 from marina.config.spec import Spec
 from marina.server.java.checks import (
     MAX_CONNECTIONS,
@@ -77,6 +78,12 @@ def serve(
     metrics = render_metrics(torchserves_metrics(), own) if spec.model.adopted else None
     directory = create_run_directory()
     try:
+        requirements = None
+        if record.requirements is not None:
+            hint = f"put `{WHEELS}` of the build folder beside it, or marina package {spec.file}; a pod: marina image"
+            requirements = installed_requirements(
+                record.requirements, mar.parent / WHEELS, spare=directory.path, hint=hint
+            )
         launch = plan_launch(
             spec,
             mar=mar,
@@ -85,6 +92,7 @@ def serve(
             directory=directory.path,
             java=java,
             sha256=sha256,
+            requirements=requirements,
             # The sample's content type comes first: error messages suggest the first one.
             types=tuple(dict.fromkeys((record.sample.content_type, *body_types(record)))),
             pages=door_pages(record, sample, ports=ports, sha256=sha256, docs=docs),

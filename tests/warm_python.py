@@ -59,7 +59,7 @@ def main(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         if not ready:
             finders = sys.meta_path[:]
-            runpy.run_path(str(SCRIPT))["PodImportFinder"].install()
+            runpy.run_path(str(SCRIPT))["PodImportFinder"].install([])
             import torch  # noqa: F401
             from ts.context import Context  # noqa: F401
 

@@ -5,7 +5,7 @@ from marina.archiver.adopting.failures import failure_hint
 from marina.archiver.adopting.foreign import ForeignArchive, read_foreign
 from marina.archiver.adopting.imports import missing_in_pod
 from marina.archiver.adopting.registration import Properties, Registration, find_registration
-from marina.archiver.adopting.stage import stage_archive, unpack_archive
+from marina.archiver.adopting.stage import stage_archive, unpack_archive, unpack_requirements
 
 __all__ = [
     "ForeignArchive",
@@ -17,4 +17,5 @@ __all__ = [
     "read_foreign",
     "stage_archive",
     "unpack_archive",
+    "unpack_requirements",
 ]

@@ -2,6 +2,7 @@
 
 import re
 
+from marina.archiver.requirements import hint_for_missing
 from marina.config.spec import Spec
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -16,7 +17,7 @@ def failure_hint(spec: Spec, log: str) -> str | None:
             "dictionary: `torch.save(dict(vocab.get_stoi()), 'source_vocab.pt')`"
         )
     if missing:
-        return f"a pod needs {', '.join(f'`{name}`' for name in dict.fromkeys(missing))}: add what installs it"
+        return hint_for_missing(spec, missing[0])
     if "Weights only load failed" in log and not spec.model.trust_pickle:
         return (
             f"marina package --trust-pickle {spec.file}, if you trust who made these files: each worker then unpickles "

@@ -39,6 +39,17 @@ def unpack_archive(spec: Spec, folder: Path) -> None:
         archive.unpack(folder)
 
 
+def unpack_requirements(spec: Spec, folder: Path) -> Path | None:
+    """Unpacks the requirements file that the spec's archive names into a folder; None if it names none."""
+    with open_archive(spec.path(spec.model.source)) as archive:
+        name = archive.manifest["model"].get("requirementsFile")
+        if not name or name not in archive.sizes:
+            return None
+        file = folder / Path(name).name
+        file.write_bytes(archive.read(name))
+        return file
+
+
 def _handler(spec: Spec, foreign: ForeignArchive) -> str:
     """The handler, as TorchServe would find it; ArchiveError if it would not."""
     handler = foreign.handler or spec.model.default_handler

@@ -41,6 +41,15 @@ def _weights_form(spec: Spec) -> Conflicts:
         yield "model.weights", f"`{weights}` {wrong[0]}", wrong[1]
 
 
+@rule("model.requirements", "model.handler", "model.compile")
+def _requirements_are_imported(spec: Spec) -> Conflicts:
+    runs_code = spec.model.adopted or spec.model.compile == "eager" or spec.model.handler not in HANDLERS
+    if spec.model.requirements and not runs_code:
+        code = f"`handler` is `{spec.model.handler}`, and `compile` is `{spec.model.compile}`"
+        text = f"given, but a pod imports no code of yours: {code}"
+        yield "model.requirements", text, "delete `requirements`; what the source needs is imported here only"
+
+
 @rule("model.files")
 def _files_have_different_names(spec: Spec) -> Conflicts:
     names = [Path(file).name for file in spec.model.files]
@@ -55,6 +64,7 @@ def _named_files(spec: Spec) -> dict[str, str | None]:
     return {
         "model.source": None if model.from_torchvision or model.folder or model.adopted else _file_in(model.source),
         "model.handler": None if model.handler in HANDLERS else model.handler.partition(":")[0],
+        "model.requirements": model.requirements,
         "model.labels": None if model.labels == "imagenet" else model.labels,
         "load.replay": spec.load.replay,
         "load.sample": spec.load.sample,
@@ -76,7 +86,11 @@ def _file_exists(field: str, spec: Spec) -> Conflicts:
 
 
 # A rule for each, so that an error in one field does not hide that the file of another is missing.
-for _field in ("model.source", "model.handler", "model.labels", "load.replay", "load.sample", "model.weights"):
+_NAMING_FIELDS = (
+    *("model.source", "model.handler", "model.requirements", "model.labels"),
+    *("load.replay", "load.sample", "model.weights"),
+)
+for _field in _NAMING_FIELDS:
     rule(_field, into=FILES)(partial(_file_exists, _field))
 
 

@@ -35,6 +35,7 @@ _ABSENT: dict[str, Any] = {
     "min_agreement": 0.0,
     "weights": None,
     "files": (),
+    "requirements": None,
     "task": None,
     "activation": None,
     "detection": None,
@@ -115,6 +116,14 @@ Inputs = Annotated[
         "handler of your own, `image` says them."
     ),
 ]
+Libraries = Annotated[
+    Filled | None,
+    Field(
+        description="A requirements file with the libraries that your handler, or your source with `compile: eager`, "
+        "imports beyond what a pod has; default for an archive: its own file. `marina package` pins them to wheels, "
+        "which an image has in a layer of its own. Lands in the record of the MAR."
+    ),
+]
 LabelFile = Annotated[
     Filled | None,
     Field(
@@ -149,6 +158,7 @@ class Model(Section):
         min_agreement: float
         weights: str | None
         files: tuple[str, ...]
+        requirements: str | None
         task: Task | PictureTask | None
         activation: Activation | None
         detection: Detection | None
@@ -270,6 +280,7 @@ class Network(Batched):
     elsewhere as `source` may: safetensors, or what `torch.save` or `torch.jit.save` wrote, of which nothing is run; of
     several files, their index `model.safetensors.index.json`. A `.pt2` program and a module that was saved whole
     contain their own. Read by `marina package`."""
+    requirements: Libraries = None
     outputs: Annotated[tuple[Identifier, ...], Field(min_length=1)] | None = None
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
 
@@ -376,6 +387,7 @@ class Archive(Model):
     decode_requests: bool = True
     """Whether the handler gets JSON and text decoded, as `decode_input_request` in TorchServe's config.properties.
     Lands in TorchServe's config.properties."""
+    requirements: Libraries = None
     metrics: Filled | None = None
     """A file that declares the handler's own metrics, as `metrics_config` in TorchServe's config.properties; default:
     they are detected. Lands in the MAR."""

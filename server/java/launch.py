@@ -19,6 +19,7 @@ from marina.config.errors import ToolMissing
 from marina.config.machine import end_with_parent
 from marina.config.mar import open_mar
 from marina.config.render import Ports, render_log4j2, render_properties
+from marina.config.requirements import VARIABLE
 from marina.config.spec import Spec
 from marina.server.java.checks import Java, connection_limit
 from marina.server.java.door import Door
@@ -89,14 +90,15 @@ def plan_launch(
     directory: Path,
     java: Java,
     sha256: str = "",
+    requirements: Path | None = None,
     types: Sequence[str] = (_JSON,),
     pages: Mapping[str, Mapping[str, Any]] | None = None,
     metrics: str | None = None,
 ) -> Launch:
     """Plans the launch of one server, with all its files in `directory`. `sha256` is the MAR's, of which the
-    keys of cached answers are made; `types` are the content types that the model accepts, with the sample's first;
-    `pages` are those that the door answers itself (`marina.server.pages.door_pages`); `metrics` declares metrics
-    instead of TorchServe's own file."""
+    keys of cached answers are made; `requirements` is the folder of the handler's libraries; `types` are the content
+    types that the model accepts, with the sample's first; `pages` are those that the door answers itself
+    (`marina.server.pages.door_pages`); `metrics` declares metrics instead of TorchServe's own file."""
     temporary, store, counts = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
     site, model = _site_packages(), store / f"{spec.name}.mar"
@@ -107,7 +109,9 @@ def plan_launch(
     }
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=mar.stat().st_size > LARGE_MAR_BYTES),
-        environment=_environment(spec, directory) | _worker_settings(spec, sha256),
+        environment=_environment(spec, directory)
+        | _worker_settings(spec, sha256)
+        | ({VARIABLE: str(requirements)} if requirements else {}),
         folders=(temporary, store, counts, directory / "renew", directory / "first"),
         files={
             properties: render_properties(spec, ports=ports, metrics_config=declared),

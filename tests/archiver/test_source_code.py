@@ -184,7 +184,8 @@ def test_an_import_that_a_pod_lacks_fails_when_packaging(folder: Path) -> None:
         in said
     )
     assert said.endswith(
-        "| put its code beside the model's file, or use another `compile`, which needs no source in a pod"
+        "| `requirements: ./requirements.txt` under `model`, with the line `promql-parser` in that file, or if "
+        "`promql_parser` is yours, put it beside the file that imports it"
     )
 
 
