@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from marina.archiver.fetching.wanted import RULES
 from marina.config.errors import InputError
 from marina.config.record import write_json
 from marina.config.remote import Remote
@@ -67,7 +68,7 @@ def keep(remote: Remote, version: str, names: Iterable[str]) -> None:
     for file in folder.rglob("*"):
         if not file.is_dir() and file.relative_to(folder).as_posix() not in names:
             file.unlink()
-    write_json(_list_of(folder), {"version": version, "files": names})
+    write_json(_list_of(folder), {"version": version, "rules": RULES, "files": names})
 
 
 def make_folder(folder: Path) -> None:
@@ -107,7 +108,7 @@ def _read(file: Path) -> Kept | None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         data = json.loads(file.read_text(encoding="utf-8"))
         # A file in it may be a link into the cache of another program, which may have been emptied.
-        if all((folder / name).is_file() for name in data["files"]):
+        if data["rules"] == RULES and all((folder / name).is_file() for name in data["files"]):
             return Kept(data["version"], folder)
     return None
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from marina.archiver.fetching import hub, stores
+from marina.archiver.fetching import hub, oci, stores
 from marina.archiver.fetching.cache import (
     Kept,
     check_room,
@@ -27,6 +27,7 @@ from marina.config.stores import STORES
 _LOOKS: Mapping[str, Callable[[Remote, Progress, int], Found]] = {
     "hf": hub.look,
     "timm": hub.look,
+    "oci": oci.look,
     **dict.fromkeys(STORES, stores.look),
 }
 
@@ -55,12 +56,14 @@ def fetch_remote(remote: Remote, progress: Progress) -> Fetched:
         return _fetched(remote, same.version, same.folder)
     try:
         found = look(remote, progress)
-        names = _wanted(remote, found)
         folder = version_folder(remote, found.version)
-        make_folder(folder)
-        with locked(folder):
-            _fetch_files(remote, found, names, folder, progress)
-            keep(remote, found.version, names)
+        # Which files an archive holds is known only when it is unpacked, and then it is deleted.
+        if not (found.unpack and Kept(found.version, folder) in kept):
+            make_folder(folder)
+            with locked(folder):
+                names = _wanted(remote, found)
+                _fetch_files(remote, found, names, folder, progress)
+                keep(remote, found.version, found.unpack(folder) if found.unpack else names)
     except Unreachable as err:
         raise SourceError(err.message, hint=_without_network(remote, kept) or err.hint) from err
     return _fetched(remote, found.version, folder)
@@ -94,7 +97,7 @@ def _fetched(remote: Remote, version: str, folder: Path) -> Fetched:
 
 def _wanted(remote: Remote, found: Found) -> list[str]:
     """The files to fetch: all that a model may need, or the one that is named."""
-    if remote.file is None:
+    if remote.file is None or found.unpack:
         return sorted(found.files)
     if remote.file not in found.files:
         close = nearest(remote.file, found.files)

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+# Raised whenever other files are wanted: what was cached by the rules before is then fetched again, as far as it lacks.
+RULES = 1
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 # What a model is loaded from besides its weights; in a folder below, only what `sentence-transformers` writes.
 _SETTINGS = re.compile(r"[^/]+\.(json|jinja|txt|model|tiktoken)|\d+_\w+/(config\.json|model\.safetensors)")
