@@ -13,9 +13,12 @@ from typing import Any
 
 import fake_apiserver_fields as fields
 from fake_apiserver_kinds import BUILT_IN, Kind
+from fake_apiserver_rolling import Limits, Size, next_sizes
 from fake_apiserver_store import Document, Store, key, now
 
-_REVISION = "deployment.kubernetes.io/revision"
+_REVISION, _WANTED, _MOST = (
+    f"deployment.kubernetes.io/{name}" for name in ("revision", "desired-replicas", "max-replicas")
+)
 KIND = {kind.kind: kind for kind in BUILT_IN}
 
 
@@ -95,6 +98,7 @@ class Controllers:
         self._store = store
         self._stop = threading.Event()
         self._steps: dict[str, int] = {}
+        self._born: dict[str, int] = {}
         self._warned: set[tuple[str, str]] = set()
         self._thread = threading.Thread(target=self._run, name="controllers", daemon=True)
 
@@ -113,30 +117,54 @@ class Controllers:
                         self._deployment(document)
 
     def _deployment(self, deployment: Document) -> None:
-        wanted = deployment["spec"]["replicas"]
-        newest, older = self._replicasets(deployment)
-        pods = self._pods(newest)
-        for index in range(len(pods), wanted):
+        limits = Limits.of(deployment["spec"])
+        newest, older = self._replicasets(deployment, limits)
+        known = [*older, *([newest] if newest else [])]
+        sizes = [self._size(each) for each in known]
+        wanted = next_sizes(limits, sizes[-1] if newest else None, sizes[: len(older)])
+        for number, replicaset in enumerate(known):
+            replicaset = known[number] = self._scale(replicaset, wanted[replicaset["metadata"]["name"]], limits)
+            self._fill(replicaset)
+            for pod in self._pods(replicaset):
+                self._advance(pod)
+        self._report(deployment, known[-1] if newest else None, known[: len(older)])
+
+    def _size(self, replicaset: Document) -> Size:
+        metadata = replicaset["metadata"]
+        return Size(
+            name=metadata["name"],
+            replicas=replicaset["spec"]["replicas"],
+            available=sum(map(_ready, self._pods(replicaset))),
+            wanted=int(metadata["annotations"][_WANTED]),
+            most=int(metadata["annotations"][_MOST]),
+            age=int(metadata["annotations"][_REVISION]),
+        )
+
+    def _scale(self, replicaset: Document, replicas: int, limits: Limits) -> Document:
+        changed = deepcopy(replicaset)
+        changed["spec"]["replicas"] = replicas
+        changed["metadata"]["annotations"] |= {_WANTED: str(limits.replicas), _MOST: str(limits.most)}
+        return replicaset if changed == replicaset else self._store.put(KIND["ReplicaSet"], changed)
+
+    def _fill(self, replicaset: Document) -> None:
+        """Makes the pods that are missing, and deletes those that are too many: first the ones that are not ready, then
+        the newest."""
+        pods, wanted = self._pods(replicaset), replicaset["spec"]["replicas"]
+        for _ in range(len(pods), wanted):
             if self.refused:
                 # Every attempt has a new pod name, and after some attempts they are combined into one event.
                 attempt = min(len(self._warned), 9)
                 text = f'Error creating: pods "x-{attempt}" is forbidden: {self.refused}'
-                self._warn(newest, "FailedCreate", text if attempt < 9 else f"(combined from similar events): {text}")
+                combined = text if attempt < 9 else f"(combined from similar events): {text}"
+                self._warn(replicaset, "FailedCreate", combined)
             else:
-                self._make_pod(newest, index)
-        for pod in pods[wanted:]:
+                self._make_pod(replicaset)
+        oldest = sorted(pods, key=lambda pod: (not _ready(pod), self._born[pod["metadata"]["uid"]]))
+        for pod in oldest[wanted:]:
             self._delete(pod, "Pod")
-        for pod in self._pods(newest):
-            self._advance(pod)
-        pods = self._pods(newest)
-        ready = [pod for pod in pods if _ready(pod)]
-        if len(ready) >= wanted:
-            for old in older:
-                for pod in self._pods(old):
-                    self._delete(pod, "Pod")
-        self._report(deployment, newest, older, pods, ready)
 
-    def _replicasets(self, deployment: Document) -> tuple[Document, list[Document]]:
+    def _replicasets(self, deployment: Document, limits: Limits) -> tuple[Document | None, list[Document]]:
+        """The ReplicaSet of the Deployment's template, and the others. While it is paused, none is made."""
         mine = [document for document in self._store.list(KIND["ReplicaSet"], "") if _owned(document, deployment)]
         template = deployment["spec"]["template"]
         same = [document for document in mine if document["metadata"]["annotations"]["template"] == _hash(template)]
@@ -144,6 +172,8 @@ class Controllers:
         if same and same[0]["metadata"]["annotations"][_REVISION] != str(last):
             same[0]["metadata"]["annotations"][_REVISION] = str(last + 1)
             same = [self._store.put(KIND["ReplicaSet"], same[0])]
+        if not same and limits.paused:
+            return None, mine
         newest = same[0] if same else self._make_replicaset(deployment, last + 1)
         number = newest["metadata"]["annotations"][_REVISION]
         if (deployment["metadata"].get("annotations") or {}).get(_REVISION) != number:
@@ -159,15 +189,20 @@ class Controllers:
             "name": f"{deployment['metadata']['name']}-{_hash(template)[:8]}",
             "namespace": deployment["metadata"]["namespace"],
             "labels": template["metadata"].get("labels", {}),
-            "annotations": {_REVISION: str(number), "template": _hash(template)},
+            "annotations": {
+                _REVISION: str(number),
+                "template": _hash(template),
+                **dict.fromkeys((_WANTED, _MOST), "0"),
+            },
             "ownerReferences": [_reference(deployment)],
         }
-        document = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": {"template": template}}
+        spec = {"replicas": 0, "template": template}
+        document = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
         return self._store.put(KIND["ReplicaSet"], document)
 
-    def _make_pod(self, replicaset: Document, index: int) -> None:
+    def _make_pod(self, replicaset: Document) -> None:
         template = replicaset["spec"]["template"]
-        suffix = hashlib.sha256(f"{replicaset['metadata']['uid']}{index}".encode()).hexdigest()[:5]
+        suffix = hashlib.sha256(f"{replicaset['metadata']['uid']}{len(self._born)}".encode()).hexdigest()[:5]
         metadata = {
             "name": f"{replicaset['metadata']['name']}-{suffix}",
             "namespace": replicaset["metadata"]["namespace"],
@@ -175,7 +210,8 @@ class Controllers:
             "ownerReferences": [_reference(replicaset)],
         }
         document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"], "status": {}}
-        self._store.put(KIND["Pod"], document)
+        made = self._store.put(KIND["Pod"], document)
+        self._born[made["metadata"]["uid"]] = len(self._born)
 
     def _advance(self, pod: Document) -> None:
         """Moves the pod to the next stage of its script; it stays in the last one."""
@@ -210,28 +246,26 @@ class Controllers:
         for reason, message in step.warnings:
             self._warn(pod, reason, message)
 
-    def _report(
-        self, deployment: Document, newest: Document, older: list[Document], pods: list[Document], ready: list[Document]
-    ) -> None:
-        old = sum(len(self._pods(document)) for document in older)
+    def _report(self, deployment: Document, newest: Document | None, older: list[Document]) -> None:
         changed = deepcopy(deployment)
+        new, old = (self._pods(newest) if newest else []), [pod for each in older for pod in self._pods(each)]
         conditions = [{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}]
-        if self.refused and not pods:
+        if deployment["spec"].get("paused"):
+            conditions = [{"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused"}]
+        if self.refused and not new:
             message = f'pods "x" is forbidden: {self.refused}'
             conditions.append(
                 {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
             )
+        ready = sum(map(_ready, [*new, *old]))
         changed["status"] = {
             "observedGeneration": deployment["metadata"]["generation"],
-            "replicas": len(pods) + old,
-            "updatedReplicas": len(pods),
-            "readyReplicas": len(ready),
-            "availableReplicas": len(ready) + old,
+            "replicas": len(new) + len(old),
+            "updatedReplicas": len(new),
+            "readyReplicas": ready,
+            "availableReplicas": ready,
             "conditions": conditions,
         }
-        # As in a real cluster, old pods serve until the new ones are available.
-        if old and len(ready) < len(pods):
-            changed["status"]["availableReplicas"] = old
         self._write(KIND["Deployment"], deployment, changed, "status")
 
     def _write(self, kind: Kind, before: Document, after: Document, subresource: str = "") -> Document:

@@ -18,13 +18,15 @@ class Streams:
     async def forward(self, request: web.Request, kind: Kind, namespace: str, name: str) -> web.StreamResponse:
         port = int(request.query["ports"])
         with self.store.lock:
-            self.store.get(kind, namespace, name)
+            pod = self.store.get(kind, namespace, name)
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await socket.prepare(request)
         for channel in (0, 1):
             await socket.send_bytes(bytes([channel, port % 256, port // 256]))
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._world.backends[port])
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", (self._world.backends | self._world.backend_of(pod))[port]
+            )
         except (KeyError, OSError) as err:
             await socket.send_bytes(b"\x01" + f"error forwarding port {port}: {err}".encode())
             await socket.close()

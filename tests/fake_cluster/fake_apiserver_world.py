@@ -39,6 +39,8 @@ class World:
     store: Store = field(default_factory=Store)
     backends: dict[int, int] = field(default_factory=dict)
     """Ports of pods, and the local ports behind them."""
+    backend_of: Callable[[Document], dict[int, int]] = lambda _: {}
+    """Those of one pod, if it has others than the rest."""
     denied: set[tuple[str, str]] = field(default_factory=set)
     """(verb, resource) that the user may not do, such as ("patch", "deployments.apps")."""
     logs: dict[str, str] = field(default_factory=dict)
