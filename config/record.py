@@ -10,9 +10,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import ArchiveError, InputError
@@ -43,9 +43,19 @@ class Document(Part):
 
     model_config = ConfigDict(alias_generator=lambda name: name.rstrip("_"), populate_by_name=True)
 
+    _sha256: str = PrivateAttr("")
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the file that it was read from."""
+        return self._sha256
+
     def to_data(self) -> dict[str, Any]:
         """The record as JSON data."""
         return self.model_dump(mode="json", by_alias=True)
+
+
+DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 class Packed(Part):
@@ -312,6 +322,44 @@ class Package(Part):
     record: Record
 
 
+ImageTarget = Literal["cpu", "cuda", "loadtest", "vllm"]
+
+
+class ImageLayer(Packed):
+    """One uncompressed layer, so that the builder's or registry's compression does not matter."""
+
+    digest: str
+    """The sha256 of the uncompressed tar, which is the image's `diff_id`."""
+    bytes: int
+    """The size of the uncompressed tar."""
+    created_by: str
+    """The instruction that created it."""
+
+
+class ImageRecord(Document):
+    """An image that was built: `image.json`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    schema_: Literal["marina.image/1"] = "marina.image/1"
+    ref: str
+    tag: str
+    digest: str | None
+    """The digest of the manifest in the registry; None if the image was not pushed."""
+    package_sha256: str | None
+    target: ImageTarget
+    base: str
+    builder: str
+    layers: tuple[ImageLayer, ...]
+    bytes: int
+    """The uncompressed size of all layers."""
+
+    @property
+    def reference(self) -> str:
+        """The reference that pods use. It includes the digest if there is one, so that nobody can replace the image."""
+        return f"{self.ref}:{self.tag}" + (f"@{self.digest}" if self.digest else "")
+
+
 def read_record(mar: Path) -> Record:
     """Reads the record inside a MAR; nothing else is unpacked, and nothing unpickled."""
     with open_mar(mar) as archive:
@@ -336,6 +384,26 @@ def read_package(folder: Path) -> Package:
         raise InputError(f"{file}: nothing was packaged yet", hint="marina package SPEC") from err
     except ValidationError as err:
         raise InputError(f"{file}: not a package record of this version", hint="marina package SPEC") from err
+
+
+def read_document(file: Path, kind: type[DocumentT], hint: str) -> DocumentT | None:
+    """Reads a record that another stage wrote; None if there is no such file. Raises InputError with the hint if it
+    cannot be read, or has another form or schema."""
+    schema = kind.model_fields["schema_"].default
+    try:
+        content = file.read_bytes()
+        data = json.loads(content)
+        if data.get("schema") != schema:
+            raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{schema}`", hint=hint)
+        record = kind.model_validate(data)
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise InputError(f"{file}: cannot be read: {err.strerror}", hint=hint) from err
+    except (ValueError, AttributeError, TypeError) as err:
+        raise InputError(f"{file}: not a record of this version", hint=hint) from err
+    record._sha256 = hashlib.sha256(content).hexdigest()
+    return record
 
 
 def file_sha256(file: Path) -> str:

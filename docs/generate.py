@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import marina
-from marina.archiver.containers.build import BuiltImage
 from marina.command import parser
 from marina.config.errors import MarinaError
-from marina.config.record import Package, Part
+from marina.config.measured import Evidence
+from marina.config.record import ImageRecord, Package, Part
 from marina.config.reference import render_reference
 from marina.handlers.validation import AnswerError, RequestError
 from marina.k8s.monitoring.catalogue import CATALOGUE, Kind, Series
 from marina.k8s.rollout.record import RolloutRecord
 from marina.k8s.verify import all_rules
-from marina.loadtest.calibrating.evidence import Evidence
 from marina.loadtest.comparing.comparison import Comparison
 from marina.loadtest.judging.record import LoadTestOutcome
 from marina.server.system.exits import Exit
@@ -252,11 +251,11 @@ _DOCUMENTS: tuple[tuple[str, type], ...] = (
     ("`verdict.json`, written by `marina loadtest`", LoadTestOutcome),
     ("`evidence.json`, written by `marina calibrate`", Evidence),
     ("`compare.json`, written by `marina compare`", Comparison),
-    ("`image.json`, written by `marina image`", BuiltImage),
+    ("`image.json`, written by `marina image`", ImageRecord),
     ("`rollout.json`, written by `marina deploy`, `rollback` and `delete`", RolloutRecord),
 )
 # What is called otherwise in JSON than in Python.
-_IN_JSON = {"layout": "layers", "changes": "objects", "waited": "rollout", "back": "rollback"}
+_IN_JSON = {"changes": "objects", "waited": "rollout", "back": "rollback"}
 
 
 def _records() -> Iterator[str]:

@@ -14,7 +14,8 @@ import locust.stats
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from marina.loadtest.judging import BUSY_CPU, Objective, judge, stream_figures
+from marina.config.measured import Objective
+from marina.loadtest.judging import BUSY_CPU, judge, stream_figures
 from marina.loadtest.measuring import GeneratorHealth, Histogram, Measurement, Streams, bucket_ms, merge_streams
 from marina.loadtest.reporting import stream_lines, verdict_lines
 from marina.loadtest.sending import TIMEOUT, StreamCounts

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from marina.config.distribution import distribution_version
 from marina.config.errors import ClusterError, InputError
+from marina.config.measured import Machine, PeakMemory, ServerLimits
 from marina.config.progress import Progress
 from marina.config.spec import Spec
 from marina.k8s.cluster import Cluster, PodFacts, connect, read_endpoints, read_pod_facts
 from marina.k8s.manifests import LoadJob, Plan, load_objects, read_load_image, to_yaml
 from marina.k8s.rollout import pod_metrics, run_load, served_packages
 from marina.loadtest.judging import client_timeout_s, objective_of
-from marina.loadtest.measuring import Machine, Measurement, PeakMemory, parse_reading, this_machine
-from marina.loadtest.running import RunOptions, ServerLimits
+from marina.loadtest.measuring import Measurement, parse_reading, this_machine
+from marina.loadtest.running import RunOptions
 from marina.loadtest.sending import (
     LoadPlan,
     OnSecond,

@@ -156,8 +156,8 @@ def image(options: argparse.Namespace) -> int:
         print_json(built.to_data())
     else:
         at = f"@{built.digest}" if built.digest else ""
-        print(f"{built.ref}:{built.tag}{at}  {built.layout.bytes / 1e6:.1f} MB in {len(built.layout.layers)} layers")
-        for layer in built.layout.layers:
+        print(f"{built.ref}:{built.tag}{at}  {built.bytes / 1e6:.1f} MB in {len(built.layers)} layers")
+        for layer in built.layers:
             print(f"  {layer.bytes / 1e6:8.1f} MB  {layer.digest[7:19]}  {layer.created_by}")
     return 0
 

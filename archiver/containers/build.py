@@ -9,11 +9,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, Literal
 
 from marina.archiver.containers.builders import Builder, BuildRequest, Command, find_builder
 from marina.archiver.containers.context import build_context, find_clone
@@ -22,13 +21,11 @@ from marina.config.distribution import distribution_version
 from marina.config.errors import InputError, Refused, listed
 from marina.config.machine import end_with_parent
 from marina.config.progress import Progress
-from marina.config.record import Package, file_sha256, read_package, write_json, write_text
+from marina.config.record import ImageRecord, ImageTarget, Package, file_sha256, read_package, write_json, write_text
 from marina.config.spec import Spec
 
-SCHEMA = "marina.image/1"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 BOM = "opt/marina/bom.json"
-ImageTarget = Literal["cpu", "cuda", "loadtest", "vllm"]
 # 1980-01-01, as in the MAR and in docker/install.py: equal inputs give equal layers, whenever they are built.
 _EPOCH = 315532800
 _ARGUMENTS = ("BUILD_BASE", "TORCH_INDEX")
@@ -55,28 +52,7 @@ class ImageOptions:
     push: bool = False
 
 
-@dataclass(frozen=True)
-class BuiltImage:
-    """An image that was built, as `image.json` records it."""
-
-    ref: str
-    tag: str
-    digest: str | None
-    """The digest of the manifest in the registry; None if the image was not pushed."""
-    package_sha256: str | None
-    target: ImageTarget
-    base: str
-    builder: str
-    layout: Layout
-
-    def to_data(self) -> dict[str, Any]:
-        """The record as plain data for JSON."""
-        plain = {name: value for name, value in vars(self).items() if name != "layout"}
-        layers = [asdict(layer) for layer in self.layout.layers]
-        return {"schema": SCHEMA, **plain, "layers": layers, "bytes": self.layout.bytes}
-
-
-def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Progress) -> BuiltImage:
+def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Progress) -> ImageRecord:
     """Builds the image of the package in `folder` (`build/<name>`), and writes its record and bill of materials
     there."""
     target: ImageTarget = options.target or spec.image_target
@@ -102,7 +78,7 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
         with progress.step(f"build {target} with {builder.name}"):
             _run(builder.build(request), log)
     layout = _measure(builder, request.reference, folder, stem, progress, log)
-    record = BuiltImage(
+    record = ImageRecord(
         ref=ref,
         tag=tag,
         digest=_push(builder, request.reference, folder, progress, log) if options.push else None,
@@ -110,7 +86,8 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
         target=target,
         base=base,
         builder=f"{builder.name} {builder.version}",
-        layout=layout,
+        layers=layout.layers,
+        bytes=layout.bytes,
     )
     write_json(folder / f"{stem}.json", record.to_data())
     return record

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from marina.config.errors import InputError, reason_of
+from marina.config.record import ImageLayer
 
 _PIECE = 1 << 20
 # What builders add around an instruction of the Dockerfile.
@@ -20,23 +21,11 @@ _NOISE = re.compile(r"^/bin/sh -c (#\(nop\) *)?|(?<= )(dir|file|multi):[0-9a-f]{
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One uncompressed layer, so that the builder's or registry's compression does not matter."""
-
-    digest: str
-    """The sha256 of the uncompressed tar, which is the image's `diff_id`."""
-    bytes: int
-    """The size of the uncompressed tar."""
-    created_by: str
-    """The instruction that created it."""
-
-
-@dataclass(frozen=True)
 class Layout:
     """An image's configuration, and its layers from the base upwards."""
 
     config: dict[str, Any]
-    layers: tuple[Layer, ...]
+    layers: tuple[ImageLayer, ...]
 
     @property
     def bytes(self) -> int:
@@ -57,7 +46,8 @@ def read_layout(exported: Path) -> Layout:
                 digest, size = _measure_layer(stream)
             if digest != expected:
                 raise InputError(f"{exported}: layer {number} is {digest}, the image's configuration says {expected}")
-            layers.append(Layer(digest, size, instructions[number] if number < len(instructions) else ""))
+            instruction = instructions[number] if number < len(instructions) else ""
+            layers.append(ImageLayer(digest=digest, bytes=size, created_by=instruction))
     return Layout(config=config, layers=tuple(layers))
 
 

@@ -1,7 +1,7 @@
 """Renders Kubernetes objects from a spec, an image and evidence, and writes them to a folder."""
 
 from marina.k8s.manifests.config_map import config_sha256
-from marina.k8s.manifests.evidence import check_evidence, override_evidence
+from marina.k8s.manifests.evidence import check_evidence
 from marina.k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION
 from marina.k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
 from marina.k8s.manifests.notes import patch_notes
@@ -41,7 +41,6 @@ __all__ = [
     "make_plan",
     "manifest_texts",
     "next_steps",
-    "override_evidence",
     "patch_notes",
     "read_load_image",
     "render_objects",

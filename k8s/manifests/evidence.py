@@ -1,110 +1,21 @@
-"""Reads the part of `evidence.json` that manifests need. `marina calibrate` writes the file; stages exchange files, not
-imports, so this reader has its own classes."""
+"""Reads `evidence.json` of a build folder, and compares it with what is deployed."""
 
 import math
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from marina.config.errors import InputError
-from marina.config.record import Package
+from marina.config.measured import Evidence
+from marina.config.record import Package, read_document
 from marina.config.spec import Spec
-from marina.k8s.manifests.records import RecordPart, StageRecord, read_stage_record
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class MeasuredKnee(RecordPart):
-    """The highest rate that meets the objective, requests/s."""
-
-    rps: Positive
-
-
-class MeasuredLatency(RecordPart):
-    """A run at a rate, requests/s."""
-
-    rate: Positive
-
-
-class MeasuredMemory(RecordPart):
-    """Peak resident memory of a server, all processes together."""
-
-    total_bytes: Annotated[int, Field(gt=0)]
-
-
-class MeasuredObjective(RecordPart):
-    """The objective that the knee was searched for."""
-
-    p99_ms: float
-    error_rate: float
-    ttft_p99_ms: float | None = None
-    itl_p99_ms: float | None = None
-    goodput: float | None = None
-
-
-class GeneratorMachine(RecordPart):
-    """The machine that sent the load."""
-
-    cores: int
-    cpu_limit: float | None = None
-
-    @property
-    def usable_cores(self) -> float:
-        """Cores that processes could use there."""
-        return min(self.cores, self.cpu_limit or self.cores)
-
-
-class ServerMachine(RecordPart):
-    """The machine that the server ran on."""
-
-    processor: str
-
-
-class MeasuredServer(RecordPart):
-    """The cores that the server could use, and its machine."""
-
-    cores: float
-    machine: ServerMachine
-
-
-class InvalidReason(RecordPart):
-    """Why the measurement is INVALID."""
-
-    text: str
-
-
-class EvidenceRecord(StageRecord):
-    """The measurements of one package."""
-
-    status: str
-    reasons: tuple[InvalidReason, ...]
-    package: str | None
-    objective: MeasuredObjective
-    knee: MeasuredKnee | None
-    at_70_percent: MeasuredLatency | None = None
-    """The run at 70 % of the knee."""
-    cold_start_s: Positive | None
-    arrivals: str = "poisson"
-    memory: MeasuredMemory | None
-    machine: GeneratorMachine
-    server: MeasuredServer | None = None
-    """None if calibrate measured a server that was already running."""
-
-    @property
-    def usable_cores(self) -> float:
-        """Cores that the server could use. For a server that was already running, those of the load generator's
-        machine."""
-        return self.server.cores if self.server else self.machine.usable_cores
-
-
-def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> EvidenceRecord | None:
+def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> Evidence | None:
     """Reads `evidence.json` in a build folder; None if there is none. Raises InputError if its status is not PASS, or
     if it was measured on another package."""
     file = folder / "evidence.json"
     hint = f"marina calibrate {spec_file}, or delete {file} to go without"
-    evidence = read_stage_record(file, EvidenceRecord, "evidence", hint)
+    evidence = read_document(file, Evidence, hint)
     if evidence is None:
         return None
     if evidence.status != "PASS":
@@ -123,27 +34,7 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
     return evidence
 
 
-def override_evidence(
-    evidence: EvidenceRecord | None, knee_rps: float | None, cold_start_s: float | None
-) -> EvidenceRecord:
-    """The evidence with another knee or cold start in place of the measured one. Works without evidence, too."""
-    evidence = evidence or EvidenceRecord(
-        sha256="",
-        status="PASS",
-        reasons=(),
-        package=None,
-        objective=MeasuredObjective(p99_ms=0, error_rate=0),
-        knee=None,
-        cold_start_s=None,
-        memory=None,
-        machine=GeneratorMachine(cores=0),
-    )
-    changes: dict[str, object] = {} if knee_rps is None else {"knee": MeasuredKnee(rps=knee_rps)}
-    changes |= {} if cold_start_s is None else {"cold_start_s": cold_start_s}
-    return evidence.model_copy(update=changes)
-
-
-def check_evidence(spec: Spec, evidence: EvidenceRecord | None, accepted: Collection[str]) -> None:
+def check_evidence(spec: Spec, evidence: Evidence | None, accepted: Collection[str]) -> None:
     """Raises InputError if a pod differs from the measured server in its number of cores or its processor. `accepted`
     names the differences to ignore, `evidence-cores` or `evidence-processor`."""
     server = evidence.server if evidence else None

@@ -112,7 +112,8 @@ def _measured(plan: Plan) -> Iterator[Note]:
     if evidence is None:
         yield Note("40-deployment.yaml", "nothing was measured: memory and times are defaults", calibrate)
         return
-    measured = evidence.objective.model_dump()
+    # The search judges at rates of its own, whatever throughput the spec wants.
+    measured = evidence.objective.model_dump(exclude={"throughput_rps"})
     if spec.slo and measured != {name: getattr(spec.slo, name) for name in measured}:
         objective = ", ".join(f"{name}: {limit:g}" for name, limit in measured.items() if limit is not None)
         text = f"the knee was found for `{objective}`, not for what `slo` says now"
@@ -204,7 +205,7 @@ def _target_text(plan: Plan) -> str:
 
 
 def _target_reason(plan: Plan) -> str:
-    scaling, knee = plan.spec.scaling, plan.evidence.knee if plan.evidence else None
+    scaling, knee = plan.spec.scaling, plan.knee_rps
     if scaling.metric != "requests" or scaling.target_rps is not None:
         return "scaling"
-    return f"knee {knee.rps:.4g} × {scaling.knee_share:.0%}" if knee else "unmeasured"
+    return f"knee {knee:.4g} × {scaling.knee_share:.0%}" if knee else "unmeasured"

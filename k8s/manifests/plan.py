@@ -9,13 +9,14 @@ from pathlib import Path
 
 from marina.config.cpu_targets import architecture_of, node_labels
 from marina.config.errors import InputError
+from marina.config.measured import Evidence
 from marina.config.packed_settings import check_compiled, check_settings
 from marina.config.quantity import canonical, quantity
-from marina.config.record import Package, read_package
+from marina.config.record import ImageRecord, Package, read_package
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.k8s.manifests.evidence import EvidenceRecord, read_evidence
-from marina.k8s.manifests.records import ImageRecord, read_image
+from marina.k8s.manifests.evidence import read_evidence
+from marina.k8s.manifests.records import read_image
 from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
 
 MIB = 2**20
@@ -42,9 +43,13 @@ class Plan:
     image: str
     """The image that the pods run, by digest once it was pushed."""
     package: Package | None
-    evidence: EvidenceRecord | None
+    evidence: Evidence | None
     built: ImageRecord | None = None
     """The record of the image; None before `marina image` ran."""
+    knee_rps: float | None = None
+    """The highest rate that meets the objective; None if it was not measured."""
+    cold_start_s: float | None = None
+    """The time from the start of a server to ready; None if it was not measured."""
 
     @property
     def name(self) -> str:
@@ -66,18 +71,13 @@ class Plan:
         return self.spec.scaling.autoscaler != "none"
 
     @property
-    def cold_start_s(self) -> float | None:
-        """The measured time from the start of a server to ready; None if it was not measured."""
-        return self.evidence.cold_start_s if self.evidence else None
-
-    @property
     def target_rps_per_pod(self) -> float | None:
         """The requests/s that each pod should get: the spec's, or a share of the knee. None without either."""
-        stated, knee = self.spec.scaling.target_rps, self.evidence.knee if self.evidence else None
+        stated, knee_rps = self.spec.scaling.target_rps, self.knee_rps
         if stated is not None:
             return stated
         # Three digits, so that a second calibration with nearly the same result does not change the manifests.
-        return float(f"{knee.rps * self.spec.scaling.knee_share:.3g}") if knee else None
+        return float(f"{knee_rps * self.spec.scaling.knee_share:.3g}") if knee_rps else None
 
     @property
     def scaling_target(self) -> float | None:
@@ -247,7 +247,9 @@ def make_plan(spec: Spec, folder: Path) -> Plan:
     if evidence:
         _check_memory(spec, evidence)
     image = built.reference if built else f"{spec.kubernetes.registry}/{spec.name}:{spec.version}"
-    plan = Plan(spec, image, package, evidence, built)
+    knee = evidence.knee if evidence else None
+    cold_start_s = evidence.cold_start_s if evidence else None
+    plan = Plan(spec, image, package, evidence, built, knee.rps if knee else None, cold_start_s)
     _check_metrics(plan)
     return plan
 
@@ -274,7 +276,7 @@ def _check_metrics(plan: Plan) -> None:
         raise InputError(text, hint=f"marina calibrate {plan.spec.file}, or set `scaling.target`")
 
 
-def _check_memory(spec: Spec, evidence: EvidenceRecord) -> None:
+def _check_memory(spec: Spec, evidence: Evidence) -> None:
     stated, measured = spec.kubernetes.resources.memory, evidence.memory
     if measured and stated != "auto" and quantity(stated) < measured.total_bytes:
         raise InputError(

@@ -1,12 +1,14 @@
 """The status of a release right now: which revision runs, its pods, what its autoscaler wants, and what is wrong."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marina.config.errors import InputError
+from marina.config.measured import TestedVerdict
+from marina.config.record import read_document
 from marina.k8s.cluster import ApiError, Cluster, Ref
 from marina.k8s.rollout.apply import describe_empty
 from marina.k8s.rollout.diagnosis import Cause, find_causes
@@ -142,12 +144,12 @@ def _phase(state: State, typed: str) -> str:
 
 
 def _verdict(folder: Path, facts: dict[str, str]) -> str:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        data = json.loads((folder / "verdict.json").read_text(encoding="utf-8"))
-        tested = str(data["tested"].get("package") or "")
-        text = f"{data['verdict']['status']} at {data['at']}"
-        deployed = facts.get("package", "")
-        return text if tested and tested == deployed else f"{text}, of another package than the one deployed"
+    with suppress(InputError):
+        record = read_document(folder / "verdict.json", TestedVerdict, hint="")
+        if record:
+            text = f"{record.verdict.status} at {record.at}"
+            same = record.tested.package and record.tested.package == facts.get("package", "")
+            return text if same else f"{text}, of another package than the one deployed"
     return ""
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from marina.config.errors import InputError, listed
 from marina.config.sections import Cost
-from marina.k8s.manifests import Plan, override_evidence, render_objects
+from marina.k8s.manifests import Plan, render_objects
 from marina.k8s.monitoring import METRICS, forecast_lead_s, keda_query
 from marina.k8s.simulating.hpa import Hpa, read_hpa
 from marina.k8s.simulating.replay import PodProfile, Replay, replay
@@ -145,9 +145,10 @@ class Simulation:
 
 def simulate(plan: Plan, options: SimulationOptions) -> Simulation:
     """Replays the traffic through the autoscaler that `marina manifests` would render."""
-    given = (options.knee_rps, options.cold_start_s)
-    if given != (None, None):
-        plan = replace(plan, evidence=override_evidence(plan.evidence, *given))
+    if options.knee_rps is not None:
+        plan = replace(plan, knee_rps=options.knee_rps)
+    if options.cold_start_s is not None:
+        plan = replace(plan, cold_start_s=options.cold_start_s)
     hpa = _autoscaler(plan)
     pod, assumed = _pod_profile(plan)
     traffic = _make_traffic(plan, pod, options)
@@ -193,11 +194,11 @@ def _autoscaler(plan: Plan) -> Hpa:
 def _pod_profile(plan: Plan) -> tuple[PodProfile, list[str]]:
     """What a pod can do, and what had to be assumed because it was never measured."""
     spec, assumed = plan.spec, []
-    measured, target = plan.evidence.knee if plan.evidence else None, plan.target_rps_per_pod
+    measured, target = plan.knee_rps, plan.target_rps_per_pod
     if measured is None and target is None:
         hint = f"marina calibrate {spec.file}, or --knee RPS"
         raise InputError("nothing was measured, so it is unknown how many requests/s a pod can serve", hint=hint)
-    knee = measured.rps if measured else (target or 0) / spec.scaling.knee_share
+    knee = measured if measured else (target or 0) / spec.scaling.knee_share
     cold_start_s = plan.cold_start_s
     if measured is None:
         assumed.append(f"the knee: {knee:.4g} requests/s, `scaling.target` / {spec.scaling.knee_share:g}")

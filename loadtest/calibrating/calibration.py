@@ -2,22 +2,15 @@
 
 from dataclasses import replace
 
+from marina.config.measured import Evidence, Knee, LatencyAtRate, Reason, ServingSettings, TrialRecord, Verdict
 from marina.config.record import write_json, write_text
 from marina.config.spec import Spec
-from marina.loadtest.calibrating.evidence import (
-    MAY_HOLD_MORE,
-    Evidence,
-    LatencyAtRate,
-    ServingSettings,
-    TrialRecord,
-    knee_interval_text,
-    knee_text,
-)
+from marina.loadtest.calibrating.evidence import MAY_HOLD_MORE, knee_interval_text, knee_text
 from marina.loadtest.calibrating.evidence_report import evidence_html
-from marina.loadtest.calibrating.knee import Knee, Untrusted
+from marina.loadtest.calibrating.knee import Untrusted
 from marina.loadtest.calibrating.options import CalibrateOptions
 from marina.loadtest.calibrating.trials import OutOfTime, RateTrials
-from marina.loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
+from marina.loadtest.judging import costs_of, costs_text, objective_of
 from marina.loadtest.measuring import Measurement, figure, utc_now
 from marina.loadtest.reporting import arrivals_text
 from marina.loadtest.running import Target, TargetOptions, open_session

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from marina.config.measured import Evidence, TrialRecord
 from marina.config.pages import Chart, Drawing, Line, linear_axis, log_axis, milliseconds, render_template
-from marina.loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_interval_text, knee_text
+from marina.loadtest.calibrating.evidence import MAY_HOLD_MORE, knee_interval_text, knee_text
 from marina.loadtest.measuring import MB, figure, percent
 from marina.loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
 

@@ -6,19 +6,9 @@ The caller provides the trials; this module only decides which rate to try next,
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from marina.config.record import Part
-from marina.loadtest.judging import (
-    P99_SHARE,
-    Objective,
-    Verdict,
-    VerdictStatus,
-    failed_clumps,
-    judged_tails,
-    missed_clumps,
-    slow_clumps,
-)
+from marina.config.measured import Knee, Objective, Verdict, VerdictStatus
+from marina.loadtest.judging import P99_SHARE, failed_clumps, judged_tails, missed_clumps, slow_clumps
 from marina.loadtest.measuring import Measurement, figure
 
 TrialFunction = Callable[[float], VerdictStatus]
@@ -53,22 +43,6 @@ class NotMeasurable(Untrusted):
 
 class NeverHeld(Untrusted):
     """Raised if the objective does not hold at any rate."""
-
-
-class Knee(Part):
-    """The highest rate that meets the objective."""
-
-    rps: float
-    limit: Literal["objective", "generator"] = "objective"
-    """What ended the search: the objective broke, or no higher rate could be measured: the server may hold more."""
-    interval: tuple[float, float] | None = None
-    """Holds the true knee in 9 of 10 calibrations; None if the generator is the limit."""
-
-    @property
-    def width(self) -> float:
-        """Half the width of the interval, as a share of the knee."""
-        low, high = self.interval or (self.rps, self.rps)
-        return (high - low) / 2 / self.rps
 
 
 def estimate_capacity(held: Callable[[float], float], first: float) -> float:

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from marina.config.measured import Arrivals, Objective
 from marina.loadtest.calibrating import knee
-from marina.loadtest.judging import SPARE_SAMPLES, Objective, samples_needed
+from marina.loadtest.judging import SPARE_SAMPLES, samples_needed
 from marina.loadtest.running import SendingOptions
-from marina.loadtest.scheduling import Arrivals
 
 _SHORTEST_TRIAL_S, _LONGEST_GROWTH_S = 8.0, 60.0
 # Slightly above the rate that a server holds, by this share, its queue must have the time to exceed the limit.

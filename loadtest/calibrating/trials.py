@@ -3,18 +3,14 @@
 from functools import partial
 
 from marina.config.errors import MarinaError
+from marina.config.measured import Knee, LatencyAtRate, Objective, Reason, Verdict, VerdictStatus
 from marina.loadtest.calibrating import knee
-from marina.loadtest.calibrating.evidence import LatencyAtRate
-from marina.loadtest.calibrating.knee import Knee, Untrusted, bisect_knee, narrowed
+from marina.loadtest.calibrating.knee import Untrusted, bisect_knee, narrowed
 from marina.loadtest.calibrating.options import CalibrateOptions
 from marina.loadtest.judging import (
     GENERATOR_REASONS,
     TOO_FEW,
     UNDECIDED,
-    Objective,
-    Reason,
-    Verdict,
-    VerdictStatus,
     best_guess,
     busy_machine_reasons,
     decided_early,

@@ -17,17 +17,17 @@ import yaml
 
 from marina.config.errors import MarinaError
 from marina.config.load import parse_spec
+from marina.config.measured import Objective, ServingSettings
 from marina.config.progress import Progress
 from marina.config.record import write_json, write_text
 from marina.config.remote import parse_remote
 from marina.config.sections import HANDLERS
 from marina.config.spec import Spec
 from marina.loadtest.calibrating.calibration import settings_of
-from marina.loadtest.calibrating.evidence import ServingSettings
 from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
 from marina.loadtest.calibrating.options import CalibrateOptions
 from marina.loadtest.calibrating.trials import RateTrials, ServerEnded
-from marina.loadtest.judging import Objective, objective_of
+from marina.loadtest.judging import objective_of
 from marina.loadtest.measuring import figure
 from marina.loadtest.running import Session, TargetOptions, open_session, serve_command
 

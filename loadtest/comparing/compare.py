@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from marina.config.measured import Arrivals, Objective, Reason, VerdictStatus
 from marina.config.record import Options, write_json, write_text
 from marina.config.sections import Positive
 from marina.config.spec import Spec
@@ -33,9 +34,6 @@ from marina.loadtest.comparing.report import comparison_html, comparison_xml
 from marina.loadtest.comparing.sides import Contender, OpenedSide, find_contender, open_side, paused
 from marina.loadtest.judging import (
     SPARE_SAMPLES,
-    Objective,
-    Reason,
-    VerdictStatus,
     arrivals_needed,
     client_timeout_s,
     costs_of,
@@ -45,7 +43,7 @@ from marina.loadtest.judging import (
 )
 from marina.loadtest.measuring import cpu_seconds, figure, this_machine, utc_now
 from marina.loadtest.running import TargetOptions, await_ready, find_package, known_knee, stated_rate
-from marina.loadtest.scheduling import Arrivals, Schedule
+from marina.loadtest.scheduling import Schedule
 from marina.loadtest.sending import running_generator
 
 # Short enough that most rounds have no disturbance of the machine in them, and long enough that each has a tail.

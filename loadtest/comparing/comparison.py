@@ -5,9 +5,9 @@ docs/how-to/load-test.md explains each field."""
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from marina.config.measured import EXIT_CODES, Costs, Machine, Objective, Reason, VerdictStatus
 from marina.config.record import Document, Part
-from marina.loadtest.judging import EXIT_CODES, Costs, Objective, Reason, VerdictStatus
-from marina.loadtest.measuring import Histogram, Latencies, Machine, Measurement, merge_histograms
+from marina.loadtest.measuring import Histogram, Latencies, Measurement, merge_histograms
 from marina.loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.comparison/1"

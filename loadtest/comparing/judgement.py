@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from marina.config.measured import Objective, Reason, VerdictStatus
 from marina.loadtest.comparing.comparison import AnswerCounts, Figure, FigureName, Round, SideName, Turn, Unit
 from marina.loadtest.comparing.ratios import Ratio, by_chance, late_line, more_late, ratio
 from marina.loadtest.judging import (
@@ -16,9 +17,6 @@ from marina.loadtest.judging import (
     P99_SHARE,
     UNDECIDED,
     Counts,
-    Objective,
-    Reason,
-    VerdictStatus,
     difference_interval,
     with_status,
     worst_status,

@@ -15,11 +15,11 @@ import yaml
 from marina.config.errors import InputError
 from marina.config.load import load_spec
 from marina.config.mar import open_mar
+from marina.config.measured import Objective
 from marina.config.progress import Progress
 from marina.config.record import Package, file_sha256, read_package, read_record, write_text
 from marina.config.spec import Spec
 from marina.loadtest.comparing.comparison import Side
-from marina.loadtest.judging import Objective
 from marina.loadtest.measuring import process_tree
 from marina.loadtest.running import (
     Session,

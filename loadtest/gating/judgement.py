@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
+from marina.config.measured import Reason, VerdictStatus
 from marina.config.record import Part
 from marina.loadtest.comparing.comparison import Figure
 from marina.loadtest.comparing.judgement import look_schedule, look_share
 from marina.loadtest.gating.figures import SHARES, Pods, Tails, Wrong, error_figure, percentile_figure
 from marina.loadtest.gating.need import Need, needed
 from marina.loadtest.gating.readings import LiveRound, LiveRounds
-from marina.loadtest.judging import Reason, VerdictStatus, growth, worst_status
+from marina.loadtest.judging import growth, worst_status
 from marina.loadtest.measuring import MB
 
 # How often a gate may fail wrongly, over all looks, and how many figures may cause that.

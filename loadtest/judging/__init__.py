@@ -11,7 +11,7 @@ from marina.loadtest.judging.certainty import (
     slow_clumps,
     with_status,
 )
-from marina.loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
+from marina.loadtest.judging.cost import costs_of, costs_text, with_costs
 from marina.loadtest.judging.early import decided_early
 from marina.loadtest.judging.interval import (
     CONFIDENCE,
@@ -22,8 +22,6 @@ from marina.loadtest.judging.interval import (
     difference_interval,
 )
 from marina.loadtest.judging.record import (
-    LatencySummary,
-    LoadedServer,
     LoadRecord,
     LoadTestOutcome,
     RunRecord,
@@ -35,24 +33,11 @@ from marina.loadtest.judging.record import (
 from marina.loadtest.judging.slo import HELD_SHARE, best_guess, client_timeout_s, judge, objective_of
 from marina.loadtest.judging.soak import GROWTH_ALLOWED, growth, judge_soak, judged_from_s
 from marina.loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, busy_machine_reasons, distrust_reasons
-from marina.loadtest.judging.verdict import (
-    EXIT_CODES,
-    TOO_FEW,
-    UNDECIDED,
-    Check,
-    Objective,
-    Reason,
-    Verdict,
-    VerdictStatus,
-    interval_text,
-    is_undecided,
-    worst_status,
-)
+from marina.loadtest.judging.verdict import TOO_FEW, UNDECIDED, interval_text, is_undecided, worst_status
 
 __all__ = [
     "BUSY_CPU",
     "CONFIDENCE",
-    "EXIT_CODES",
     "GENERATOR_REASONS",
     "GROWTH_ALLOWED",
     "HELD_SHARE",
@@ -60,19 +45,11 @@ __all__ = [
     "SPARE_SAMPLES",
     "TOO_FEW",
     "UNDECIDED",
-    "Check",
-    "Costs",
     "Counts",
-    "LatencySummary",
     "LoadRecord",
     "LoadTestOutcome",
-    "LoadedServer",
-    "Objective",
-    "Reason",
     "RunRecord",
     "StreamFigures",
-    "Verdict",
-    "VerdictStatus",
     "arrivals_needed",
     "arrivals_to_decide",
     "best_guess",

@@ -6,18 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple, TypeVar
 
+from marina.config.measured import Check, Objective, Reason, VerdictStatus
 from marina.config.record import Part
 from marina.loadtest.judging import interval
 from marina.loadtest.judging.interval import Counts
-from marina.loadtest.judging.verdict import (
-    UNDECIDED,
-    Check,
-    Objective,
-    Reason,
-    VerdictStatus,
-    interval_text,
-    value_text,
-)
+from marina.loadtest.judging.verdict import UNDECIDED, interval_text, value_text
 from marina.loadtest.measuring import Histogram, Measurement, Slice
 
 P99_SHARE = 0.99

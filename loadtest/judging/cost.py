@@ -1,37 +1,8 @@
 """What requests cost: a pod is paid for by the hour, so the more it answers, the less each request costs. No I/O."""
 
-from marina.config.record import Part
+from marina.config.measured import Costs, Verdict, VerdictStatus
 from marina.config.spec import Spec
-from marina.loadtest.judging.verdict import Reason, Verdict, VerdictStatus
 from marina.loadtest.measuring import figure
-
-
-class Costs(Part):
-    """What 10,000 requests cost, including the pod's idle time."""
-
-    currency: str
-    pod_hour: float
-    target_rps: float | None
-    """The rate that a pod is meant to run at; None if neither the spec nor a calibration says it."""
-    seen_rps: float
-    at_target: float | None
-    at_seen: float | None
-    """The cost at the measured rate; None if nothing was answered."""
-    budget: float | None
-
-    @property
-    def judged(self) -> float | None:
-        """The cost that is compared with the budget."""
-        return self.at_target or self.at_seen
-
-    @property
-    def over(self) -> Reason | None:
-        """The reason for a FAIL if 10,000 requests cost more than the budget; None otherwise."""
-        if self.budget is None or self.judged is None or self.judged <= self.budget:
-            return None
-        rate = self.target_rps or self.seen_rps
-        text = f"10,000 requests cost {self.judged:.3g} {self.currency} at {figure(rate)} requests/s per pod"
-        return Reason(id="over-budget", text=f"{text}, allowed: {self.budget:.3g}")
 
 
 def costs_of(spec: Spec, seen_rps: float, knee_rps: float | None = None) -> Costs | None:

@@ -5,8 +5,9 @@ Only a search uses this, since there a wrong answer only costs a detour. A verdi
 
 from collections.abc import Sequence
 
+from marina.config.measured import Objective, Verdict, VerdictStatus
 from marina.loadtest.judging.certainty import NONE_OVER_SHARE, LatenciesOf, judged_tails, samples_needed, tail_interval
-from marina.loadtest.judging.verdict import TOO_FEW, Objective, Verdict, VerdictStatus
+from marina.loadtest.judging.verdict import TOO_FEW
 from marina.loadtest.measuring import Measurement, pool
 
 # Of a hundred answers, 5 % are only a handful.

@@ -3,15 +3,12 @@
 docs/how-to/load-test.md explains each field."""
 
 from functools import cached_property
-from typing import Final, Literal
 
-from marina.config.record import Document, Part
-from marina.loadtest.judging.cost import Costs
-from marina.loadtest.judging.verdict import Objective, Verdict
-from marina.loadtest.measuring import Histogram, Machine, Measurement, pool
+from marina.config.measured import Costs, LatencySummary, Machine, Objective, TestedVerdict, Verdict
+from marina.config.record import Part
+from marina.loadtest.measuring import Histogram, Measurement, pool
 from marina.loadtest.scheduling import Spacing
 
-SCHEMA: Final = "marina.verdict/1"
 SUMMARY_SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
@@ -35,32 +32,6 @@ class LoadRecord(Part):
     sample_bytes: int
     """The size of the largest body."""
     sample_content_type: str
-
-
-class LoadedServer(Part):
-    name: str
-    version: str
-    spec: str
-    url: str
-    started: bool
-    """Whether the server was started for the test, on the generator's machine."""
-    package: str | None
-    """The hash of the MAR in the spec's package record."""
-    served: str | None
-    """The hash of the MAR that the server says it serves."""
-    cold_start_s: float | None
-
-
-class LatencySummary(Part):
-    """A few percentiles of a histogram, ms; the measurement has the whole histogram."""
-
-    p50: float | None
-    p90: float | None
-    p95: float | None
-    p99: float | None
-    p999: float | None
-    mean: float | None
-    max: float | None
 
 
 class StreamFigures(Part):
@@ -90,15 +61,12 @@ class RunRecord(Part):
     measurement: Measurement
 
 
-class LoadTestOutcome(Document):
-    schema_: Literal["marina.verdict/1"] = SCHEMA
-    verdict: Verdict
+class LoadTestOutcome(TestedVerdict):
+    """The whole record of a load test."""
+
     objective: Objective
-    tested: LoadedServer
     load: LoadRecord
     machine: Machine
-    at: str
-    """When the first run started, UTC."""
     runs: tuple[RunRecord, ...]
     costs: Costs | None = None
     """None if the spec has no `cost`."""

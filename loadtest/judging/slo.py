@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 from marina.config.errors import InputError
+from marina.config.measured import Check, Objective, Reason, Verdict, VerdictStatus
 from marina.config.spec import Spec
 from marina.loadtest.judging.certainty import (
     P99_SHARE,
@@ -22,16 +23,7 @@ from marina.loadtest.judging.certainty import (
     with_status,
 )
 from marina.loadtest.judging.trust import busy_machine_reasons, distrust_reasons, server_died_reasons
-from marina.loadtest.judging.verdict import (
-    TOO_FEW,
-    Check,
-    Objective,
-    Reason,
-    Verdict,
-    VerdictStatus,
-    is_undecided,
-    worst_status,
-)
+from marina.loadtest.judging.verdict import TOO_FEW, is_undecided, worst_status
 from marina.loadtest.measuring import Histogram, Measurement, figure, merge_histograms, nearest_rank, percent, pool
 
 HELD_SHARE = 0.99

@@ -9,8 +9,9 @@ from itertools import combinations, groupby, pairwise
 from statistics import median
 from typing import Literal, TypeVar
 
+from marina.config.measured import Check, Reason, Verdict, VerdictStatus
 from marina.loadtest.judging.slo import more_came
-from marina.loadtest.judging.verdict import Check, Reason, Verdict, VerdictStatus, worst_status
+from marina.loadtest.judging.verdict import worst_status
 from marina.loadtest.measuring import MB, Measurement, ServerReading, ServerReadings, figure, merge_histograms
 
 T = TypeVar("T")

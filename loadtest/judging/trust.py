@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from marina.config.measured import Objective, Reason
 from marina.loadtest.judging.certainty import P99_SHARE
-from marina.loadtest.judging.verdict import Objective, Reason
 from marina.loadtest.measuring import Measurement, nearest_rank
 
 BUSY_CPU = 0.9

@@ -1,12 +1,11 @@
 """The records of what a run measures: histograms, counts, the machine. Nothing is sent or judged here."""
 
 from marina.config.histogram import Histogram, bucket_ms, nearest_rank
+from marina.config.units import figure, percent, utc_now
 from marina.loadtest.measuring.machine import (
     MB,
-    Machine,
     OtherProcesses,
     OtherProcessesWatch,
-    PeakMemory,
     cpu_seconds,
     peak_memory,
     process_tree,
@@ -28,19 +27,16 @@ from marina.loadtest.measuring.measurement import (
     pool,
 )
 from marina.loadtest.measuring.server_readings import ServerReading, ServerReadings, ServerWatch, parse_reading
-from marina.loadtest.measuring.units import figure, percent, utc_now
 
 __all__ = [
     "MB",
     "GeneratorHealth",
     "Histogram",
     "Latencies",
-    "Machine",
     "Measurement",
     "OtherProcesses",
     "OtherProcessesWatch",
     "PackageIdentity",
-    "PeakMemory",
     "PodShare",
     "Second",
     "ServerReading",

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from pydantic import computed_field
 
 from marina.config.machine import cpu_flags, cpu_limit, kernel_text, memory_limit, processor_name, visible_cores
+from marina.config.measured import Machine, PeakMemory
 from marina.config.record import Part
 
 MB = 1_000_000
@@ -20,43 +20,6 @@ _ISA = re.compile(r"avx\w*|amx_\w+|fma|f16c|bmi[12]|vaes|vpclmulqdq|gfni|asimd\w
 _MOST_NAMED, _LEAST_NAMED_CORES = 3, 0.05
 # Other processes disturb from this share of the machine's cores on; below this many cores it is just a daemon.
 _BUSY_SHARE, _BUSY_CORES = 0.15, 0.25
-
-
-class Machine(Part):
-    """The processor, how much of it may be used, and the memory."""
-
-    processor: str
-    cores: int
-    """The number of cores that this process may run on."""
-    cpu_limit: float | None
-    """The number of cores that the cgroup allows; None without a limit."""
-    memory_bytes: int | None
-    memory_limit_bytes: int | None
-    """The memory that the cgroup allows; None without a limit."""
-    system: str
-    python: str
-    isa: tuple[str, ...] = ()
-    """The processor's vector and matrix instruction sets."""
-
-    def __str__(self) -> str:
-        limit = f", cgroup limit {self.cpu_limit:g}" if self.cpu_limit else ""
-        memory = min(filter(None, [self.memory_bytes, self.memory_limit_bytes]), default=None)
-        size = f", {memory / 2**30:.1f} GiB" if memory else ""
-        return f"{self.processor}, {self.cores} cores{limit}{size}"
-
-
-class PeakMemory(Part):
-    """The peak resident memory of a server's processes, bytes."""
-
-    java_bytes: int
-    workers_bytes: tuple[int, ...]
-    supervisor_bytes: int
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def total_bytes(self) -> int:
-        """The sum; pages that workers share are counted for each of them."""
-        return self.java_bytes + sum(self.workers_bytes) + self.supervisor_bytes
 
 
 class OtherProcesses(Part):

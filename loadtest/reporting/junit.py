@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from marina.loadtest.judging import Costs, LoadTestOutcome, Reason, VerdictStatus
+from marina.config.measured import Costs, Reason, VerdictStatus
+from marina.loadtest.judging import LoadTestOutcome
 from marina.loadtest.measuring import figure
 from marina.loadtest.reporting.text import arrivals_text, check_title
 

@@ -3,8 +3,9 @@
 import math
 from pathlib import Path
 
+from marina.config.measured import Costs
 from marina.config.pages import render_template
-from marina.loadtest.judging import CONFIDENCE, P99_SHARE, Costs, LoadTestOutcome, stream_figures
+from marina.loadtest.judging import CONFIDENCE, P99_SHARE, LoadTestOutcome, stream_figures
 from marina.loadtest.measuring import figure, percent
 from marina.loadtest.reporting.charts import charts
 from marina.loadtest.reporting.text import (

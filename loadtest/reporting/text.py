@@ -4,8 +4,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from marina.config.measured import Check, Reason, Verdict
 from marina.config.progress import replace_line
-from marina.loadtest.judging import Check, Reason, StreamFigures, Verdict, interval_text
+from marina.loadtest.judging import StreamFigures, interval_text
 from marina.loadtest.measuring import GeneratorHealth, Measurement, PodShare, Second, figure, percent
 from marina.loadtest.scheduling import Schedule, Spacing
 

@@ -12,13 +12,12 @@ from marina.loadtest.running.session import (
     open_session,
     open_target,
 )
-from marina.loadtest.running.target import ServerLimits, Target, await_ready, serve_command, started_server
+from marina.loadtest.running.target import Target, await_ready, serve_command, started_server
 
 __all__ = [
     "RemoteServer",
     "RunOptions",
     "SendingOptions",
-    "ServerLimits",
     "Session",
     "Target",
     "TargetOptions",

@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from marina.config.errors import InputError
-from marina.config.record import Package, write_text
+from marina.config.measured import Evidence, LoadedServer, Objective
+from marina.config.record import Package, read_document, write_text
 from marina.config.spec import Spec
 from marina.loadtest.judging import (
     HELD_SHARE,
-    LoadedServer,
     LoadRecord,
     LoadTestOutcome,
-    Objective,
     RunRecord,
     costs_of,
     costs_text,
@@ -145,10 +145,8 @@ def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session)
 
 def known_knee(folder: Path, package: Package | None) -> float | None:
     """The knee that a calibration of this package recorded in the build folder, requests/s; None if none is valid."""
-    try:
-        evidence = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-        if package is None or evidence["package"] != package.sha256 or evidence["status"] != "PASS":
-            return None
-        return float(evidence["knee"]["rps"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    with suppress(InputError):
+        evidence = read_document(folder / "evidence.json", Evidence, hint="")
+        if evidence and package and evidence.package == package.sha256 and evidence.status == "PASS" and evidence.knee:
+            return evidence.knee.rps
+    return None

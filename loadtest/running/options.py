@@ -8,13 +8,14 @@ from typing import Annotated
 from pydantic import Field
 
 from marina.config.errors import InputError
+from marina.config.measured import Arrivals, Objective
 from marina.config.record import Options
 from marina.config.request_headers import CONTENT_TYPES
 from marina.config.sections import Positive
 from marina.config.spec import Spec
-from marina.loadtest.judging import SPARE_SAMPLES, Objective, arrivals_needed, is_undecided, judge, samples_needed
+from marina.loadtest.judging import SPARE_SAMPLES, arrivals_needed, is_undecided, judge, samples_needed
 from marina.loadtest.measuring import Measurement
-from marina.loadtest.scheduling import Arrivals, Schedule, Trace, read_trace_file
+from marina.loadtest.scheduling import Schedule, Trace, read_trace_file
 
 _SHORTEST_S = 30
 _LOWEST_RPS = 0.0001

@@ -12,24 +12,17 @@ from typing import Protocol
 
 from marina.config.errors import InputError
 from marina.config.machine import stops_as_interrupt, usable_cores
+from marina.config.measured import Machine, Objective, PeakMemory, ServerLimits
 from marina.config.progress import Progress
 from marina.config.quantity import quantity
 from marina.config.record import Package, read_package
 from marina.config.spec import Spec
-from marina.loadtest.judging import Objective, client_timeout_s
-from marina.loadtest.measuring import (
-    Machine,
-    Measurement,
-    OtherProcessesWatch,
-    PackageIdentity,
-    PeakMemory,
-    ServerWatch,
-    this_machine,
-)
+from marina.loadtest.judging import client_timeout_s
+from marina.loadtest.measuring import Measurement, OtherProcessesWatch, PackageIdentity, ServerWatch, this_machine
 from marina.loadtest.reporting import LiveLine
 from marina.loadtest.running import target
 from marina.loadtest.running.options import SendingOptions
-from marina.loadtest.running.target import ServerLimits, Target
+from marina.loadtest.running.target import Target
 from marina.loadtest.scheduling import Schedule, Trace
 from marina.loadtest.sending import (
     Generator,

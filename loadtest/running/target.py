@@ -24,33 +24,17 @@ from urllib.parse import SplitResult, urlsplit
 
 from marina.config.errors import InputError, MarinaError
 from marina.config.machine import end_with_parent
+from marina.config.measured import PeakMemory, ServerLimits
 from marina.config.ports import free_port_base
-from marina.config.record import Part
 from marina.config.render import Ports
 from marina.config.spec import Spec
-from marina.loadtest.measuring import Machine, PeakMemory, peak_memory, this_machine
+from marina.loadtest.measuring import peak_memory, this_machine
 from marina.loadtest.sending import child_environment
 
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
 _CONNECT_S = 5.0
 _LONGEST_PAGE = 10_000_000
-
-
-class ServerLimits(Part):
-    """The resources that a server could use, and what limited it to them."""
-
-    by: Literal["affinity", "nothing", "pod"]
-    """`nothing` if the machine has no more cores than the pod may use; `pod` if the server was a pod of the cluster."""
-    cores: float
-    memory_bytes: int | None
-    """None without a limit. Only a pod's is enforced; that of others is compared."""
-    machine: Machine
-    """The server's machine."""
-
-    def __str__(self) -> str:
-        by = {"pod": "a pod's own limits", "affinity": "by CPU affinity", "nothing": "all that this machine has"}
-        return f"{self.cores:g} core{'' if self.cores == 1 else 's'}, {by[self.by]}"
 
 
 class Confinement(NamedTuple):

@@ -12,9 +12,9 @@ from typing import Literal
 from pydantic import model_validator
 
 from marina.config.errors import InputError
+from marina.config.measured import Arrivals
 from marina.config.record import Part
 
-Arrivals = Literal["constant", "poisson"]
 Spacing = Literal["constant", "poisson", "replay"]
 _FEWEST_SLICES = 120
 # All times are drawn before the run; more than these need more memory than most machines have.

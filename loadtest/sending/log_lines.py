@@ -10,7 +10,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from marina.config.errors import InputError
-from marina.loadtest.measuring import GeneratorHealth, Machine, Measurement, Second
+from marina.config.measured import Machine
+from marina.loadtest.measuring import GeneratorHealth, Measurement, Second
 
 _SECOND, _RECORD = "marina-second ", "marina-record "
 END_LINE = "marina-end"

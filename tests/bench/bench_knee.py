@@ -16,10 +16,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "loadtest")]
 
 from queues import QUEUES, Queue, SimulatedSession, always, pausing, true_knee, two_workers, varying  # noqa: E402
 
+from marina.config.measured import Knee, Objective  # noqa: E402
 from marina.loadtest.calibrating import CalibrateOptions  # noqa: E402
-from marina.loadtest.calibrating.knee import Knee  # noqa: E402
 from marina.loadtest.calibrating.trials import RateTrials  # noqa: E402
-from marina.loadtest.judging import Objective  # noqa: E402
 
 LIMITS_MS = (60.0, 150.0, 120.0)
 # Faster, slower and pausing ones. The method was chosen by looking at all of them, so only a fresh `--seed` judges it.

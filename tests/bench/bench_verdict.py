@@ -18,7 +18,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "loadtest")]
 
 from queues import QUEUES, Queue, always, measured, true_p99_ms, two_workers, varying, wandering  # noqa: E402
 
-from marina.loadtest.judging import Objective, VerdictStatus, judge  # noqa: E402
+from marina.config.measured import Objective, VerdictStatus  # noqa: E402
+from marina.loadtest.judging import judge  # noqa: E402
 from marina.loadtest.running import RunOptions  # noqa: E402
 from marina.loadtest.scheduling import Schedule  # noqa: E402
 

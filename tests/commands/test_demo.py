@@ -13,7 +13,7 @@ from test_loadtest_report import PASSED, REPEATED
 
 import marina
 from marina.command import parser
-from marina.loadtest.judging.verdict import Check, Reason, Verdict
+from marina.config.measured import Check, Reason, Verdict
 from marina.starting.demo import _load_text, _next_commands, _NotPassed
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

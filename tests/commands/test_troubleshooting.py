@@ -23,6 +23,7 @@ import marina
 from marina.archiver import torchvision_import
 from marina.archiver.agreement import check_agreement
 from marina.config.errors import MarinaError
+from marina.config.measured import Objective
 from marina.config.ports import free_port_base
 from marina.config.record import Agreement
 from marina.config.render import Ports
@@ -31,7 +32,6 @@ from marina.handlers.tensor import TensorHandler
 from marina.k8s.cluster import connect
 from marina.k8s.rollout.preflight import run_preflight
 from marina.loadtest.judging.slo import judge
-from marina.loadtest.judging.verdict import Objective
 from marina.loadtest.measuring import GeneratorHealth, Measurement, OtherProcesses, PackageIdentity
 from marina.loadtest.scheduling import Schedule
 from marina.server.java import checks

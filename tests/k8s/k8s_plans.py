@@ -25,13 +25,19 @@ RECORD: dict[str, Any] = {
                   "cosine": 1.0},
 }  # fmt: skip
 PACKAGE: dict[str, Any] = {"mar": "model.mar", "sha256": SHA256, "bytes": 975_778, "record": RECORD}
+MACHINE: dict[str, Any] = {
+    "processor": "A Processor @ 2 GHz", "cores": 2, "cpu_limit": None, "memory_bytes": 8_000_000_000,
+    "memory_limit_bytes": None, "system": "Linux 6.8", "python": "3.11.9",
+}  # fmt: skip
+LATENCIES = dict.fromkeys(("p50", "p90", "p95", "p99", "p999", "mean", "max"), 12.5)
 EVIDENCE: dict[str, Any] = {
     "schema": "marina.evidence/1", "status": "PASS", "reasons": [], "name": "digits", "version": "1.0",
     "package": SHA256, "objective": {"p99_ms": 50.0, "error_rate": 0.001, "throughput_rps": 100.0},
     "knee": {"rps": 1234.5}, "cold_start_s": 2.99,
     "memory": {"java_bytes": 263_561_216, "supervisor_bytes": 44_658_688, "total_bytes": 815_525_888,
                "workers_bytes": [253_526_016, 253_779_968]},
-    "machine": {"cores": 2, "cpu_limit": None}, "at": "2026-11-21T11:17:41Z",
+    "settings": {"workers": 2, "threads": 1, "max_batch": 8, "max_batch_delay_ms": 5}, "at_70_percent": None,
+    "arrivals": "poisson", "machine": MACHINE, "at": "2026-11-21T11:17:41Z", "trials": [],
 }  # fmt: skip
 IMAGE: dict[str, Any] = {
     "schema": "marina.image/1",
@@ -40,6 +46,10 @@ IMAGE: dict[str, Any] = {
     "digest": f"sha256:{'a' * 64}",
     "package_sha256": SHA256,
     "target": "cpu",
+    "base": "docker.io/library/python:3.11-slim-bookworm",
+    "builder": "buildah 1.33",
+    "layers": [],
+    "bytes": 0,
 }
 
 GPU: dict[str, Any] = {"serving.device": "cuda", "kubernetes.resources.gpu": 1, "model.precision": "fp16"}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from marina.config.load import parse_spec
+from marina.config.measured import Machine
 from marina.config.ports import free_port_base
 from marina.config.render import render_model_config
-from marina.loadtest.measuring import Machine
 
 SERVER = Path(__file__).parent / "loadtest_server.py"
 SPEC = """

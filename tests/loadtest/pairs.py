@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from queues import EDGES, Dice, Seconds, histogram, single
 
+from marina.config.measured import Objective
 from marina.loadtest.comparing.comparison import Round, Turn
 from marina.loadtest.comparing.judgement import Judgement, first_side, judge_rounds, look_schedule, look_share
-from marina.loadtest.judging import Objective
 from marina.loadtest.scheduling import Schedule
 
 RATE, SERVICE_S = 50, 0.008

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marina.config.measured import Objective
 from marina.config.progress import Progress
-from marina.loadtest.judging import Objective
 from marina.loadtest.measuring import Histogram, Measurement, Second, Slice
 from marina.loadtest.scheduling import Schedule
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from oci import layer, write_layout
 
-from marina.archiver.containers.layers import Layer, read_image_file, read_layout
+from marina.archiver.containers.layers import read_image_file, read_layout
 from marina.config.errors import InputError
+from marina.config.record import ImageLayer
 
 BASE, TOP = layer({"etc/os": b"debian", "bom.json": b"old"}), layer({"./bom.json": b"new"})
 HISTORY = [
@@ -26,11 +27,15 @@ def exported(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "image"
 
 
+def digest_of(tar: bytes) -> str:
+    return f"sha256:{hashlib.sha256(tar).hexdigest()}"
+
+
 def test_layers_are_measured_uncompressed(exported: Path) -> None:
     layout = read_layout(exported)
     assert layout.layers == (
-        Layer(f"sha256:{hashlib.sha256(BASE).hexdigest()}", len(BASE), "ADD base.tar /"),
-        Layer(f"sha256:{hashlib.sha256(TOP).hexdigest()}", len(TOP), "COPY /opt/marina"),
+        ImageLayer(digest=digest_of(BASE), bytes=len(BASE), created_by="ADD base.tar /"),
+        ImageLayer(digest=digest_of(TOP), bytes=len(TOP), created_by="COPY /opt/marina"),
     )
     assert layout.bytes == len(BASE) + len(TOP)
 

@@ -34,10 +34,11 @@ from packages import packaged_tales, tales_changes  # noqa: E402
 from running import Running, running  # noqa: E402
 from specs import TALES, tales_spec  # noqa: E402
 
+from marina.config.measured import Arrivals  # noqa: E402
 from marina.config.record import write_json  # noqa: E402
 from marina.loadtest.judging import latency_summary, stream_figures  # noqa: E402
 from marina.loadtest.measuring import Histogram, this_machine  # noqa: E402
-from marina.loadtest.scheduling import Arrivals, Schedule  # noqa: E402
+from marina.loadtest.scheduling import Schedule  # noqa: E402
 from marina.loadtest.sending import LoadPlan, LoadRequest, generate  # noqa: E402
 from marina.loadtest.sending.plan import Body, Expected  # noqa: E402
 

@@ -9,8 +9,8 @@ import yaml
 from specs import DIGITS, digits_spec
 
 from marina.config.load import load_spec
+from marina.config.measured import Reason
 from marina.config.spec import Spec
-from marina.loadtest.judging.verdict import Reason
 from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 
 pytestmark = pytest.mark.e2e

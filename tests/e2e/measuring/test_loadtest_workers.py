@@ -18,7 +18,8 @@ from specs import ROOT
 from waiting import eventually
 
 from marina.config.errors import MarinaError
-from marina.loadtest.judging import Objective, judge
+from marina.config.measured import Objective
+from marina.loadtest.judging import judge
 from marina.loadtest.measuring import Measurement, this_machine
 from marina.loadtest.scheduling import Schedule
 from marina.loadtest.sending import (

@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, fill, planned
+from k8s_plans import EVIDENCE, LATENCIES, MACHINE, fill, planned
 from specs import digits_spec
 
 from marina.config.errors import InputError
 from marina.k8s.manifests import check_evidence, make_plan
 from marina.k8s.manifests.notes import notes
 
-PROCESSOR = "A Processor @ 2 GHz"
+PROCESSOR = MACHINE["processor"]
 
 
 def measured(cores: float) -> dict[str, Any]:
     """Evidence of a server that could use these cores; the other values are not read."""
-    server = {"by": "affinity", "cores": cores, "memory_bytes": None, "machine": {"processor": PROCESSOR, "cores": 8}}
+    server = {"by": "affinity", "cores": cores, "memory_bytes": None, "machine": MACHINE}
     return EVIDENCE | {"server": server}
 
 
@@ -73,17 +73,17 @@ def test_for_a_server_that_was_already_running_the_cores_of_the_generator_are_no
         {"knee": {"rps": float("nan")}},
         {"cold_start_s": float("inf")},
         {"cold_start_s": -5},
-        {"memory": {"total_bytes": -1}},
+        {"memory": EVIDENCE["memory"] | {"java_bytes": -1}},
     ],
     ids=str,
 )
 def test_evidence_of_an_impossible_measurement_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"evidence\.json: not an evidence record of this version"):
+    with pytest.raises(InputError, match=r"evidence\.json: not a record of this version"):
         planned(evidence=EVIDENCE | changes)
 
 
 def test_a_knee_that_somebody_wrote_into_the_evidence_is_refused() -> None:
-    at_knee = {"at_70_percent": {"rate": 0.7 * EVIDENCE["knee"]["rps"]}}
+    at_knee = {"at_70_percent": {"rate": 0.7 * EVIDENCE["knee"]["rps"], "status": "PASS", "response": LATENCIES}}
     assert planned(evidence=EVIDENCE | at_knee).evidence
     with pytest.raises(InputError, match=r"`knee\.rps`: got 500, but .* was measured: it was edited") as error:
         planned(evidence=EVIDENCE | at_knee | {"knee": EVIDENCE["knee"] | {"rps": 500}})

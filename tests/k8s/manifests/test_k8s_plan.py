@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, GPU, IMAGE, SHA256, fill, planned
+from k8s_plans import EVIDENCE, GPU, IMAGE, MACHINE, SHA256, fill, planned
 from specs import digits_spec, tales_spec
 
 from marina.config.errors import InputError
@@ -168,18 +168,14 @@ def test_invalid_evidence_is_refused_with_its_reasons() -> None:
             "got schema `marina.evidence/9`, allowed: `marina.evidence/1`",
             id="another schema",
         ),
-        pytest.param(evidence(knee={"rps": "many"}), "not an evidence record of this version", id="another form"),
+        pytest.param(evidence(knee={"rps": "many"}), "not a record of this version", id="another form"),
         pytest.param(
             evidence(status="INVALID", reasons=["4 runs were INVALID"]),
-            "not an evidence record of this version",
+            "not a record of this version",
             id="reasons of another form",
         ),
-        pytest.param(
-            evidence(status="INVALID", reasons=[{"text": 4}]), "not an evidence record of this version", id="a number"
-        ),
-        pytest.param(
-            evidence(status="INVALID", reasons=None), "not an evidence record of this version", id="no reasons"
-        ),
+        pytest.param(evidence(status="INVALID", reasons=[{"text": 4}]), "not a record of this version", id="a number"),
+        pytest.param(evidence(status="INVALID", reasons=None), "not a record of this version", id="no reasons"),
         pytest.param({}, "got schema `None`, allowed: `marina.evidence/1`", id="empty"),
     ],
 )
@@ -218,7 +214,7 @@ def test_the_image_is_named_by_its_digest() -> None:
         ),
         pytest.param({"target": "cuda"}, "an image for `cuda`, but `serving.device` is `cpu`", id="another device"),
         pytest.param({"schema": "x"}, "got schema `x`, allowed: `marina.image/1`", id="another schema"),
-        pytest.param({"ref": None}, "not an image record of this version", id="another form"),
+        pytest.param({"ref": None}, "not a record of this version", id="another form"),
     ],
 )
 def test_an_image_that_does_not_fit_is_refused(changes: dict[str, Any], text: str) -> None:
@@ -250,7 +246,7 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
         pytest.param({}, {"evidence": evidence(objective=EVIDENCE["objective"] | {"ttft_p99_ms": 800})}, "the knee was "
                      "found for `p99_ms: 50, error_rate: 0.001, ttft_p99_ms: 800`, not for what `slo` says now",
                      id="objective of streams"),
-        pytest.param({}, {"evidence": evidence(machine={"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
+        pytest.param({}, {"evidence": evidence(machine=MACHINE | {"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
                      "pod has 2", id="machine"),
         pytest.param({}, {"evidence": evidence(arrivals="constant")}, "the knee was found with evenly spaced arrivals; "
                      "at random ones, as users come, a pod holds less", id="arrivals"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import k8s_plans
 import pytest
 from specs import changed, tales_spec
 
@@ -32,10 +33,8 @@ SERVED: dict[str, Any] = {
     },
     "scaling": {"metric": "waiting", "min_replicas": 2},
 }
-IMAGE = {
-    "schema": "marina.image/1",
+IMAGE = k8s_plans.IMAGE | {
     "ref": "registry.local/marina/tales",
-    "tag": "1.0",
     "digest": None,
     "package_sha256": None,
     "target": "cuda",

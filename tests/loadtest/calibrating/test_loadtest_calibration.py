@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from queues import Dice, Queue, Seconds, SimulatedSession, always, pausing, two_workers
 
+from marina.config.measured import Objective
 from marina.config.progress import Progress
 from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
 from marina.loadtest.calibrating.options import CalibrateOptions
 from marina.loadtest.calibrating.trials import OutOfTime, RateTrials
-from marina.loadtest.judging import Objective, samples_needed
+from marina.loadtest.judging import samples_needed
 from marina.loadtest.measuring import Histogram, Measurement, OtherProcesses, PackageIdentity
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)

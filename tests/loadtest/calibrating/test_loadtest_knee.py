@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from queues import Queue, always, measured, true_knee
 
-from marina.loadtest.calibrating.evidence import ServingSettings
+from marina.config.measured import Objective, ServingSettings, Verdict, VerdictStatus
 from marina.loadtest.calibrating.knee import NeverHeld, Untrusted, bisect_knee, estimate_capacity, narrowed
 from marina.loadtest.calibrating.tuning import SettingsSpace, search_settings
 from marina.loadtest.judging.slo import judge
-from marina.loadtest.judging.verdict import Objective, Verdict, VerdictStatus
 from marina.loadtest.measuring import Measurement
 from marina.loadtest.scheduling import Schedule
 

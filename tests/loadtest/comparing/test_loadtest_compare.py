@@ -13,6 +13,7 @@ from specs import DIGITS
 
 import marina
 from marina.config.load import parse_spec
+from marina.config.measured import Reason
 from marina.loadtest.comparing.answer_comparison import answers_match
 from marina.loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Round, Side, Turn
 from marina.loadtest.comparing.judgement import (
@@ -26,7 +27,6 @@ from marina.loadtest.comparing.judgement import (
 )
 from marina.loadtest.comparing.ratios import by_chance, ratio
 from marina.loadtest.comparing.report import comparison_html, comparison_xml
-from marina.loadtest.judging import Reason
 from marina.loadtest.measuring import Histogram
 
 # The latency of most rounds and of one, ms, of a server that takes 10 ms: as far below the limit as above it.

@@ -1,6 +1,5 @@
 """What requests cost, and how a budget changes a verdict."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,12 @@ from loadtest_rig import write_package
 from queues import always, measured
 from specs import make_spec
 from test_loadtest_compare import comparison
-from test_loadtest_report import FAILED, INVALID, PASSED, outcome, sliced
+from test_loadtest_report import FAILED, INVALID, PASSED, evidence, outcome, sliced
 
-from marina.config.record import read_package
+from marina.config.measured import Objective
+from marina.config.record import read_package, write_json
 from marina.loadtest.comparing.report import comparison_html
 from marina.loadtest.judging import costs_of, costs_text, judge, with_costs
-from marina.loadtest.judging.verdict import Objective
 from marina.loadtest.reporting import cost_cases, cost_facts, verdict_html
 from marina.loadtest.running import known_knee, next_step
 from marina.loadtest.scheduling import Schedule
@@ -99,7 +98,7 @@ def test_the_knee_of_another_package_is_not_used(tmp_path: Path) -> None:
     sha256 = write_package(tmp_path)
     package = read_package(tmp_path)
     assert known_knee(tmp_path, package) is None
-    for recorded, status, knee in ((sha256, "PASS", 120), ("ab", "PASS", None), (sha256, "INVALID", None)):
-        evidence = {"package": recorded, "status": status, "knee": {"rps": 120}}
-        (tmp_path / "evidence.json").write_text(json.dumps(evidence), encoding="utf-8")
+    for recorded, status, knee in ((sha256, "PASS", 75), ("ab", "PASS", None), (sha256, "INVALID", None)):
+        measured = evidence().model_copy(update={"package": recorded, "status": status})
+        write_json(tmp_path / "evidence.json", measured.to_data())
         assert known_knee(tmp_path, package) == knee

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from queues import Dice, Queue, Seconds, always, measured, single, true_p99_ms, two_workers
 
-from marina.loadtest.judging import Objective, Verdict, is_undecided, judge
+from marina.config.measured import Objective, Verdict
+from marina.loadtest.judging import is_undecided, judge
 from marina.loadtest.judging.interval import (
     Counts,
     arrivals_to_decide,

@@ -4,8 +4,8 @@ import pytest
 
 from marina.config.errors import InputError
 from marina.config.load import parse_spec
+from marina.config.measured import Objective, VerdictStatus
 from marina.loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
-from marina.loadtest.judging.verdict import Objective, VerdictStatus
 from marina.loadtest.measuring import (
     GeneratorHealth,
     Histogram,

@@ -16,8 +16,9 @@ from specs import DIGITS
 import marina
 from marina.config.errors import InputError
 from marina.config.load import parse_spec
+from marina.config.measured import Objective
 from marina.config.pages import linear_axis
-from marina.loadtest.judging import Objective, judge, judge_soak
+from marina.loadtest.judging import judge, judge_soak
 from marina.loadtest.judging.soak import growth
 from marina.loadtest.measuring import Measurement, Second, ServerReading, ServerReadings, ServerWatch, percent
 from marina.loadtest.measuring.server_readings import parse_reading

@@ -9,28 +9,29 @@ from xml.etree import ElementTree
 
 import pytest
 
+from marina.config.measured import (
+    Arrivals,
+    Evidence,
+    Knee,
+    LatencyAtRate,
+    LoadedServer,
+    Machine,
+    Objective,
+    PeakMemory,
+    ServingSettings,
+    TrialRecord,
+)
 from marina.config.pages import Chart, linear_axis, log_axis, milliseconds
 from marina.loadtest.calibrating.calibration import evidence_text
-from marina.loadtest.calibrating.evidence import Evidence, LatencyAtRate, ServingSettings, TrialRecord
 from marina.loadtest.calibrating.evidence_report import evidence_html
-from marina.loadtest.calibrating.knee import Knee
-from marina.loadtest.judging import Objective, judge
-from marina.loadtest.judging.record import LoadedServer, LoadRecord, LoadTestOutcome, latency_summary, run_record
-from marina.loadtest.measuring import (
-    GeneratorHealth,
-    Histogram,
-    Machine,
-    Measurement,
-    PackageIdentity,
-    PeakMemory,
-    Second,
-    Slice,
-)
+from marina.loadtest.judging import judge
+from marina.loadtest.judging.record import LoadRecord, LoadTestOutcome, latency_summary, run_record
+from marina.loadtest.measuring import GeneratorHealth, Histogram, Measurement, PackageIdentity, Second, Slice
 from marina.loadtest.reporting.junit import verdict_xml
 from marina.loadtest.reporting.report import verdict_html
 from marina.loadtest.reporting.text import LiveLine, live_text
 from marina.loadtest.running import verdict_text
-from marina.loadtest.scheduling import Arrivals, Schedule
+from marina.loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 MACHINE = Machine(

@@ -6,7 +6,8 @@ import pytest
 from test_loadtest_report import histogram, outcome
 from test_loadtest_report import measured as made
 
-from marina.loadtest.judging import LoadTestOutcome, Reason, Verdict
+from marina.config.measured import Reason, Verdict
+from marina.loadtest.judging import LoadTestOutcome
 from marina.loadtest.measuring import Measurement, OtherProcesses, PackageIdentity, ServerReadings, Streams
 from marina.loadtest.running import next_step
 

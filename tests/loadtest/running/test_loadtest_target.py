@@ -19,11 +19,11 @@ from test_loadtest_slo import measured
 
 from marina.config.errors import InputError, MarinaError
 from marina.config.load import parse_spec
+from marina.config.measured import ServingSettings
 from marina.config.ports import free_port_base
 from marina.config.progress import Progress
 from marina.config.record import Package, Record
 from marina.loadtest.calibrating import tuning
-from marina.loadtest.calibrating.evidence import ServingSettings
 from marina.loadtest.calibrating.knee import NeverHeld, Untrusted
 from marina.loadtest.calibrating.options import CalibrateOptions
 from marina.loadtest.calibrating.trials import RateTrials, ServerEnded

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from marina.config.errors import InputError
+from marina.config.measured import Arrivals
 from marina.loadtest.calibrating import CalibrateOptions
 from marina.loadtest.comparing import CompareOptions
 from marina.loadtest.running import RunOptions
-from marina.loadtest.scheduling import Arrivals, Schedule
+from marina.loadtest.scheduling import Schedule
 
 
 def schedule(arrivals: Arrivals = "constant", **changes: float) -> Schedule:

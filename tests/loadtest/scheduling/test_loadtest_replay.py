@@ -10,7 +10,7 @@ from queues import always, measured
 
 from marina.config.errors import InputError
 from marina.config.load import parse_spec
-from marina.loadtest.judging import Objective
+from marina.config.measured import Objective
 from marina.loadtest.judging.slo import backlog_grows
 from marina.loadtest.measuring import Histogram, Slice
 from marina.loadtest.running import RunOptions, TargetOptions, next_step, run_load_test

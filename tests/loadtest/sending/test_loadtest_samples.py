@@ -12,10 +12,10 @@ from loadtest_rig import SPEC, running_server, sizes_seen, write_package
 
 from marina.config.errors import InputError
 from marina.config.load import parse_spec
+from marina.config.measured import ServingSettings
 from marina.config.record import read_package
 from marina.config.spec import Spec
 from marina.loadtest.calibrating.calibration import settings_of
-from marina.loadtest.calibrating.evidence import ServingSettings
 from marina.loadtest.calibrating.tuning import tuned_spec
 from marina.loadtest.comparing.answer_comparison import _inputs
 from marina.loadtest.comparing.sides import Contender, _request, find_contender

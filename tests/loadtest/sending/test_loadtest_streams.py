@@ -9,14 +9,9 @@ from loadtest_rig import behave, running_server
 
 from marina.config.errors import SpecError
 from marina.config.load import parse_spec
+from marina.config.measured import Objective, VerdictStatus
 from marina.config.spec import Spec
-from marina.loadtest.judging import (
-    Objective,
-    VerdictStatus,
-    decided_early,
-    judge,
-    stream_figures,
-)
+from marina.loadtest.judging import decided_early, judge, stream_figures
 from marina.loadtest.judging.slo import objective_of
 from marina.loadtest.measuring import Measurement, merge_measurements, pool
 from marina.loadtest.reporting import verdict_lines
