@@ -4,11 +4,13 @@ One mistake in it costs TorchServe every metric, and says so in a log only. So t
 file is written anew, with TorchServe's own as they are."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from marina.config.errors import Problem, SpecError, listed
+from marina.config.machine import torchserve_home
 from marina.config.yaml_lines import Location, line_of, read_yaml
 
 _KINDS = ("counter", "gauge", "histogram")
@@ -16,20 +18,31 @@ _FIELDS = ("dimensions", "name", "unit")
 _SECTION = "model_metrics"
 
 
-def torchserves_names(text: str) -> frozenset[str]:
-    """The names of the metrics that TorchServe counts itself, in the file that it comes with."""
-    kinds = yaml.safe_load(text)["ts_metrics"].values()
-    return frozenset(metric["name"] for metrics in kinds for metric in metrics)
+def torchserves_file() -> Path:
+    """The file that TorchServe comes with."""
+    return torchserve_home() / "ts" / "configs" / "metrics.yaml"
 
 
-def render_metrics(torchserves: str, declared: str | None, file: str = "metrics") -> str:
-    """TorchServe's own file, with the metrics of a handler that `declared` declares; SpecError for each mistake in
-    that."""
-    whole = yaml.safe_load(torchserves)
-    if declared is not None:
-        # Without any, a worker does not start.
-        whole[_SECTION] = _declared(declared, file, torchserves_names(torchserves)) or whole[_SECTION]
+def torchserves_names() -> frozenset[str]:
+    """The names of the metrics that TorchServe counts itself."""
+    return _names(_torchserves())
+
+
+def render_metrics(declared: str, file: str) -> str:
+    """TorchServe's file with the metrics that a handler's file declares; SpecError for each mistake in that."""
+    whole = _torchserves()
+    # Without any, a worker does not start.
+    whole[_SECTION] = _declared(declared, file, _names(whole)) or whole[_SECTION]
     return yaml.safe_dump(whole, sort_keys=False)
+
+
+def _torchserves() -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(torchserves_file().read_text(encoding="utf-8"))
+    return data
+
+
+def _names(whole: dict[str, Any]) -> frozenset[str]:
+    return frozenset(metric["name"] for metrics in whole["ts_metrics"].values() for metric in metrics)
 
 
 def _declared(text: str, file: str, taken: frozenset[str]) -> dict[str, Any]:

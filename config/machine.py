@@ -3,6 +3,7 @@ space is too little, how a child process ends together with its parent, with whi
 signals end work as Ctrl-C does."""
 
 import ctypes
+import importlib.util
 import os
 import platform
 import re
@@ -11,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from marina.config.errors import ToolMissing
 
 # With less space than this for temporary files, a new worker may be unable to unpack its model: the server warns, and
 # an alert fires.
@@ -124,3 +127,11 @@ def kernel_text(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def torchserve_home() -> Path:
+    """The folder where `ts` is installed, found without importing it."""
+    module_spec = importlib.util.find_spec("ts")
+    if module_spec is None or module_spec.origin is None:
+        raise ToolMissing("TorchServe is not installed", hint="pip install torchserve")
+    return Path(module_spec.origin).parent.parent

@@ -88,11 +88,14 @@ def check(options: argparse.Namespace) -> int:
     import yaml
 
     from marina.config.combinations import find_warnings
+    from marina.config.differences import differences
     from marina.config.load import load_spec
 
     spec = load_spec(options.spec)
     for caution in find_warnings(spec):
         print(f"warning: {spec.file}: {caution}", file=sys.stderr)
+    for topic, text in differences(spec).items():
+        print(f"note: {topic}: {text}", file=sys.stderr)
     completed = spec.completed()
     if options.json:
         print_json(completed)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from marina.config.errors import InputError, as_input_error
-from marina.config.handler_metrics import render_metrics, torchserves_names
+from marina.config.handler_metrics import torchserves_names
 from marina.config.mar import open_mar
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
@@ -26,7 +26,7 @@ from marina.server.java.child import Child
 from marina.server.java.door import Door
 from marina.server.java.follow import RequestLog
 from marina.server.java.frontend import Frontend
-from marina.server.java.launch import Launch, plan_launch, torchserves_metrics
+from marina.server.java.launch import Launch, plan_launch
 from marina.server.java.traffic import Traffic
 from marina.server.pages import body_types, door_pages
 from marina.server.supervisor import Supervisor
@@ -74,8 +74,7 @@ def serve(
     with open_mar(mar) as archive:
         sample = archive.read(record.sample.file)
         declared = record.archive and record.archive.metrics
-        own = archive.read(declared).decode() if declared else None
-    metrics = render_metrics(torchserves_metrics(), own) if spec.model.adopted else None
+        metrics = archive.read(declared).decode() if declared else None
     directory = create_run_directory()
     try:
         requirements = None
@@ -154,7 +153,7 @@ class _ModelServer:
         metrics = WorkerMetrics(launch.directory / "metrics", say=self._say)
         handler = None
         if spec.model.adopted:
-            handler = HandlerMetrics(torchserves_names(torchserves_metrics()), say=self._say)
+            handler = HandlerMetrics(torchserves_names(), say=self._say)
         self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts, handler)
         self._latencies = LatenciesPage(traffic, health, launch.sha256, time.time(), lambda: renewals.renewed)
         self._supervisor = Supervisor(

@@ -1,11 +1,11 @@
 """Stages an archive: all of its files, unchanged, in a folder of the MAR, with Marina's record beside them."""
 
-import shutil
 from pathlib import Path
 
 from marina.archiver.adopting.foreign import NAMED_HANDLERS, ForeignArchive, read_foreign
 from marina.archiver.inspecting import open_archive
 from marina.config.errors import ArchiveError, listed
+from marina.config.handler_metrics import render_metrics
 from marina.config.record import Adopted, file_sha256
 from marina.config.spec import Spec
 
@@ -21,7 +21,9 @@ def stage_archive(spec: Spec, folder: Path) -> Adopted:
     handler = _handler(spec, foreign)
     unpack_archive(spec, folder / FOLDER)
     if spec.model.metrics:
-        shutil.copyfile(spec.path(spec.model.metrics), folder / METRICS)
+        file = spec.path(spec.model.metrics)
+        declared = render_metrics(file.read_text(encoding="utf-8"), str(file))
+        (folder / METRICS).write_text(declared, encoding="utf-8")
     return Adopted(
         folder=FOLDER,
         source_sha256=None if path.is_dir() else file_sha256(path),

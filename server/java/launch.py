@@ -3,7 +3,6 @@
 The `torchserve` script is not used: it exits with 0 if Java died, ignores SIGTERM as PID 1, and forwards no signals."""
 
 import hashlib
-import importlib.util
 import json
 import os
 import signal
@@ -15,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marina.config.errors import ToolMissing
-from marina.config.machine import end_with_parent
+from marina.config.handler_metrics import torchserves_file
+from marina.config.machine import end_with_parent, torchserve_home
 from marina.config.mar import open_mar
 from marina.config.render import Ports, render_log4j2, render_properties
 from marina.config.requirements import VARIABLE
@@ -35,7 +34,6 @@ _ALLOCATOR = ":".join(
 # A larger MAR holds a network whose workers need the CPU more than Java's second compiler does.
 LARGE_MAR_BYTES = 4_000_000
 _JSON = "application/json"
-_METRICS = Path("ts", "configs", "metrics.yaml")
 _JAR = Path(__file__).with_name("marina.jar")
 # Workers import this before anything else; it makes them end with Java.
 _SITECUSTOMIZE = Path(__file__).parent.parent / "assets" / "sitecustomize.py.txt"
@@ -101,8 +99,8 @@ def plan_launch(
     (`marina.server.pages.door_pages`); `metrics` declares metrics instead of TorchServe's own file."""
     temporary, store, counts = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
-    site, model = _site_packages(), store / f"{spec.name}.mar"
-    declared = directory / "metrics.yaml" if metrics is not None else site / _METRICS
+    site, model = torchserve_home(), store / f"{spec.name}.mar"
+    declared = directory / "metrics.yaml" if metrics is not None else torchserves_file()
     named = {
         path: {name: str(model / value) if name == "file" else value for name, value in page.items()}
         for path, page in (pages or {}).items()
@@ -131,7 +129,7 @@ def plan_launch(
 
 def jars() -> tuple[Path, ...]:
     """The jars that Java is started with: Marina's, then TorchServe's."""
-    return (_JAR, *sorted((_site_packages() / "ts" / "frontend").glob("*.jar")))
+    return (_JAR, *sorted((torchserve_home() / "ts" / "frontend").glob("*.jar")))
 
 
 def class_archive(java: Java, jars: Sequence[Path]) -> Path:
@@ -143,11 +141,6 @@ def class_archive(java: Java, jars: Sequence[Path]) -> Path:
         state = file.stat() if file.exists() else None
         digest.update(f"{file} {state and (state.st_size, state.st_mtime_ns)}\n".encode())
     return Path(sys.prefix) / "share" / "marina" / f"java-{digest.hexdigest()[:12]}.jsa"
-
-
-def torchserves_metrics() -> str:
-    """The file with which TorchServe declares its own metrics."""
-    return (_site_packages() / _METRICS).read_text(encoding="utf-8")
 
 
 def _unpack(mar: Path, folder: Path) -> None:
@@ -247,11 +240,3 @@ def _worker_settings(spec: Spec, package: str) -> dict[str, str]:
     if spec.text and (sessions := spec.text.sessions):
         settings["MARINA_SESSIONS"] = sessions.model_dump(include={"redis", "ttl_s"})
     return {name: json.dumps(values) for name, values in settings.items()}
-
-
-def _site_packages() -> Path:
-    """The folder where `ts` is installed, found without importing it."""
-    module_spec = importlib.util.find_spec("ts")
-    if module_spec is None or module_spec.origin is None:
-        raise ToolMissing("TorchServe is not installed", hint="pip install torchserve")
-    return Path(module_spec.origin).parent.parent

@@ -57,6 +57,25 @@ def test_only_what_torchserve_counts_as_an_arrival_is_counted(path: str, counts:
     assert Traffic(SPEC).is_inference(answered(path)) is counts
 
 
+@pytest.mark.parametrize(
+    ("path", "counts"),
+    [
+        pytest.param("/predictions/BERT_Seq.v1", True, id="its name in URLs"),
+        pytest.param("/predictions/BERT_Seq.v1/2.0", True, id="its version in URLs"),
+        pytest.param("/predictions/m", False, id="its name in Kubernetes"),
+        pytest.param("/predictions/BERT_SeqXv1", False, id="the dot is a dot"),
+        pytest.param("/v1/models/BERT_Seq.v1:explain", True, id="KServe 1"),
+        pytest.param("/v2/models/BERT_Seq.v1/infer", True, id="KServe 2"),
+        pytest.param("/v2/models/BERT_Seq.v1/versions/2.0/infer", False, id="unknown to TorchServe"),
+        pytest.param("/v1/embeddings", False, id="a path of Marina's"),
+    ],
+)
+def test_an_archive_is_asked_by_its_name_in_urls(path: str, counts: bool) -> None:
+    model = {"source": "./old.mar", "handler": "archive", "name": "BERT_Seq.v1", "version": "2.0"}
+    spec = make_spec({"name": "m", "model": model, "load.sample": "x.json"})
+    assert Traffic(spec).is_inference(answered(path)) is counts
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_texts_asked_for_as_openais_clients_do_are_counted(path: str) -> None:
     traffic = Traffic(tales_spec())

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, GPU, IMAGE, MACHINE, SHA256, fill, planned
+from k8s_plans import EVIDENCE, GPU, IMAGE, MACHINE, SHA256, fill, planned, the_only
 from specs import digits_spec, tales_spec
 
 from marina.config.errors import InputError
@@ -336,3 +336,19 @@ def test_the_hash_of_evidence_is_the_hash_of_its_file() -> None:
     assert recorded is not None
     assert recorded.sha256 == hashlib.sha256(json.dumps(EVIDENCE).encode()).hexdigest()
     assert recorded.package == SHA256
+
+
+def test_a_route_has_all_paths_of_an_archive_by_its_name_in_urls() -> None:
+    changes = {
+        # Any folder will do.
+        "model": {"source": "./samples", "handler": "archive", "name": "BERT_Seq.v1"},
+        "kubernetes.route": {"gateway": "edge/public"},
+    }
+    route = the_only(planned(changes), "HTTPRoute")
+    assert [(match["path"]["type"], match["path"]["value"]) for match in route["spec"]["rules"][0]["matches"]] == [
+        ("PathPrefix", "/predictions/BERT_Seq.v1"),
+        ("PathPrefix", "/explanations/BERT_Seq.v1"),
+        ("PathPrefix", "/v2/models/BERT_Seq.v1"),
+        ("Exact", "/v1/models/BERT_Seq.v1:predict"),
+        ("Exact", "/v1/models/BERT_Seq.v1:explain"),
+    ]
