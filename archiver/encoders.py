@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from marina.archiver.quantize import silence_torchao
-from marina.archiver.torchvision_import import prepare_torchvision
 from marina.config.distribution import install_command
 from marina.config.errors import SourceError, ToolMissing
 from marina.config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
@@ -20,6 +19,7 @@ from marina.config.record import EncoderSetup, Port
 from marina.config.spec import Spec
 from marina.handlers.encoder import TextReader
 from marina.handlers.record import EncodingSpec
+from marina.handlers.torchvision_import import prepare_torchvision
 from marina.handlers.validation import RequestError
 
 CLASSES = {

@@ -11,10 +11,10 @@ from types import ModuleType
 
 from marina.archiver.archive import RESERVED_MODULES
 from marina.archiver.requirements import hint_for_missing
-from marina.archiver.torchvision_import import install
 from marina.config.errors import SourceError
 from marina.config.spec import Spec
 from marina.handlers.networks import MODULE_PREFIX, import_folders, import_source, top_folder
+from marina.handlers.torchvision_import import install
 
 # The package `marina` and those in it, which in a clone lie beside it.
 _OURS = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from marina.handlers import receive, renewal
+from marina.handlers import receive, renewal, torchvision_import
 from marina.handlers.metrics import BatchReport, Metrics
 from marina.handlers.record import PackedArchive, RecordError, load_record
 from marina.handlers.validation import AnswerError, RequestError
@@ -34,6 +34,7 @@ class ArchiveHandler:
             raise RecordError("`archive`: missing")
         if record.trust_pickle:
             os.environ[UNPICKLE] = "1"
+        torchvision_import.install()
         receive.install_receiver()
         renewal.arm(context)
         folder = outer / archive.folder

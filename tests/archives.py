@@ -36,7 +36,8 @@ def make_archive(
             options["config_file"] = "model-config.yaml"
         command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", name, "--version", version]
         command += ["--handler", handler, "--export-path", str(folder), "--archive-format", form]
-        extra = sorted({place.partition("/")[0] for place in files} - {handler.partition(":")[0], *options.values()})
+        named = {f"{handler.partition(':')[0].removesuffix('.py')}.py", *options.values()}
+        extra = sorted({place.partition("/")[0] for place in files} - named)
         if extra:
             # A folder's content would be put beside the others; a pattern keeps the folder.
             command += ["--extra-files", ",".join(place if (written / place).is_file() else "." for place in extra)]

@@ -15,7 +15,7 @@ from side_by_side import pytest_addoption as pytest_addoption
 from side_by_side import pytest_runtestloop as pytest_runtestloop
 from specs import Packaged
 
-from marina.archiver import torchvision_import
+from marina.handlers import torchvision_import
 
 # A shell ignores it for what it runs in the background, and so would every server that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -13,7 +13,7 @@ from marina.archiver.compiling.artifacts import compile_artifact
 from marina.archiver.compiling.environment import quiet
 from marina.archiver.cpu_target import targeting
 from marina.archiver.quantize import import_torchao
-from marina.archiver.torchvision_import import install
+from marina.handlers.torchvision_import import install
 
 
 def main() -> None:

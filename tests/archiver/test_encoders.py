@@ -50,7 +50,7 @@ LABELS = ["calm", "loud", "odd"]
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Creates the folder of a model for a task, whose tokens are words."""
-    from marina.archiver.torchvision_import import prepare_torchvision
+    from marina.handlers.torchvision_import import prepare_torchvision
 
     prepare_torchvision()
     import transformers
@@ -343,7 +343,7 @@ def test_a_pod_needs_no_transformers() -> None:
 
 
 def test_transformers_can_be_imported_beside_a_torchvision_that_does_not_fit_torch() -> None:
-    code = "import marina.archiver.torchvision_import as finder; finder.install(); from transformers import BertModel"
+    code = "import marina.handlers.torchvision_import as finder; finder.install(); from transformers import BertModel"
     subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"], cwd=ROOT, check=True
     )

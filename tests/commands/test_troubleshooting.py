@@ -20,13 +20,13 @@ from test_server_checks import make_tiny
 from troubles import ROWS, shows
 
 import marina
-from marina.archiver import torchvision_import
 from marina.archiver.agreement import check_agreement
 from marina.config.errors import MarinaError
 from marina.config.measured import Objective
 from marina.config.ports import free_port_base
 from marina.config.record import Agreement
 from marina.config.render import Ports
+from marina.handlers import torchvision_import
 from marina.handlers.image import ImageHandler
 from marina.handlers.tensor import TensorHandler
 from marina.k8s.cluster import connect
