@@ -9,8 +9,6 @@ from marina.k8s.simulating.hpa import Hpa, Metric, Policy, ScalingRules
 
 # The controller's sync period, in seconds.
 SYNC_S = 15
-# How far one sync scales up an object without `behavior`: to twice the pods, or to four.
-_TIMES, _AT_LEAST = 2, 4
 # Defaults of kube-controller-manager.
 CPU_INITIALIZATION_S = 300.0
 INITIAL_READINESS_S = 30.0
@@ -163,7 +161,7 @@ class Controller:
 
     def scale(self, now_s: float, before: int, after: int) -> None:
         """Remembers that the pods were scaled; the policies count it."""
-        if after == before or not self._hpa.has_behavior:
+        if after == before:
             return
         events, rules = (self._added, self._hpa.up) if after > before else (self._removed, self._hpa.down)
         longest = max((policy.period_s for policy in rules.policies), default=0)
@@ -196,8 +194,7 @@ class Controller:
         up = min([proposed, *(pods for at, pods in self._recommended if at > now_s - self._hpa.up.window_s)])
         down = max([proposed, *(pods for at, pods in self._recommended if at > now_s - self._hpa.down.window_s)])
         self._recommended.append((now_s, proposed))
-        # Without a `behavior`, the highest recommendation of the window counts even above the pods there are.
-        return min(max(replicas, up), down) if self._hpa.has_behavior else down
+        return min(max(replicas, up), down)
 
     def _limited(self, now_s: float, replicas: int, wanted: int) -> int:
         """The wanted number, within the policies and the autoscaler's bounds."""
@@ -212,8 +209,6 @@ class Controller:
 
     def _limit(self, now_s: float, replicas: int, rules: ScalingRules, sign: int) -> int:
         """The most pods (sign 1, scaling up) or the fewest (sign -1, scaling down) that the policies allow."""
-        if not self._hpa.has_behavior:
-            return max(_TIMES * replicas, _AT_LEAST) if sign > 0 else 0
         if rules.select == "Disabled":
             return replicas
         limits = []

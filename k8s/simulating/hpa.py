@@ -57,8 +57,6 @@ class Hpa:
     metrics: tuple[Metric, ...]
     up: ScalingRules
     down: ScalingRules
-    has_behavior: bool = True
-    """Without a `behavior`, one sync may double the pods, and policies do not apply."""
 
     @property
     def forecasts(self) -> bool:
@@ -94,22 +92,22 @@ def read_hpa(manifest: Manifest, where: str = "the autoscaler", hint: str = "") 
         if manifest["kind"] == "ScaledObject":
             return _of_keda(spec)
         metrics = tuple(_metric(metric) for metric in spec["metrics"])
-        return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec.get("behavior"))
+        return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec["behavior"])
     except (AttributeError, KeyError, TypeError, ValueError) as err:
-        allowed = "allowed: pod metrics, external metrics with an `averageValue`, and resources in percent"
+        allowed = "allowed: a `behavior`, pod metrics, external ones with an `averageValue`, and resources in percent"
         raise InputError(f"{where}: cannot be replayed, {allowed}", hint=hint) from err
 
 
 def _of_keda(spec: Manifest) -> Hpa:
     """KEDA turns its Prometheus triggers into external metrics, and copies the behavior."""
-    behavior = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {}).get("behavior")
+    behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     metrics = tuple(_trigger(trigger) for trigger in spec["triggers"])
     return _hpa(spec.get("minReplicaCount", 1), spec["maxReplicaCount"], metrics, behavior)
 
 
-def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest | None) -> Hpa:
-    up, down = ((behavior or {}).get(direction) or {} for direction in ("scaleUp", "scaleDown"))
-    return Hpa(int(low), int(high), metrics, _rules(_UP | up), _rules(_DOWN | down), has_behavior=behavior is not None)
+def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest) -> Hpa:
+    up, down = (behavior.get(direction) or {} for direction in ("scaleUp", "scaleDown"))
+    return Hpa(int(low), int(high), metrics, _rules(_UP | up), _rules(_DOWN | down))
 
 
 def _metric(given: Manifest) -> Metric:

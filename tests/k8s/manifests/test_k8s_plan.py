@@ -246,8 +246,8 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
         pytest.param({}, {"evidence": evidence(objective=EVIDENCE["objective"] | {"ttft_p99_ms": 800})}, "the knee was "
                      "found for `p99_ms: 50, error_rate: 0.001, ttft_p99_ms: 800`, not for what `slo` says now",
                      id="objective of streams"),
-        pytest.param({}, {"evidence": evidence(machine=MACHINE | {"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
-                     "pod has 2", id="machine"),
+        pytest.param({}, {"evidence": evidence(machine=MACHINE | {"cores": 16, "cpu_limit": 4.0})},
+                     "measured with 4 cores, a pod has 2", id="machine"),
         pytest.param({}, {"evidence": evidence(arrivals="constant")}, "the knee was found with evenly spaced arrivals; "
                      "at random ones, as users come, a pod holds less", id="arrivals"),
         pytest.param({}, {"evidence": evidence(cold_start_s=None)}, "the evidence is from a server that was "

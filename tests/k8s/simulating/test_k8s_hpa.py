@@ -73,7 +73,9 @@ def test_fewer_pods_without_a_window(values: list[float | None], replicas: int) 
 def test_a_target_is_rounded_up_to_thousandths_as_kubernetes_does() -> None:
     target = {"type": "AverageValue", "averageValue": "1400u"}
     metrics = [{"type": "Pods", "pods": {"metric": {"name": RATE}, "target": target}}]
-    autoscaler = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 9, "metrics": metrics}})
+    autoscaler = read_hpa(
+        {"kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 9, "metrics": metrics, "behavior": {}}}
+    )
     assert replicas_after(autoscaler, [0.002]) == 1
 
 

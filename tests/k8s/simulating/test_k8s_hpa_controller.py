@@ -181,27 +181,6 @@ def test_scaling_to_zero_below_the_minimum_switches_the_autoscaler_off() -> None
     assert Controller(autoscaler(10, "rate")).decide(0, 0, [], {metric.name: {}}, {}) == 0
 
 
-@pytest.mark.parametrize(("replicas", "expected"), [(1, 4), (2, 4), (3, 6), (10, 20), (100, 200)])
-def test_without_a_behavior_one_sync_doubles_the_pods_and_counts_no_events(replicas: int, expected: int) -> None:
-    plain = {"minReplicas": 1, "maxReplicas": 1000, "metrics": []}
-    target = {"type": "AverageValue", "averageValue": "10"}
-    plain["metrics"] = [{"type": "Pods", "pods": {"metric": {"name": "rate"}, "target": target}}]
-    hpa = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": plain})
-    assert limited(hpa, replicas, 900, [(-1, 1, replicas)]) == expected
-    # With an empty behavior, the default policies apply: twice as many or four more in 15 s.
-    empty = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": plain | {"behavior": {}}})
-    assert limited(empty, replicas, 900) == max(replicas + 4, 2 * replicas)
-    # After a surge, only the one without a behavior still follows the recommendation that it could not reach at once.
-    decided = []
-    for controller in (Controller(hpa), Controller(empty)):
-        for pods, rate in ((1, 100.0), (4, 1.0)):
-            names = [state(number, READY) for number in range(pods)]
-            usage = {"rate": {pod.name: PodMetric(rate) for pod in names}}
-            last = controller.decide(15 * pods, pods, names, usage, {})
-        decided.append(last)
-    assert decided == [8, 4]
-
-
 def test_values_exactly_at_the_tolerance_change_nothing() -> None:
     hpa = autoscaler(100, "rate", scaleUp={"tolerance": "0.05"}, scaleDown={"tolerance": "0.25"})
     for value, expected in ((105.0, 20), (105.01, 22), (75.0, 20), (74.9, 15)):

@@ -110,11 +110,11 @@ QUEUE = {"metric": {"name": "sqs"}, "target": {"type": "AverageValue", "averageV
         ),
         (
             metric_patch("HorizontalPodAutoscaler", "metrics", {"type": "Object", "object": {}}),
-            "HorizontalPodAutoscaler digits: cannot be replayed, allowed: pod metrics, ",
+            "HorizontalPodAutoscaler digits: cannot be replayed, allowed: a `behavior`, pod metrics, ",
         ),
         (
             {"scaling.autoscaler": "keda"} | metric_patch("ScaledObject", "triggers", {"type": "cron"}),
-            "ScaledObject digits: cannot be replayed, allowed: pod metrics, ",
+            "ScaledObject digits: cannot be replayed, allowed: a `behavior`, pod metrics, ",
         ),
     ],
 )  # fmt: skip
