@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from marina.archiver.fetching import hub, oci, stores
+from marina.archiver.fetching import hub, mlflow, oci, stores
 from marina.archiver.fetching.cache import (
     Kept,
     check_room,
@@ -27,6 +27,7 @@ from marina.config.stores import STORES
 _LOOKS: Mapping[str, Callable[[Remote, Progress, int], Found]] = {
     "hf": hub.look,
     "timm": hub.look,
+    "mlflow": mlflow.look,
     "oci": oci.look,
     **dict.fromkeys(STORES, stores.look),
 }
