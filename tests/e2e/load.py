@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -94,7 +95,7 @@ class Load:
         request.written = time.monotonic()
         answer = await reader.readuntil(b"\r\n\r\n")
         fields = dict(line.lower().split(b": ", 1) for line in answer.split(b"\r\n")[1:] if line)
-        text = await reader.readexactly(int(fields[b"content-length"]))
+        text = await _body(reader, fields)
         if not answer.startswith(b"HTTP/1.1 200"):
             request.refusal = text
         if keep and fields.get(b"connection") != b"close":
@@ -102,3 +103,14 @@ class Load:
         else:
             writer.close()
         return answer.split(b" ", 2)[1].decode()
+
+
+async def _body(reader: asyncio.StreamReader, fields: Mapping[bytes, bytes]) -> bytes:
+    """All of the body; EOFError if its end does not come."""
+    if b"content-length" in fields:
+        return await reader.readexactly(int(fields[b"content-length"]))
+    whole = b""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        whole += (await reader.readexactly(size + 2))[:-2]
+    await reader.readexactly(2)
+    return whole

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,9 @@ from old_archives import Asked
 from specs import ROOT
 from waiting import eventually
 
+from marina.config.machine import torchserve_home
 from marina.config.ports import free_port_base
 from marina.server.java.checks import find_java
-from marina.server.java.launch import _site_packages
 
 # Lets workers import a torchvision whose binaries do not fit the installed torch.
 _SHIM = ROOT / "tests" / "bench" / "stock"
@@ -47,9 +47,12 @@ def ask(port: int, name: str, asked: Asked, timeout_s: float = 60) -> Answer:
 
 
 @contextmanager
-def stock_server(store: Path, names: list[str], properties: str = "") -> Iterator[int]:
-    """The port of a TorchServe with every archive in a folder, once all their workers are ready."""
-    base, site, java = free_port_base(), _site_packages(), find_java()
+def stock_server(
+    store: Path, names: list[str], properties: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[int]:
+    """The port of a TorchServe with every archive in a folder, once all their workers are ready; its metrics are two
+    ports further."""
+    base, site, java = free_port_base(), torchserve_home(), find_java()
     ports = {"inference": base, "management": base + 1, "metrics": base + 2}
     lines = [f"{name}_address=http://127.0.0.1:{port}\n" for name, port in ports.items()]
     lines += [f"grpc_inference_port={base + 3}\ngrpc_management_port={base + 4}\n"]
@@ -67,14 +70,15 @@ def stock_server(store: Path, names: list[str], properties: str = "") -> Iterato
             str(folder / "config.properties"),
         ]
         command += ["-s", str(store), "-ncs"]
-        environment = os.environ | {
+        given = os.environ | {
             "TEMP": scratch,
             "LOG_LOCATION": scratch,
             "METRICS_LOCATION": scratch,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": f"{_SHIM}{os.pathsep}{ROOT}",
         }
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        given |= environment or {}
+        process = subprocess.Popen(command, cwd=folder, env=given, stdout=log, stderr=subprocess.STDOUT)
         try:
             eventually(lambda: process.poll() is None and all(_is_ready(base + 1, name) for name in names))
             yield base

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -9,18 +10,21 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 import pytest
+from archives import make_archive
+from load import Load
 from running import Running, running
-from stock import Stock, make_archive, port_of, stock_server
+from stock_server import stock_server
 from waiting import eventually, metric
 
 from marina.archiver.package import package
 from marina.config.load import parse_spec
 from marina.config.progress import Progress
+from marina.server.system.exits import Exit
 
 pytestmark = pytest.mark.e2e
 
 NAME, HANDLER = "BERT_Seq.v1", Path(__file__).parent.parent / "echo_handler.py"
-CONFIG = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 100\nresponseTimeout: 2\n"
+CONFIG = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 4, "maxBatchDelay": 100, "responseTimeout": 2}
 METRICS = """
 dimensions: [Level]
 ts_metrics: {counter: [{name: theirs, unit: count, dimensions: []}]}
@@ -29,7 +33,7 @@ model_metrics:
 """
 SPEC = f"""
 name: bert
-model: {{source: ./{NAME}.mar, handler: archive, name: {NAME}, version: "2.0", metrics: metrics.yaml}}
+model: {{source: ./store/{NAME}.mar, handler: archive, name: {NAME}, version: "2.0", metrics: metrics.yaml}}
 load: {{sample: sample.json}}
 serving: {{workers: 1, threads: 1, max_batch: 4, max_batch_delay_ms: 100, response_timeout_s: 2, max_request_mb: 6.5535,
   drain_propagation_s: 0, java_heap_mb: 256}}
@@ -109,19 +113,22 @@ REQUESTS = {
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_archive(tmp_path_factory.mktemp("archive"), HANDLER, name=NAME, version="2.0", config=CONFIG)
+    store, text = tmp_path_factory.mktemp("archive") / "store", HANDLER.read_text(encoding="utf-8")
+    store.mkdir()
+    return make_archive(store, {"echo.py": text}, handler="echo.py", name=NAME, version="2.0", config=CONFIG)
 
 
 @pytest.fixture(scope="module")
-def stock(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
+def stock(archive: Path) -> Iterator[int]:
+    """The port of TorchServe itself."""
     properties = "metrics_mode=prometheus\nmodel_metrics_auto_detect=true\n"
-    with stock_server(archive, tmp_path_factory.mktemp("stock"), properties=properties, environment=SECRETS) as server:
-        yield server
+    with stock_server(archive.parent, [NAME], properties, SECRETS) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")
 def adopted(archive: Path) -> Iterator[Running]:
-    folder = archive.parent
+    folder = archive.parent.parent
     (folder / "sample.json").write_text("{}", encoding="utf-8")
     (folder / "metrics.yaml").write_text(METRICS, encoding="utf-8")
     spec = parse_spec(SPEC, folder / "spec.yaml")
@@ -130,8 +137,9 @@ def adopted(archive: Path) -> Iterator[Running]:
         yield server
 
 
-def answer(server: Running | Stock, data: bytes) -> tuple[int, str, dict[str, str | None], bytes]:
-    with socket.create_connection(("127.0.0.1", port_of(server)), timeout=60) as connection:
+def answer(server: Running | int, data: bytes) -> tuple[int, str, dict[str, str | None], bytes]:
+    port = server if isinstance(server, int) else server.ports.inference
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(data)
         got = HTTPResponse(connection, method=data.split(b" ", 1)[0].decode())
         got.begin()
@@ -140,13 +148,13 @@ def answer(server: Running | Stock, data: bytes) -> tuple[int, str, dict[str, st
 
 
 @pytest.mark.parametrize("asked", REQUESTS)
-def test_a_client_gets_what_torchserve_answers(asked: str, stock: Stock, adopted: Running) -> None:
+def test_a_client_gets_what_torchserve_answers(asked: str, stock: int, adopted: Running) -> None:
     expected = answer(stock, REQUESTS[asked])
     assert answer(adopted, REQUESTS[asked]) == expected
 
 
-def test_a_batch_is_one_for_the_handler(stock: Stock, adopted: Running) -> None:
-    def batch(server: Running | Stock) -> set[tuple[int, bytes]]:
+def test_a_batch_is_one_for_the_handler(stock: int, adopted: Running) -> None:
+    def batch(server: Running | int) -> set[tuple[int, bytes]]:
         with ThreadPoolExecutor(4) as clients:
             answers = clients.map(lambda _: answer(server, request(body="text")), range(4))
             return {(status, body) for status, _, _, body in answers}
@@ -169,22 +177,21 @@ def test_errors_of_marina_are_in_torchserves_form(adopted: Running) -> None:
     assert (status, b"at most 1000" in body) == (413, True)
 
 
-def test_metrics_of_the_handler_are_on_the_page_as_torchserve_has_them(stock: Stock, adopted: Running) -> None:
+def test_metrics_of_the_handler_are_on_the_page_as_torchserve_has_them(stock: int, adopted: Running) -> None:
     def own(page: str) -> set[str]:
         names = "SeenRequests|Took|Share|Lag|words_total"
         return set(re.findall(rf"(?m)^(?:# TYPE )?(?:{names})(?:_bucket|_count|_sum)?\b.*$", page))
 
     for server in (stock, adopted):
         assert answer(server, order("count"))[0] == 200
-    expected = eventually(lambda: own(stock.page()))
-    assert len(expected) > 20
+    expected = eventually(lambda: found if len(found := own(_page(stock + 2))) > 20 else None)
     eventually(lambda: own(adopted.get("/metrics")[1]) == expected)
     page = adopted.get("/metrics")[1]
     assert "Requests2XX" not in page
     assert page.count("# TYPE marina_ready ") == 1
 
 
-def test_a_worker_that_hangs_or_ends_answers_as_under_torchserve_and_comes_back(stock: Stock, adopted: Running) -> None:
+def test_a_worker_that_hangs_or_ends_answers_as_under_torchserve_and_comes_back(stock: int, adopted: Running) -> None:
     def failed() -> float:
         return metric(adopted, "inference_request_duration_seconds_count", code="500")
 
@@ -196,7 +203,23 @@ def test_a_worker_that_hangs_or_ends_answers_as_under_torchserve_and_comes_back(
     eventually(lambda: adopted.readiness()[0])
 
 
-def _answers(server: Running | Stock) -> bool:
+def _page(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+        return str(page.read().decode())
+
+
+def _answers(server: Running | int) -> bool:
     with suppress(OSError, HTTPException):
         return answer(server, request(body="text"))[0] == 200
     return False
+
+
+def test_a_stop_at_last_loses_no_answer_and_no_piece_of_one(adopted: Running) -> None:
+    port = adopted.ports.inference
+    streamed = Load(port, MODEL, b"do=stream", rate=8, content_type=FORM)
+    with streamed, Load(port, MODEL, b"text", rate=30) as whole:
+        eventually(lambda: len(streamed.sent) > 5)
+        assert adopted.stop() == Exit.DRAINED
+        eventually(lambda: streamed.sent[-1].outcome == whole.sent[-1].outcome == "refused")
+    for load in (streamed, whole):
+        assert {request.outcome for request in load.sent if request.connected} == {"200"}
