@@ -1,14 +1,18 @@
 """`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: everything about the cluster."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
 from marina.config.duration import duration_s
 from marina.config.progress import Progress
 from marina.terminal import commands_text, is_name, localised, place_options
+
+if TYPE_CHECKING:
+    from marina.k8s.manifests import Plan
 
 
 def add_verbs(verbs: Any) -> None:
@@ -76,6 +80,15 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
     _named_options(parser)
 
 
+def _moved(plan: "Plan") -> Iterator[str]:
+    """Sentences about the sources of the package that may be another version by now."""
+    if plan.package is None or not plan.package.record.pins:
+        return iter(())
+    from marina.archiver.fetching import moved_sources
+
+    return moved_sources(plan.package.record.pins)
+
+
 def manifests(options: argparse.Namespace) -> int:
     from marina.k8s.manifests import check_evidence, make_plan, next_steps, summary_text
     from marina.k8s.platforms import diff_folder, write_format
@@ -85,6 +98,8 @@ def manifests(options: argparse.Namespace) -> int:
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_evidence(spec, plan.evidence, options.accept)
     if options.check:
+        for sentence in _moved(plan):
+            progress.say(f"warning: {sentence}")
         differing = diff_folder(plan, options.format, options.check, progress)
         if options.json:
             print_json([{"file": file, "diff": diff} for file, diff in differing.items()])

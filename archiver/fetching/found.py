@@ -1,10 +1,10 @@
 """What is found at a place, and the errors that are worth another try."""
 
 import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import TypeVar
 
 from marina.config.errors import InputError
@@ -57,5 +57,5 @@ def retried(where: str, ask: Callable[[], T], progress: Progress, *, attempts: i
             if pause_s >= 1:
                 progress.say(f"  {where}: {err}; again in {pause_s:.0f} s")
             # So that many who were refused at once do not come again at once.
-            time.sleep(pause_s * (1 + random.random() / 10))
+            sleep(pause_s * (1 + random.random() / 10))
     raise AssertionError

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from marina.config.remote import parse_remote
 from marina.config.sections import SAVED
 from marina.config.spec import Fetched
 
@@ -182,7 +183,9 @@ def _files(facts: ModelFacts) -> list[tuple[str, str]]:
 
 
 def _weights(facts: ModelFacts) -> list[tuple[str, str]]:
-    if facts.source.endswith((".pt2", *SAVED)) or facts.source.startswith("hf:"):
+    remote = parse_remote(facts.source)
+    holds_them = facts.source.startswith("hf:") or (remote is not None and remote.is_folder)
+    if holds_them or facts.source.endswith((".pt2", *SAVED)):
         return []
     names = "IMAGENET1K_V1 | " if facts.source.startswith("torchvision:") else ""
     return [(f"  weights: {_path(facts.weights or 'random')}", f"{names}./weights.safetensors; random is seeded")]
@@ -221,7 +224,7 @@ def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
 
 def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
     """The lines about the model's inputs and outputs, if its source does not describe them itself."""
-    if facts.handler == "text":
+    if facts.handler == "text" and facts.task is not None:
         embedding = facts.embedding if facts.task == "embed" else ""
         return [
             (f"  task: {facts.task}", "classify | embed | rerank | tokens"),

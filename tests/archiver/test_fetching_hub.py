@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hub import Hub, files_in, serving_hub
+from running import running
 from specs import TALES, make_spec
 
 import marina
@@ -15,7 +16,7 @@ from marina.archiver.package import package
 from marina.config.errors import SourceError, SpecError
 from marina.config.load import load_spec
 from marina.config.progress import Progress
-from marina.config.record import Package, Pin
+from marina.config.record import Pin
 from marina.config.remote import parse_remote
 from marina.config.spec import Fetched
 
@@ -35,7 +36,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr("time.sleep", lambda seconds: hub.asked.append(f"slept {seconds:.0f}"))
+        slept = "marina.archiver.fetching.found.sleep"
+        monkeypatch.setattr(slept, lambda seconds: hub.asked.append(f"slept {seconds:.0f}"))
         yield hub
 
 
@@ -49,22 +51,34 @@ def batched(values: list[int]) -> Iterator[list[int]]:
     return (values[start : start + 3] for start in range(0, len(values), 3))
 
 
-def packaged(out: Path) -> Package:
-    return package(make_spec(TEXT, out.parent / "spec.yaml"), out, progress=QUIET)
-
-
 @pytest.mark.slow
-def test_a_model_is_packaged_from_its_id_with_its_commit_and_is_the_same_everywhere(hub: Hub, tmp_path: Path) -> None:
-    first = packaged(tmp_path / "first")
+@pytest.mark.e2e
+def test_a_model_is_packaged_from_its_id_is_the_same_everywhere_and_serves_without_the_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = make_spec(TEXT, tmp_path / "spec.yaml")
+    (tmp_path / "spec.yaml").write_text(spec.model_dump_json(exclude_unset=True), encoding="utf-8")
+    first = package(spec, tmp_path / "build/shells", progress=QUIET)
     pin = first.record.pins["hf:me/tales"]
     assert pin.version == hub.branches["me/tales"]["main"]
     assert pin.files == {name: hashlib.sha256(data).hexdigest() for name, data in MODEL.items()}
     # Another machine, without a cache.
     shutil.rmtree(tmp_path / "cache")
     shutil.rmtree(tmp_path / "hub")
-    assert packaged(tmp_path / "second").sha256 == first.sha256
+    assert package(spec, tmp_path / "second", progress=QUIET).sha256 == first.sha256
     hub.push("me/tales", MODEL | {"chat_template.jinja": b"{{ messages }}"})
-    assert packaged(tmp_path / "moved").sha256 != first.sha256
+    assert package(spec, tmp_path / "moved", progress=QUIET).sha256 != first.sha256
+    monkeypatch.chdir(tmp_path)
+    assert marina.main(["manifests", "spec.yaml"]) == 0
+    assert marina.main(["manifests", "spec.yaml", "--check", "build/shells/manifests"]) == 0
+    assert "warning: `hf:me/tales` has moved since it was packaged: " in capsys.readouterr().err
+    hub.stop()
+    shutil.rmtree(tmp_path / "cache")
+    shutil.rmtree(tmp_path / "hub")
+    hub.asked.clear()
+    with running(spec, mar=tmp_path / "build/shells/model.mar", environment={"HF_ENDPOINT": hub.url}) as server:
+        assert server.readiness()[0]
+    assert hub.asked == []
 
 
 def test_only_what_a_model_is_loaded_from_is_fetched(hub: Hub) -> None:

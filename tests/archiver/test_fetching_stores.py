@@ -108,7 +108,7 @@ def test_a_download_goes_on_where_it_ended(store: tuple[str, Upload]) -> None:
 
 
 def test_a_store_that_is_away_or_refuses_says_what_to_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("marina.archiver.fetching.found.sleep", lambda _: None)
     with serving_s3(folder.parents[1]) as endpoint:
         known(monkeypatch, endpoint, AWS_SECRET_ACCESS_KEY="another")
         with pytest.raises(SourceError, match=r"`s3://models/tales`: this machine may not read it") as caught:
