@@ -127,7 +127,7 @@ def _try_out(spec: Spec, staged: StagedPackage, folder: Path, progress: Progress
         # A cache of kernels was filled by a worker that answered the sample.
         if staged.draft.cache is None:
             with progress.step("answer the sample as a worker"):
-                rehearse(spec, folder)
+                rehearse(spec, folder, progress)
         check_sample_answer(spec, staged.draft, folder)
     timed = progress.step(staged.compare_title) if staged.compare_title else nullcontext()
     # With a worker's number of threads, because Inductor compiles different kernels for different numbers.
@@ -298,7 +298,7 @@ def _fill_cache(spec: Spec, draft: Draft, folder: Path, progress: Progress) -> N
         progress.step("answer as a worker, keeping its kernels"),
         compiling.reproducible_compiler() as environment,
     ):
-        rehearse(spec, folder, environment)
+        rehearse(spec, folder, progress, environment)
 
 
 def _write_draft(folder: Path, draft: Draft) -> None:

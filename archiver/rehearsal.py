@@ -1,5 +1,6 @@
 """Tries a staged package in a worker's place: a process of its own, `rehearse.py`, loads it and answers the sample."""
 
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGSEGV, Signals
 
 from marina.archiver.adopting import failure_hint
+from marina.archiver.isolation import ASKED, WITHOUT_KERNEL
 from marina.archiver.own_handler import check_answer
 from marina.archiver.rehearse import ANSWER
 from marina.archiver.requirements import hint_for_missing
@@ -21,6 +23,13 @@ from marina.config.spec import Spec
 
 # The module, and the distribution that has it here.
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'(?:: ([^ ]+) is installed here)?")
+# Where libraries keep what they downloaded.
+_CACHES = re.compile(r"HF_.*|HUGGINGFACE_.*|NLTK_DATA|SENTENCE_TRANSFORMERS_HOME|TORCH_HOME|TRANSFORMERS_.*|XDG_.*")
+_ASKED_FOR = {
+    "host": "it asked for `{}`, but a pod has no network when it starts",
+    "read": "it read `{}`, which is not in the package",
+    "write": "it wrote `{}`, but a pod can write only to temporary folders",
+}
 # What a worker printed that could not start with the package.
 WORKER_LOG = "worker.log"
 
@@ -39,32 +48,72 @@ def keeping_worker_log(scratch: Path, out: Path, progress: Progress) -> Iterator
             progress.say(f"  what the worker printed: {kept}")
 
 
-def rehearse(spec: Spec, folder: Path, environment: dict[str, str] | None = None) -> None:
+def rehearse(spec: Spec, folder: Path, progress: Progress, environment: dict[str, str] | None = None) -> None:
     """Loads the staged package in a process of its own, as a worker would, warms it up and answers the sample."""
+    asked, without_kernel = folder.parent / ASKED, folder.parent / WITHOUT_KERNEL
+    asked.unlink(missing_ok=True)
+    runs_user_code = spec.model.adopted or spec.model.compile == "eager" or ".py:" in spec.model.handler
+    hidden = [str(spec.file.parent.resolve()), str(Path.home())] if runs_user_code else []
+    done = _run_rehearsal(folder, hidden, _pod_environment(spec, folder.parent / "home", environment))
+    if without_kernel.is_file():
+        reason = without_kernel.read_text(encoding="utf-8")
+        progress.say(f"  kept from the network and from files of this machine in Python only: namespaces: {reason}")
+    refused = dict.fromkeys(asked.read_text(encoding="utf-8").splitlines()) if asked.is_file() else {}
+    in_vain = [(what, name) for what, name in map(json.loads, refused)]
+    if done.returncode == 0:
+        for what, name in in_vain[:3]:
+            progress.say(f"  it went on without what a pod does not have: {_ASKED_FOR[what].format(name)}")
+        return
+    (folder.parent / WORKER_LOG).write_text(done.stderr, encoding="utf-8")
+    last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+    if done.returncode < 0:
+        last = [f"its process was ended by {Signals(-done.returncode).name}"]
+    text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
+    if in_vain and not _MISSING_MODULE.match(last[0]):
+        what, name = in_vain[0]
+        text += f"; before that, {_ASKED_FOR[what].format(name)}"
+        raise SourceError(text, hint=_instead(spec, what))
+    raise SourceError(text, hint=failure_hint(spec, done.stderr) if spec.model.adopted else _hint(spec, done, last[0]))
+
+
+def _hint(spec: Spec, done: subprocess.CompletedProcess[str], last: str) -> str | None:
+    """What to do about the last line of a worker that could not start."""
+    if missing := _MISSING_MODULE.match(last):
+        return hint_for_missing(spec, missing[1], missing[2])
+    if done.returncode == -SIGSEGV and spec.model.compile == "aot" and spec.serving.device == "cuda":
+        return "`compile: export` or `compile: eager`, with which torch loads no compiled library"
+    if spec.model.compile == "eager" and last.startswith("FileNotFoundError"):
+        return "keep what it reads in a buffer, or use another `compile`, which needs no source in a pod"
+    return "it may need more memory than is free" if done.returncode == -SIGKILL else None
+
+
+def _instead(spec: Spec, what: str) -> str:
+    """What to do instead of asking for something that a pod does not have."""
+    if what == "write":
+        return "write below `tempfile.gettempdir()`, the only place where a pod may"
     if spec.model.adopted:
-        environment = dict(os.environ) | {"TS_DECODE_INPUT_REQUEST": str(spec.model.decode_requests).lower()}
-    done = _run_rehearsal(folder, environment)
-    if done.returncode != 0:
-        (folder.parent / WORKER_LOG).write_text(done.stderr, encoding="utf-8")
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        if done.returncode < 0:
-            last = [f"its process was ended by {Signals(-done.returncode).name}"]
-        hint = "it may need more memory than is free" if done.returncode == -SIGKILL else None
-        if done.returncode == -SIGSEGV and spec.model.compile == "aot" and spec.serving.device == "cuda":
-            hint = "`compile: export` or `compile: eager`, with which torch loads no compiled library"
-        if spec.model.compile == "eager" and last[0].startswith("FileNotFoundError"):
-            hint = "keep what it reads in a buffer, or use another `compile`, which needs no source in a pod"
-        if missing := _MISSING_MODULE.match(last[0]):
-            hint = hint_for_missing(spec, missing[1], missing[2])
-        text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
-        raise SourceError(text, hint=failure_hint(spec, done.stderr) if spec.model.adopted else hint)
+        return "put the file into the archive, and read it from the folder `model_dir` of the handler's context"
+    if ".py:" not in spec.model.handler:
+        return "keep what it reads in a buffer, or use another `compile`, which needs no source in a pod"
+    first = "save what it downloads beside the spec, write" if what == "host" else "write"
+    return f'{first} `files: [./NAME]` under `model`, and read it from `self.directory / "files"`'
 
 
-def _run_rehearsal(folder: Path, environment: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
+def _run_rehearsal(folder: Path, hidden: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     script = Path(__file__).with_name("rehearse.py")
     # -P keeps this folder and the current one off the path, as in a worker.
-    command = [sys.executable, "-P", str(script), str(folder)]
+    command = [sys.executable, "-P", str(script), str(folder), *hidden]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+
+
+def _pod_environment(spec: Spec, home: Path, environment: dict[str, str] | None) -> dict[str, str]:
+    """The environment without what libraries downloaded on this machine, which is not in a pod, either."""
+    home.mkdir(exist_ok=True)
+    inherited = os.environ if environment is None else environment
+    kept = {name: value for name, value in inherited.items() if not _CACHES.fullmatch(name)} | {"HOME": str(home)}
+    if spec.model.adopted:
+        kept["TS_DECODE_INPUT_REQUEST"] = str(spec.model.decode_requests).lower()
+    return kept
 
 
 def check_sample_answer(spec: Spec, draft: Draft, folder: Path) -> None:

@@ -1,12 +1,13 @@
 """Loads a staged package as a TorchServe worker would; the handler warms every batch size and answers the sample.
 
-Runs as a script that can import only from the package and from what a pod has installed, so that a missing import fails
-here and not in the pod."""
+Runs as a script that can import only from the package and from what a pod has installed, and has no network and no file
+of this machine, so that what is missing fails here and not in the pod."""
 
 import email.policy
 import json
 import os
 import re
+import runpy
 import site
 import socket
 import struct
@@ -28,6 +29,8 @@ ANSWER = "answer"
 
 def main() -> None:
     folder, requirements = Path(sys.argv[1]), os.environ.get("MARINA_REQUIREMENTS")
+    # This script finds no module beside it; and all others come later, when there may be several threads.
+    runpy.run_path(str(Path(__file__).with_name("isolation.py")))["isolate"](folder, sys.argv[2:])
     PodImportFinder.install([str(folder), *([requirements] if requirements else [])])
     sys.path.insert(0, str(folder))
     if requirements:

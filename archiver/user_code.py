@@ -12,6 +12,7 @@ from types import ModuleType
 from marina.archiver.archive import RESERVED_MODULES
 from marina.archiver.requirements import hint_for_missing
 from marina.config.errors import SourceError
+from marina.config.requirements import IMAGE_PYTHON
 from marina.config.spec import Spec
 from marina.handlers.networks import MODULE_PREFIX, import_folders, import_source, top_folder
 from marina.handlers.torchvision_import import install
@@ -19,8 +20,6 @@ from marina.handlers.torchvision_import import install
 # The package `marina` and those in it, which in a clone lie beside it.
 _OURS = Path(__file__).parents[1]
 _OUR_FOLDERS = {_OURS.resolve(), *(entry.resolve() for entry in _OURS.iterdir() if entry.is_dir())}
-# The Python of every image that `marina image` builds.
-IMAGE_PYTHON = (3, 11)
 # What was imported before the last user's file, and the folders that were put on the path for it.
 _before: set[str] = set()
 _folders: list[str] = []

@@ -347,6 +347,8 @@ class ImageRecord(Document):
     digest: str | None
     """The digest of the manifest in the registry; None if the image was not pushed."""
     package_sha256: str | None
+    requirements: str | None = None
+    """The digest of the handler's libraries, which lie in a layer of their own; None if it brings none."""
     target: ImageTarget
     base: str
     builder: str

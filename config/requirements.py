@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from marina.config.errors import ArchiveError, InputError
 
+# The Python of every image that `marina image` builds.
+IMAGE_PYTHON = (3, 11)
 # Beside the MAR: the folder with the wheels, and their pins in pip's form.
 WHEELS, LOCK = "wheels", "requirements.lock"
 # Where an image has them installed, each set in a folder with the name of its digest.

@@ -40,11 +40,11 @@ def start() -> None:
         )
 
 
-def run_rehearsal(folder: Path, environment: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
+def run_rehearsal(folder: Path, hidden: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Does what a new Python would do with the script and this folder."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, tempfile.TemporaryFile("w+") as output:
         connection.connect(f"\0{os.environ[VARIABLE]}")
-        order = {"folder": str(folder), "environment": dict(environment or os.environ)}
+        order = {"folder": str(folder), "hidden": hidden, "environment": environment}
         socket.send_fds(connection, [json.dumps(order).encode()], [output.fileno()])
         exit_code = int(connection.recv(16) or -signal.SIGKILL)  # nothing: it was killed
         output.seek(0)
@@ -81,7 +81,7 @@ def _rehearse(connection: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
-    sys.argv = [str(SCRIPT), order["folder"]]
+    sys.argv = [str(SCRIPT), order["folder"], *order["hidden"]]
     exit_code = 0
     try:
         runpy.run_path(str(SCRIPT), run_name="__main__")

@@ -2,6 +2,7 @@
 
 Nothing here imports torch, because a machine with a builder need not be one that compiles models."""
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 
+from marina.archiver.containers.bill import with_libraries
 from marina.archiver.containers.builders import Builder, BuildRequest, Command, find_builder
 from marina.archiver.containers.context import build_context, find_clone
 from marina.archiver.containers.layers import Layout, read_image_file, read_layout
@@ -22,6 +24,7 @@ from marina.config.errors import InputError, Refused, listed
 from marina.config.machine import end_with_parent
 from marina.config.progress import Progress
 from marina.config.record import ImageRecord, ImageTarget, Package, file_sha256, read_package, write_json, write_text
+from marina.config.requirements import IMAGE_PYTHON, WHEELS, Requirements, install
 from marina.config.spec import Spec
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
@@ -57,6 +60,7 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
     there."""
     target: ImageTarget = options.target or spec.image_target
     package = None if target == "loadtest" or options.model_at_runtime else _checked_package(spec, folder, target)
+    libraries = None if target == "loadtest" else _libraries(spec, folder)
     _check_options(options)
     builder = find_builder(options.builder)
     ref, tag = image_reference(spec, target, options)
@@ -64,7 +68,7 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
     base = options.base if options.base_digest is None else f"{_without_tag(options.base)}@{options.base_digest}"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{stem}.log"
-    with _staged_contexts(spec, folder, package, options.wheels) as (code, contexts):
+    with _staged_contexts(spec, folder, package, libraries, options.wheels) as (code, contexts):
         request = BuildRequest(
             context=code,
             target=target,
@@ -77,12 +81,13 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
         )
         with progress.step(f"build {target} with {builder.name}"):
             _run(builder.build(request), log)
-    layout = _measure(builder, request.reference, folder, stem, progress, log)
+    layout = _measure(builder, request.reference, folder, stem, libraries, progress, log)
     record = ImageRecord(
         ref=ref,
         tag=tag,
         digest=_push(builder, request.reference, folder, progress, log) if options.push else None,
         package_sha256=package.sha256 if package else None,
+        requirements=libraries.digest if libraries else None,
         target=target,
         base=base,
         builder=f"{builder.name} {builder.version}",
@@ -116,6 +121,18 @@ def _checked_package(spec: Spec, folder: Path, target: ImageTarget) -> Package:
     return package
 
 
+def _libraries(spec: Spec, folder: Path) -> Requirements | None:
+    """The libraries that the packaged handler brings. They are in the image even if the model is not."""
+    if not (folder / "package.json").exists() and not spec.model.requirements:
+        return None  # the image of `--model-at-runtime` is the same for all such models
+    libraries = read_package(folder).record.requirements
+    python = ".".join(map(str, IMAGE_PYTHON))
+    if libraries and libraries.python != python:
+        text = f"{folder / WHEELS}: resolved for Python {libraries.python}, but images have Python {python}"
+        raise InputError(text, hint=f"with Python {python}: marina package {spec.file}")
+    return libraries
+
+
 def _check_options(options: ImageOptions) -> None:
     if options.base_digest is not None and not _DIGEST.fullmatch(options.base_digest):
         raise InputError(f"`--base-digest`: got `{options.base_digest}`, allowed: `sha256:` and 64 hexadecimal digits")
@@ -140,7 +157,7 @@ def image_reference(spec: Spec, target: ImageTarget, options: ImageOptions) -> t
 
 @contextmanager
 def _staged_contexts(
-    spec: Spec, folder: Path, package: Package | None, wheels: Path | None
+    spec: Spec, folder: Path, package: Package | None, libraries: Requirements | None, wheels: Path | None
 ) -> Iterator[tuple[Path, dict[str, Path]]]:
     """The build contexts: Marina's code, and by name the wheels, and the package as the image will contain it, with
     fixed modes and times."""
@@ -149,11 +166,15 @@ def _staged_contexts(
         staged = Path(temporary).resolve() / "package"
         (staged / "config").mkdir(parents=True)
         (staged / "model").mkdir()
+        (staged / "requirements").mkdir()
         shutil.copyfile(spec.file, staged / "config" / "spec.yaml")
         if package:
             shutil.copyfile(folder / package.mar, staged / "model" / "model.mar")
+        if libraries:
+            hint = f"marina package {spec.file}"
+            install(libraries, folder / WHEELS, staged / "requirements" / libraries.digest, hint=hint)
         for path in sorted(staged.rglob("*"), reverse=True):
-            path.chmod(0o755 if path.is_dir() else 0o644)
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
             os.utime(path, (_EPOCH, _EPOCH))
         yield code, {"package": staged} | ({"wheels": wheels.resolve()} if wheels else {})
 
@@ -191,8 +212,16 @@ def _revision() -> str | None:
     return head + ("-dirty" if changes else "")
 
 
-def _measure(builder: Builder, reference: str, folder: Path, stem: str, progress: Progress, log: Path) -> Layout:
-    """Measures the image's layers, and copies its bill of materials to the folder."""
+def _measure(
+    builder: Builder,
+    reference: str,
+    folder: Path,
+    stem: str,
+    libraries: Requirements | None,
+    progress: Progress,
+    log: Path,
+) -> Layout:
+    """Measures the image's layers, and copies its bill of materials to the folder, with the handler's libraries."""
     with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary, progress.step("measure the layers"):
         exported = Path(temporary) / "image"
         _run(builder.export(reference, exported), log)
@@ -200,7 +229,8 @@ def _measure(builder: Builder, reference: str, folder: Path, stem: str, progress
         bom = read_image_file(exported, BOM)
     if bom is None:
         raise Refused(f"{reference}: contains no `/{BOM}`")
-    write_text(folder / ("bom.json" if stem == "image" else f"bom-{stem.removeprefix('image-')}.json"), bom.decode())
+    text = bom.decode() if libraries is None else with_libraries(json.loads(bom), libraries)
+    write_text(folder / ("bom.json" if stem == "image" else f"bom-{stem.removeprefix('image-')}.json"), text)
     return layout
 
 

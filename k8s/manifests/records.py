@@ -24,6 +24,10 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
     if image.package_sha256 and package and image.package_sha256 != package.sha256:
         text = f"{file}: contains package {image.package_sha256[:12]}…, but the package is now {package.sha256[:12]}…"
         raise InputError(text, hint=hint)
+    libraries = package.record.requirements if package else None
+    if libraries and image.requirements != libraries.digest:
+        text = f"{file}: has not the libraries that the packaged handler brings"
+        raise InputError(text, hint=f"{hint} --model-at-runtime" if image.package_sha256 is None else hint)
     return image
 
 

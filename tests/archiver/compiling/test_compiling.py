@@ -111,7 +111,7 @@ def test_a_library_for_a_gpu_that_cannot_be_loaded_has_a_way_around(
     (tmp_path / "staged").mkdir()
     spec = digits_spec({"serving.device": "cuda", "kubernetes.resources.gpu": 1})
     with pytest.raises(SourceError, match="ended by SIGSEGV") as raised:
-        rehearsal.rehearse(spec, tmp_path / "staged")
+        rehearsal.rehearse(spec, tmp_path / "staged", Progress(quiet=True))
     assert "compile: export" in str(raised.value)
 
 

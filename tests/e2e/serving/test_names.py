@@ -23,6 +23,7 @@ from waiting import DIGIT
 from marina.archiver.rehearsal import rehearse
 from marina.config.errors import SourceError
 from marina.config.load import load_spec
+from marina.config.progress import Progress
 from marina.config.record import RECORD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -147,7 +148,7 @@ def test_a_rehearsal_runs_the_archives_own_handlers_and_finds_nothing_else_of_ma
     entry = folder / "marina_entry.py"
     entry.write_text("import marina.config.errors\n" + entry.read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(SourceError, match=r"No module named 'marina\.config'"):
-        rehearse(digits_spec(), folder)
+        rehearse(digits_spec(), folder, Progress(quiet=True))
 
 
 def test_an_archive_that_was_packaged_before_is_served(packaged: Packaged, tmp_path: Path) -> None:

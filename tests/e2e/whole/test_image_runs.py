@@ -22,6 +22,7 @@ from specs import DIGITS, ROOT, Packaged
 from strangers import write_namesakes
 from tools import needs, skip_unless_required
 from waiting import eventually
+from wheels import make_wheel
 
 from marina.archiver.containers.builders import Builder, find_builder
 from marina.archiver.containers.layers import read_image_file, read_layout
@@ -247,6 +248,7 @@ def test_the_layers_are_in_the_order_of_how_often_they_change(digits: Image) -> 
         "COPY /opt/marina/bom.json",
         "COPY /opt/marina/app",
         "COPY /opt/marina/share",
+        "COPY /opt/requirements",
         "COPY /config",
         "COPY /model",
     ]
@@ -266,18 +268,23 @@ def test_it_holds_the_modules_that_a_server_needs_and_no_other(digits: Image) ->
 NAMESAKE = """
 name: net
 model:
-  {source: ../model.py:Net, weights: random, handler: ../handlers.py:Own, compile: eager, inputs: {x: {shape: [4]}}}
+  {source: ../model.py:Net, weights: random, handler: ../handlers.py:Own, compile: eager, inputs: {x: {shape: [4]}},
+   requirements: ../requirements.txt}
 slo: {p99_ms: 1000}
 """
 
 
-def test_a_model_whose_files_have_marinas_names_is_served_from_an_image(
+def test_a_model_whose_files_have_marinas_names_and_libraries_of_its_own_is_served_from_an_image(
     base: str, wheels: Path, tmp_path: Path
 ) -> None:
     write_namesakes(tmp_path)
     (tmp_path / "net").mkdir()
     spec = tmp_path / "net/spec.yaml"
     spec.write_text(NAMESAKE, encoding="utf-8")
+    wheel = make_wheel(tmp_path / "wheels", "shells", requires=["numpy"])
+    (tmp_path / "requirements.txt").write_text(f"--no-index\n./wheels/{wheel.name}\n", encoding="utf-8")
+    with (tmp_path / "handlers.py").open("a", encoding="utf-8") as handler:
+        handler.write("import shells\n")
     run(sys.executable, "-m", "marina", "package", spec, "--out", tmp_path / "build", "--quiet", cwd=ROOT)
     image = built(tmp_path / "build", "--base", base, "--wheels", wheels, spec=spec)
     with mounted(image.reference) as root, started(replace(image, root=root), tmp_path / "log") as running:
@@ -285,6 +292,7 @@ def test_a_model_whose_files_have_marinas_names_is_served_from_an_image(
         json_body = ("--header", "Content-Type: application/json", "--data", '{"x": [0, 0, 0, 0]}')
         status, answer = get(running, "/predictions/net", "--include", *json_body, port="inference")
     assert (status, b"X-Names: tests docker k8s loadtest" in answer) == (200, True)
+    assert {"numpy", "shells", "torch"} <= {entry["name"] for entry in image.bill["components"]}
 
 
 def test_a_marina_from_its_wheel_builds_the_same_layers_and_another_model_changes_the_last_alone(
