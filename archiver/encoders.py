@@ -16,6 +16,7 @@ from marina.config.distribution import install_command
 from marina.config.errors import SourceError, ToolMissing
 from marina.config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
 from marina.config.record import EncoderSetup, Port
+from marina.config.sections import Encoder
 from marina.config.spec import Spec
 from marina.handlers.encoder import TextReader
 from marina.handlers.record import EncodingSpec
@@ -143,7 +144,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     """The network in fp32, its inputs, and the labels in its configuration."""
     folder = _read(spec)
     task = str(spec.model.task)
-    network = _network(spec, folder, CLASSES[task])
+    network = load_network(spec, folder, CLASSES[task])
     outputs = getattr(network.config, "num_labels", 0)
     if task == "rerank" and outputs != 1:
         raise SourceError(
@@ -198,7 +199,7 @@ def _labels(spec: Spec, folder: ModelFolder, outputs: int) -> tuple[str, ...] | 
 
 def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
     """Copies the tokenizer's file into the staged folder, and returns the record's `encoding`; None without a task."""
-    if not spec.model.encodes:
+    if not isinstance(spec.model, Encoder):
         return None
     folder = _read(spec)
     shutil.copy(folder.path / TOKENIZER, staged / TOKENIZER)
@@ -251,7 +252,8 @@ def _read(spec: Spec) -> ModelFolder:
         raise SourceError(f"{spec.file}: `model.source`: {err}", hint=err.hint) from err
 
 
-def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
+def load_network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
+    """The network of a folder in fp32, by this class of `transformers`. Raises SourceError if a weight is missing."""
     prepare_torchvision()
     silence_torchao()
     try:

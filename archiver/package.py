@@ -37,6 +37,7 @@ from marina.archiver.quantize import quantize
 from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
 from marina.archiver.requirements import Resolved, clear_requirements, importable, resolve
 from marina.archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
+from marina.archiver.sounds import stage_sound
 from marina.archiver.source_code import stage_source
 from marina.archiver.sources import Source, load_source
 from marina.archiver.staging import extend_draft, start_draft
@@ -81,9 +82,8 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     check_cpu_target(spec)
     _check_writable(out)
     spec = fetch_sources(spec, progress)
-    stage = _stage_network
-    if spec.model.writes or spec.model.adopted:
-        stage = _stage_language_model if spec.model.writes else _stage_archive
+    kinds = ((spec.model.writes, _stage_language_model), (spec.model.adopted, _stage_archive))
+    stage = next((stage for is_kind, stage in (*kinds, (spec.model.listens, _stage_sound)) if is_kind), _stage_network)
     with (
         targeting(spec.model.cpu_target),
         tempfile.TemporaryDirectory(prefix="marina-package-") as scratch,
@@ -160,6 +160,12 @@ def _stage_archive(spec: Spec, folder: Path, progress: Progress) -> StagedPackag
     with progress.step(f"unpack {spec.model.source}"):
         draft = extend_draft(start_draft(spec, None, folder), archive=stage_archive(spec, folder))
     return StagedPackage(draft, "", lambda: _AS_IT_STANDS)
+
+
+def _stage_sound(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:
+    """Stages a model that takes sound."""
+    draft, compare = stage_sound(spec, folder, progress)
+    return StagedPackage(draft, "compare what it hears with eager fp32", compare)
 
 
 def _stage_network(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:

@@ -21,6 +21,7 @@ from marina.archiver.lengths import cut_to_length, request_arguments, typical_le
 from marina.archiver.own_handler import declared_forms, example_body
 from marina.archiver.sources import Source
 from marina.archiver.user_code import stage_modules
+from marina.archiver.wav import sample_wav
 from marina.config.errors import SourceError
 from marina.config.record import (
     Adopted,
@@ -28,10 +29,12 @@ from marina.config.record import (
     BodyFormat,
     Code,
     Draft,
+    Lengths,
     MachineKey,
     PackedImage,
     Port,
     Sample,
+    Sound,
     Writing,
 )
 from marina.config.render import render_model_config
@@ -44,6 +47,7 @@ from marina.handlers.request import JSON
 
 BUILT_IN = {
     "archive": ("marina.handlers.archive", "ArchiveHandler"),
+    "audio": ("marina.handlers.sound.handler", "SoundHandler"),
     "image": ("marina.handlers.image", "ImageHandler"),
     "tensor": ("marina.handlers.tensor", "TensorHandler"),
     "text": ("marina.handlers.generation.handler", "TextHandler"),
@@ -123,6 +127,11 @@ class DraftFields(TypedDict, total=False):
     text: Writing
     archive: Adopted
     requirements: Requirements | None
+    batch_sizes: tuple[int, ...]
+    inputs: tuple[Port, ...]
+    labels: str
+    lengths: Lengths
+    sound: Sound
 
 
 def extend_draft(draft: Draft, **fields: Unpack[DraftFields]) -> Draft:
@@ -194,7 +203,9 @@ def _stage_sample(spec: Spec, source: Source | None, takes: BodyFormat | None, f
         name = f"sample{file.suffix.lower()}"
         (folder / name).write_bytes(file.read_bytes())
         return Sample(file=name, content_type=spec.sample_type)
-    if spec.model.encodes:
+    if spec.model.listens:
+        suffix, data = ".wav", sample_wav()
+    elif spec.model.encodes:
         suffix, data = ".json", sample_body(spec)
     elif takes is not None and takes.example is not None:
         name = "sample.json" if takes.content_type == JSON else "sample.txt"

@@ -22,6 +22,9 @@ _HEAD = "model_head.pkl"
 _OWN_END = "source: ./model.py:build, a network that ends with this module"
 # Written for models that take pictures or sound.
 _PROCESSOR = "preprocessor_config.json"
+# The kinds of models that hear samples, without a spectrogram.
+_HEARS_SAMPLES = ("data2vec-audio", "hubert", "sew", "sew-d", "unispeech", "unispeech-sat", "wav2vec2", "wavlm")
+_HEARS = "Whisper, and Wav2Vec2, Hubert, WavLM and their like for CTC or classification"
 # Written by `peft`: what a training changed, without the model that it changed.
 _ADAPTER = "adapter_config.json"
 _POINTER = b"version https://git-lfs.github.com/spec/"
@@ -88,6 +91,15 @@ class ModelFolder:
         """The class of `transformers` that the folder was saved from; empty if its configuration does not say."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else ""
+
+    @property
+    def hears(self) -> str | None:
+        """What a model that takes sound answers: `whisper`, `ctc` or `classes`; None for any other model."""
+        if self.architecture == "WhisperForConditionalGeneration":
+            return "whisper"
+        samples = self._kind in _HEARS_SAMPLES
+        ends = {"ForCTC": "ctc", "ForSequenceClassification": "classes"}
+        return next((what for end, what in ends.items() if samples and self.architecture.endswith(end)), None)
 
     @property
     def made_for(self) -> str:
@@ -214,6 +226,34 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
         hint = "model.save_pretrained(FOLDER, safe_serialization=True)"
         raise FolderRefused(f"`{path}` has no `.safetensors`{beside}", hint)
     return ModelFolder(path, config, files)
+
+
+def hears_sound(path: Path) -> bool:
+    """Whether the folder holds a model that takes sound, of a kind that is served or not."""
+    if not (path / CONFIG).is_file():
+        return False
+    folder = ModelFolder(path, _read_json(path / CONFIG), ())
+    processor = _read_json(path / _PROCESSOR) if (path / _PROCESSOR).is_file() else {}
+    return folder.hears is not None or "feature_extractor_type" in processor or "sampling_rate" in processor
+
+
+def read_sound_folder(path: Path) -> ModelFolder:
+    """Reads the folder of a model that takes sound, or raises FolderRefused."""
+    config = _read_json(path / CONFIG)
+    folder = ModelFolder(path, config, tuple(sorted(path.glob("*.safetensors"))))
+    if "auto_map" in config:
+        raise FolderRefused(f"`{path / CONFIG}`: `auto_map`: the model comes with its own code, which is not run")
+    if folder.hears is None:
+        text = f"`{path}` holds a `{folder.architecture}`, allowed for `handler: audio`: {_HEARS}"
+        raise FolderRefused(text, "source: ./model.py:build, with `handler: tensor` or a handler of your own")
+    if pointer := next(filter(is_pointer, folder.files), None):
+        raise FolderRefused(f"`{pointer}` is only Git LFS's pointer to the file", f"git -C {path} lfs pull")
+    if not folder.files:
+        raise FolderRefused(f"`{path}` has no `.safetensors`", "model.save_pretrained(FOLDER)")
+    if folder.hears == "whisper" and not (path / TOKENIZER).is_file():
+        hint = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), which writes the fast tokenizer"
+        raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
+    return folder
 
 
 def is_pointer(file: Path) -> bool:

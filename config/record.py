@@ -239,6 +239,23 @@ class Adopted(Packed):
     """The file that declares the handler's metrics; without one they are detected."""
 
 
+class Sound(Packed):
+    """How sound is read and answered: the spec's `task` and `max_seconds`, and what the model's folder says."""
+
+    task: Literal["classify", "transcribe"]
+    family: Literal["classes", "ctc", "whisper"]
+    """What the network answers: scores of classes, a token for each moment (CTC), or tokens one after another."""
+    rate: int
+    """Samples a second."""
+    max_seconds: float
+    least: int
+    """The fewest samples that the network takes."""
+    settings: str
+    """The file with the tokens and what else the family needs, as JSON."""
+    weights: str | None = None
+    """The file of the weights and tables, if they are not compiled in."""
+
+
 class BodyFormat(Packed):
     """The form of bodies or answers that a user's own handler declares: their content type, a schema for JSON, and an
     example."""
@@ -294,6 +311,7 @@ class Draft(Document):
     takes: BodyFormat | None = None
     gives: BodyFormat | None = None
     archive: Adopted | None = None
+    sound: Sound | None = None
     trust_pickle: bool = False
 
     @property

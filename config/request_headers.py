@@ -1,11 +1,15 @@
 """What requests say in their headers: the content type of a file, and that an answer must not come from the cache."""
 
 CONTENT_TYPES = {
+    ".flac": "audio/flac",
     ".jpeg": "image/jpeg",
     ".jpg": "image/jpeg",
     ".json": "application/json",
+    ".mp3": "audio/mpeg",
     ".npy": "application/x-npy",
+    ".ogg": "audio/ogg",
     ".png": "image/png",
+    ".wav": "audio/wav",
     ".webp": "image/webp",
 }
 # Checks and measurements send it, because they would otherwise test the cache: `handlers/caching` neither answers such

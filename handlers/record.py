@@ -112,6 +112,19 @@ class EncodingSpec:
 
 
 @dataclass(frozen=True)
+class SoundSpec:
+    """How sound is read and answered; `settings` and `weights` are files in the package."""
+
+    task: str
+    family: str
+    rate: int
+    max_seconds: float
+    least: int
+    settings: str
+    weights: str | None = None
+
+
+@dataclass(frozen=True)
 class PackedSample:
     """A request that the model must answer; `file` is relative to the model's folder."""
 
@@ -208,6 +221,7 @@ class PackedRecord:
     code: PackedCode | None = None
     lengths: PackedLengths | None = None
     archive: PackedArchive | None = None
+    sound: SoundSpec | None = None
     trust_pickle: bool = False
 
 

@@ -3,7 +3,7 @@
 import re
 from keyword import iskeyword
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, field_validator
 
@@ -16,7 +16,7 @@ from marina.config.sections.picture import Activation, Detection, Image, Picture
 from marina.config.sections.section import Count, Filled, Identifier, PathPart, Section, Share
 from marina.config.sections.varying import Varying
 
-HANDLERS = ("archive", "image", "tensor", "text")
+HANDLERS = ("archive", "audio", "image", "tensor", "text")
 Task = Literal["classify", "embed", "rerank", "tokens"]
 Precision = Literal["bf16", "fp16", "fp32", "int4", "int8"]
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
@@ -144,8 +144,8 @@ class Model(Section):
     `oci://REGISTRY/NAME:TAG`, `s3://`, `gs://` and `az://`, each with `#FILE` for one file of it. Read by `marina
     package`, which records the version."""
     handler: str = "image"
-    """`archive`, `image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry
-    module."""
+    """`archive`, `audio`, `image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's
+    entry module."""
     trust_pickle: bool = False
     """Files that Python unpickles may be read, which runs whatever code is in them: only for files whose makers you
     trust. `marina package --trust-pickle` sets it, too. Lands in the record."""
@@ -159,9 +159,10 @@ class Model(Section):
         weights: str | None
         files: tuple[str, ...]
         requirements: str | None
-        task: Task | PictureTask | None
+        task: Task | PictureTask | Literal["transcribe"] | None
         activation: Activation | None
         detection: Detection | None
+        max_seconds: float
         encoding: Encoding | None
         image: Image | None
         inputs: dict[str, Tensor] | None
@@ -217,6 +218,11 @@ class Model(Section):
     def encodes(self) -> bool:
         """Whether it is an encoder, which answers texts as a whole."""
         return isinstance(self, Encoder)
+
+    @property
+    def listens(self) -> bool:
+        """Whether it takes sound."""
+        return isinstance(self, Listener)
 
     @property
     def writes(self) -> bool:
@@ -367,6 +373,26 @@ class Writer(Computed):
         return check_folder(source)
 
 
+class Listener(Computed):
+    """Sound in; what was said, or the classes that it belongs to, out."""
+
+    handler: Literal["audio"]
+    """`audio`: sound in, as WAV, FLAC, MP3 or Ogg; what comes out says `task`."""
+    task: Literal["classify", "transcribe"]
+    """transcribe: what was said; classify: the most likely labels. Lands in the record."""
+    max_seconds: Annotated[float, Field(gt=0, le=3600)] = 30
+    """Longer sounds are refused, s; Whisper hears at most 30 at a time. A model that hears any length is warmed up with
+    one as long as this. Lands in the record."""
+
+    if not TYPE_CHECKING:
+        batch_sizes: ClassVar[tuple[int, ...]] = (1,)
+
+    @field_validator("source")
+    @classmethod
+    def _is_folder(cls, source: str) -> str:
+        return check_folder(source, "audio")
+
+
 class Archive(Model):
     """An archive that was made for TorchServe, whose own handler runs as it stands."""
 
@@ -400,11 +426,11 @@ class Archive(Model):
         return source
 
 
-def check_folder(source: str) -> str:
+def check_folder(source: str, handler: str = "text") -> str:
     """The source, if it is a folder as `transformers` saves it, or else ValueError."""
     remote = parse_remote(source)
     if not (remote.is_folder if remote else source.startswith("hf:")):
-        raise ValueError(f"allowed for the `text` handler: {_FOLDERS}")
+        raise ValueError(f"allowed for the `{handler}` handler: {_FOLDERS}")
     return source
 
 
@@ -415,6 +441,7 @@ KINDS: dict[str, type[Model]] = {
     "`handler: text` with a `task`": Encoder,
     "`handler: text` without a `task`": Writer,
     "`handler: archive`": Archive,
+    "`handler: audio`": Listener,
 }
 
 
@@ -423,10 +450,10 @@ def kind_of(model: Any) -> str:
     if isinstance(model, Model):
         return next(words for words, kind in KINDS.items() if type(model) is kind)
     fields = model if isinstance(model, dict) else {}
-    image, tensor, own, encoder, writer, archive = KINDS
+    image, tensor, own, encoder, writer, archive, listener = KINDS
     if fields.get("task") is not None and fields.get("handler") == "text":
         return encoder
-    named = {"archive": archive, "image": image, "tensor": tensor, "text": writer}
+    named = {"archive": archive, "audio": listener, "image": image, "tensor": tensor, "text": writer}
     return named.get(str(fields.get("handler", "image")), own)
 
 
@@ -436,6 +463,7 @@ AnyModel = Annotated[
     | Annotated[OwnModel, Tag("a handler of your own")]
     | Annotated[Encoder, Tag("`handler: text` with a `task`")]
     | Annotated[Writer, Tag("`handler: text` without a `task`")]
-    | Annotated[Archive, Tag("`handler: archive`")],
+    | Annotated[Archive, Tag("`handler: archive`")]
+    | Annotated[Listener, Tag("`handler: audio`")],
     Discriminator(kind_of),
 ]

@@ -147,7 +147,7 @@ def choose_compile_mode(spec: Path, name: str, facts: ModelFacts, sample: str) -
     from marina.config.load import load_spec, parse_spec
 
     read = load_spec(spec).with_fetched(facts.fetched)
-    if facts.writes:
+    if facts.writes or facts.handler == "audio":
         return facts
     loaded = load_source(read)
     rows = examples(read, loaded, loaded.only_batch or max(read.model.batch_sizes))
@@ -259,6 +259,8 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
     """The facts of an encoder or a language model, according to the architecture in its configuration."""
     from marina.config.hf_folder import read_model_folder
 
+    if facts := _of_sound(source, folder, options):
+        return facts
     read = read_model_folder(folder)
     embedding = read.read_embedding()
     longest = min(read.longest or 128, read.cut or 128, 128)
@@ -284,6 +286,22 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
     notes += read.left_out(task)
     fields = ", pooling: cls" if embedding.pooling == "cls" else ""
     return ModelFacts(source, "text", task=task, longest=longest, embedding=fields, notes=notes)
+
+
+def _of_sound(source: str, folder: Path, options: argparse.Namespace) -> ModelFacts | None:
+    """The facts of a model that takes sound; None if the folder holds another."""
+    from marina.config.hf_folder import hears_sound, read_sound_folder
+
+    if not hears_sound(folder):
+        return None
+    hears = read_sound_folder(folder).hears
+    task = "classify" if hears == "classes" else "transcribe"
+    if options.task not in (None, task):
+        raise InputError(f"`--task`: got `{options.task}`, but this model can only {task}", hint=f"--task {task}")
+    notes = ["sounds may be 30 s long: `max_seconds` in `model` allows other lengths"] if hears != "whisper" else []
+    return ModelFacts(
+        source, "audio", task=task, compile="eager" if hears == "whisper" else "aot", only_batch=1, notes=notes
+    )
 
 
 def _of_language_model(source: str, folder: Any) -> ModelFacts:

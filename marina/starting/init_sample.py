@@ -18,6 +18,10 @@ def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
 
     if facts.picture is not None:
         return "samples/sample.png", _picture_png(facts.picture)
+    if facts.handler == "audio":
+        from marina.archiver.wav import sample_wav
+
+        return "samples/sample.wav", sample_wav()
     if facts.writes:
         return _json_sample({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
     if facts.task is not None or facts.template == "text":

@@ -89,7 +89,7 @@ def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
         (f"  source: {_path(facts.source)}", "torchvision:NAME | ./file.py:NAME | ./program.pt2 | hf:./folder"),
         *_weights(facts),
         *_trust(facts),
-        (f"  handler: {_handler(facts)}", "image | tensor | text | ./handler.py:Class"),
+        (f"  handler: {_handler(facts)}", "audio | image | tensor | text | ./handler.py:Class"),
         *_files(facts),
         *_inputs(facts),
         *_compiled(facts),
@@ -213,6 +213,9 @@ def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
             (f"  context: {facts.longest}", "tokens of prompt and answer"),
             (f"  max_tokens: {_max_tokens(facts)}", "tokens of the longest answer"),
         ]
+    if facts.handler == "audio":
+        how = "Marina's own Whisper" if facts.compile == "eager" else "aot: compiled now | export: not compiled"
+        return [("  precision: fp32", "fp32 | bf16"), (f"  compile: {facts.compile}", how)]
     why = "eager: it cannot be exported, and runs uncompiled" if facts.compile == "eager" else ""
     return [
         ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),
@@ -224,6 +227,8 @@ def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
 
 def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
     """The lines about the model's inputs and outputs, if its source does not describe them itself."""
+    if facts.handler == "audio":
+        return [(f"  task: {facts.task}", ""), ("  max_seconds: 30", "longer sounds are refused")]
     if facts.handler == "text" and facts.task is not None:
         embedding = facts.embedding if facts.task == "embed" else ""
         return [

@@ -58,7 +58,7 @@ class Traffic:
         name, version = re.escape(spec.url_name), re.escape(spec.url_version)
         # Every path that TorchServe counts as an arrival for this model, as the door lets clients write it
         # (`server/java/marina/Route.java`) and cuts it. A wrong version is a 404 that it does not count.
-        openai = "/v1/(?:chat/)?completions" if spec.model.writes else "/v1/embeddings"
+        openai = "/v1/(?:chat/)?completions" if spec.model.writes else "/v1/(?:embeddings|audio/transcriptions)"
         versioned = rf"(?:versions/{version}/)?"
         if spec.model.adopted:
             # For an archive the door changes no path.

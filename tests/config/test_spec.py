@@ -86,7 +86,7 @@ ERRORS: list[Any] = [
                  "all of them\n\nhint: weights: m.safetensors.index.json", id="one of two files of weights"),
     pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` "
                  "contains its weights\n\nhint: delete `weights`", id="weights beside a program"),
-    pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `archive`, `image`, "
+    pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `archive`, `audio`, `image`, "
                  "`tensor`, `text` or `./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
     pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
                  "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
@@ -95,7 +95,7 @@ ERRORS: list[Any] = [
                  "`model.handler`: got `./async.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file with the name of a keyword"),
     pytest.param({"model.handler": "./mine.py:class"}, "spec.yaml:5: `model.handler`: got `./mine.py:class`, allowed: "
-                 "`archive`, `image`, `tensor`, `text` or `./file.py:Class`", id="a handler with the name of a keyword"),
+                 "`archive`, `audio`, `image`, `tensor`, `text` or `./file.py:Class`", id="a handler with the name of a keyword"),
     pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say "
                  "what size its pictures have\n\nhint: add `image: {height: 224, width: 224}` under `model`",
                  id="images of unknown size"),
@@ -180,7 +180,7 @@ ERRORS: list[Any] = [
     pytest.param({"load.samples": {"cat.png": 0}}, "spec.yaml:7: `load.samples.cat.png`: got `0`, allowed: more than 0",
                  id="a sample that is never sent"),
     pytest.param({"load.sample": "cat.gif"}, "spec.yaml:6: `load.sample`: got `cat.gif`, allowed: a file that ends in "
-                 "`.jpeg`, `.jpg`, `.json`, `.npy`, `.png`, `.webp`", id="a sample of an unknown kind"),
+                 "`.flac`, `.jpeg`, `.jpg`, `.json`, `.mp3`, `.npy`, `.ogg`, `.png`, `.wav`, `.webp`", id="a sample of an unknown kind"),
     pytest.param({"scaling.metric": "gpu"}, "spec.yaml:6: `scaling.metric`: got `gpu`, but `kubernetes.resources.gpu` "
                  "is 0\n\nhint: metric: requests",
                  id="a metric of GPUs that are not there"),

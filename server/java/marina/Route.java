@@ -73,7 +73,7 @@ final class Route {
             path = "/predictions/" + v2.group(1) + (v2.group(2) == null ? "" : "/" + v2.group(2));
         }
         boolean writes = !settings.texts.isEmpty();
-        if (path.equals("/v1/embeddings") && !writes) {
+        if ((path.equals("/v1/embeddings") || path.equals("/v1/audio/transcriptions")) && !writes) {
             // As OpenAI's clients ask; there is one model, whatever they call it.
             path = settings.predictions;
         }
