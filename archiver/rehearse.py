@@ -74,7 +74,7 @@ def answer_sample(folder: Path, record: dict[str, Any]) -> None:
         load = ModelLoaderFactory.get_model_loader().load
         service = load(record["archive"]["name"], str(folder), "marina_entry.py", gpu, 1, metrics_cache=cache)
     except ImportError as err:
-        raise told_plainly(err) from err
+        raise told_plainly(err, record["archive"]["handler"]) from err
     answer, raised, pieces = service._entry_point, list[BaseException](), list[bytes]()
 
     def answer_noting_errors(*given: Any) -> Any:
@@ -94,8 +94,7 @@ def answer_sample(folder: Path, record: dict[str, Any]) -> None:
     sender.start()
     frame = service.predict(retrieve_msg(theirs)[1])
     if raised:
-        error = raised[0]
-        raise told_plainly(error) if isinstance(error, ImportError) else error
+        raise told_plainly(raised[0], "") if isinstance(raised[0], ImportError) else raised[0]
     status, text = status_of(pieces[0] if pieces else frame)
     if status >= 400:
         raise RuntimeError(f"the sample was answered with {status}{text and f': {text}'}")
@@ -136,14 +135,18 @@ def status_of(frame: bytes) -> tuple[int, str]:
     return (code, text) if code != 200 else (struct.unpack_from("!i", frame, at)[0], "")
 
 
-def told_plainly(err: BaseException) -> BaseException:
-    """The first of a chain of import errors: when a handler's import fails, TorchServe looks for one of its own with
-    that name, and fails again. It says which distribution a pod lacks."""
-    while isinstance(err.__context__, ImportError):
-        err = err.__context__
-    if isinstance(err, ModuleNotFoundError):
-        explain_hidden(err)
-    return err
+def told_plainly(err: ImportError, handler: str) -> ImportError:
+    """The first of a chain of import errors that is not about the handler itself: when the import of a handler fails,
+    TorchServe looks for one of its own with that name, and fails again."""
+    module = handler.partition(":")[0].removesuffix(".py").rpartition("/")[2]
+    chain = [err]
+    while isinstance(earlier := chain[-1].__context__, ImportError):
+        chain.append(earlier)
+    others = [each for each in chain if each.name not in (module, f"ts.torch_handler.{module}")]
+    first = (others or chain)[-1]
+    if isinstance(first, ModuleNotFoundError):
+        explain_hidden(first)
+    return first
 
 
 def explain_hidden(err: ModuleNotFoundError) -> None:

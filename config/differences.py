@@ -30,6 +30,8 @@ def _of_requests(spec: Spec) -> dict[str, str]:
     found = {
         "limits": f"a body of over {limit:,} bytes, or of too many parts or fields, gets 413, now with a reason: raise "
         "`serving.max_request_mb`",
+        "pickles": "each worker loads the weights, and torch unpickles "
+        + ("whatever is in them: `model.trust_pickle`" if spec.model.trust_pickle else "only tensors and plain values"),
         "judgement": "no agreement is measured, and no time of a stage: what the handler computes is its own",
     }
     if spec.max_batch > 1:

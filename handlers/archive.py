@@ -72,12 +72,15 @@ class ArchiveHandler:
 
 def _enter(folder: Path, outer: Path, archive: PackedArchive) -> None:
     """Makes the archive's folder what it is under TorchServe: the working directory, and the first place to import
-    from, after the handler's own folder if its manifest names one."""
+    from, after the handler's own folder if its manifest names one; also for processes that the handler starts."""
     os.chdir(folder)
     file, colon, _ = archive.handler.partition(":")
     own = [file.rpartition("/")[0]] if colon and "/" in file else []
     at = next((place for place, entry in enumerate(sys.path) if Path(entry) == outer), 0)
-    sys.path[at:at] = [*own, str(folder)]
+    places = [*own, str(folder)]
+    sys.path[at:at] = places
+    given = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place not in places]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, *given])
 
 
 def _kind(status: int) -> str:

@@ -27,6 +27,9 @@ def missing_in_pod(foreign: ForeignArchive) -> list[str]:
         waiting.add(f"{_TORCHSERVE}.torch_handler.{handler}")
     names |= _of_torchserve(waiting)
     tops = {name.partition(".")[0] for name in names} - own - sys.stdlib_module_names - {_TORCHSERVE, ""}
+    if str(foreign.model.get("serializedFile")).endswith(".onnx"):
+        # TorchServe's handlers do without it, but not for such a model.
+        tops.add("onnxruntime")
     hidden = hidden_modules()
     return sorted(top for top in tops if top in hidden or find_spec(top) is None)
 

@@ -103,9 +103,14 @@ def _one(
             "`serving`; otherwise it is 1"
         )
     if missing := missing_in_pod(foreign):
-        told = f"it brings `{foreign.requirements}`" if foreign.requirements else "it brings no requirements"
         names = ", ".join(f"`{module}`" for module in missing)
-        notes.append(f"its modules import {names}, which a pod lacks; {told}")
+        told = f"they are installed from its `{foreign.requirements}`, if that names them"
+        if not foreign.requirements:
+            told = (
+                "write `requirements: ./requirements.txt` under `model`, and into that file what installs them, in the "
+                "versions that its server had"
+            )
+        notes.append(f"its modules import {names}, which a pod lacks: {told}")
     return files, [*notes, *properties.left_out()]
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,43 @@ def test_a_handler_that_fails_at_the_sample_is_not_packaged(tmp_path: Path) -> N
     with pytest.raises(SourceError, match="KeyError: 'no'"):
         packaged(tmp_path, archive)
     assert not (tmp_path / "out" / "model.mar").exists()
+
+
+def test_a_named_handler_says_which_library_a_pod_lacks(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path, {"w.pt": b"weights"}, handler="image_classifier", serialized_file="w.pt")
+    with pytest.raises(SourceError, match="No module named 'torchvision'") as refused:
+        packaged(tmp_path, archive)
+    assert "requirements: ./requirements.txt" in str(refused.value.hint)
+
+
+WHOLE = """
+import os, torch
+import net
+
+def handle(data, context):
+    if data is None:
+        handle.model = torch.load(os.path.join(context.system_properties["model_dir"], "whole.pt"))
+        return None
+    return [str(handle.model.scale) for _ in data]
+"""
+NET = "class Net:\n    scale = 3\n"
+
+
+def test_a_pickled_module_is_unpickled_only_where_its_makers_are_trusted(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    save = "import torch, net; torch.save(net.Net(), 'whole.pt')"
+    subprocess.run([sys.executable, "-c", save], cwd=tmp_path, check=True, env={"PYTHONPATH": "."})
+    files = {"handler.py": WHOLE, "net.py": NET, "whole.pt": (tmp_path / "whole.pt").read_bytes()}
+    archive = make_archive(tmp_path, files)
+    with pytest.raises(SourceError) as refused:
+        packaged(tmp_path, archive)
+    assert "--trust-pickle" in str(refused.value.hint)
+    assert packaged(tmp_path, archive, trust_pickle=True).record.trust_pickle
+
+
+def test_a_pickled_vocabulary_of_torchtext_is_refused_with_what_to_save_instead(tmp_path: Path) -> None:
+    handler = "def handle(data, context):\n    import torchtext\n"
+    archive = make_archive(tmp_path, {"handler.py": handler})
+    with pytest.raises(SourceError) as refused:
+        packaged(tmp_path, archive)
+    assert "torch.save(dict(vocab.get_stoi()), 'source_vocab.pt')" in str(refused.value.hint)

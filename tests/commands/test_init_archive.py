@@ -46,7 +46,7 @@ def test_what_was_said_at_registration_only_is_asked_for_and_missing_libraries_a
     said = capsys.readouterr().out
     assert "write `workers: NUMBER`" in said
     assert "write `max_batch: SIZE`" in said
-    assert "its modules import `captum`, `cv2`, `torchvision`, which a pod lacks; it brings no requirements" in said
+    assert "its modules import `captum`, `cv2`, `torchvision`, which a pod lacks: write `requirements: " in said
     assert "put the body of a request at new/samples/request.json" in said
 
 
