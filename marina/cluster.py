@@ -1,5 +1,7 @@
 """`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: everything about the cluster."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,9 @@ from marina.config.progress import Progress
 from marina.terminal import commands_text, is_name, localised, place_options
 
 if TYPE_CHECKING:
+    from marina.config.spec import Spec
     from marina.k8s.manifests import Plan
+    from marina.loadtest.gating import LiveGate
 
 
 def add_verbs(verbs: Any) -> None:
@@ -80,7 +84,7 @@ def _add_verbs_of_a_release(verbs: Any) -> None:
     _named_options(parser)
 
 
-def _moved(plan: "Plan") -> Iterator[str]:
+def _moved(plan: Plan) -> Iterator[str]:
     """Sentences about the sources of the package that may be another version by now."""
     if plan.package is None or not plan.package.record.pins:
         return iter(())
@@ -154,9 +158,25 @@ def deploy(options: argparse.Namespace) -> int:
         go_back=not options.no_rollback,
         dry_run=options.dry_run,
         accepted=options.accept,
+        again=options.again,
     )
     release, progress = rollout.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
-    return _print_record(options, rollout.deploy(placement, release, how, progress, out / "rollout.json"))
+    judge = None if options.no_gate else _judge(spec)
+    return _print_record(options, rollout.deploy(placement, release, how, progress, out / "rollout.json", judge))
+
+
+def _judge(spec: Spec) -> LiveGate | None:
+    """What decides whether a new version may replace the old one; None if the spec has no gate."""
+    from marina.loadtest.gating import LiveGate, LiveLimits
+    from marina.loadtest.judging import objective_of
+
+    gate = spec.kubernetes.rollout.gate
+    if gate is None:
+        return None
+    limits = LiveLimits(
+        error_rate=objective_of(spec).error_rate, regression=gate.regression, min_requests=gate.min_requests
+    )
+    return LiveGate(limits, gate.minutes)
 
 
 def rollback(options: argparse.Namespace) -> int:
@@ -271,6 +291,9 @@ def _deploy_options(parser: argparse.ArgumentParser) -> None:
     add = _rollout_options(_cluster_options(parser)).add_argument
     add("--dry-run", action="store_true", help="change nothing; ask the API server what would change, and print it")
     add("--no-rollback", action="store_true", help="if it fails, leave everything as it is for you to look at")
+    add("--no-gate", action="store_true", help="replace all pods at once, whatever the spec's `rollout.gate` says")
+    text = "deploy a package that a gate refused, or that was rolled back"
+    add("--again", action="store_true", help=text)
     text = "deploy although something is missing; the error shows the ID"
     add("--accept", metavar="ID", action="append", default=[], help=text)
 

@@ -141,6 +141,19 @@ class Network(Section):
     """What pods may reach, as `CIDR:PORT`; default: nothing, or what `model.url` needs. Lands in the NetworkPolicy."""
 
 
+class Gate(Section):
+    """One pod of the new version serves beside all old ones, until it is judged by the requests that both answered."""
+
+    minutes: Annotated[float, Field(ge=1, le=1440)]
+    """How long it stands; certainly worse pods end it early. `deploy` says how long it should. Read by `deploy`."""
+    min_requests: Natural = 0
+    """How many requests each version must have answered, or nothing is decided and the old version stays. Read by
+    `deploy`."""
+    regression: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """How much slower the p50 and p99 of the new version may be: 0.2 is 20 %. It may fail `slo.error_rate` of the
+    requests more than the old one. Read by `deploy`."""
+
+
 class Rollout(Section):
     """How a new version replaces the old one."""
 
@@ -148,6 +161,10 @@ class Rollout(Section):
     """How many pods a rollout may add, a number or a share such as `25%`; auto: `25%`, or 1 with GPUs. 0 if the cluster
     has no room for one more pod: then each pod ends before its successor starts; otherwise none ends before that is
     ready. Lands in the Deployment."""
+
+    gate: Gate | None = None
+    """One pod of the new version serves beside all old ones, until it is judged by the requests that both answered;
+    default: no gate. Read by `deploy`."""
 
     @property
     def max_unavailable(self) -> int:

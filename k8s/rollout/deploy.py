@@ -3,11 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from marina.config.errors import MarinaError
+from marina.config.errors import ClusterError, MarinaError, Refused
 from marina.config.progress import Progress
 from marina.k8s.cluster import Document, Ref
 from marina.k8s.rollout.apply import apply, dry_run_all, manages
-from marina.k8s.rollout.history import Placement, Revision, State
+from marina.k8s.rollout.gate import Judge, needs_gate, stand_gate
+from marina.k8s.rollout.history import Placement, Revision, State, identity
 from marina.k8s.rollout.hold import Hold, held
 from marina.k8s.rollout.preflight import Preflight, run_preflight, without_existing_namespace
 from marina.k8s.rollout.record import RolloutOptions, RolloutRecord, now, recorded, start_record
@@ -17,9 +18,15 @@ from marina.k8s.rollout.transition import apply_and_wait, wait_and_infer
 
 
 def deploy(
-    placement: Placement, release: Release, options: RolloutOptions, progress: Progress, record_file: Path
+    placement: Placement,
+    release: Release,
+    options: RolloutOptions,
+    progress: Progress,
+    record_file: Path,
+    judge: Judge | None = None,
 ) -> RolloutRecord:
-    """Checks the cluster, does a dry run, then applies, waits and sends the sample."""
+    """Checks the cluster, does a dry run, then applies, waits and sends the sample. With a `judge`, a revision that
+    replaces another must pass a gate first."""
     record = start_record("deploy", placement, image=release.facts.get("image", ""))
     with recorded(record, record_file):
         checked = _check_cluster(placement, release, options, record, progress)
@@ -38,8 +45,17 @@ def deploy(
         elif idle:
             _confirm(placement, release, documents, options, record, progress)
         else:
-            _roll_out(placement, release, documents, state, options, record, progress)
+            _check_refused(placement, release, state, options)
+            _roll_out(placement, release, documents, state, options, record, progress, judge)
     return record
+
+
+def _check_refused(placement: Placement, release: Release, state: State, options: RolloutOptions) -> None:
+    """Raises Refused for a package that a gate refused, or that was rolled back."""
+    why = state.refused.get(identity(release.facts))
+    if why and not options.again:
+        hint = f"marina deploy {placement.typed} --again deploys it all the same"
+        raise Refused(f"this package was refused or rolled back: {why}", hint=hint)
 
 
 def _check_cluster(
@@ -67,6 +83,7 @@ def _roll_out(
     options: RolloutOptions,
     record: RolloutRecord,
     progress: Progress,
+    judge: Judge | None,
 ) -> None:
     # The state is stored in it, so it comes first.
     for document in (each for each in documents if each["kind"] == "Namespace"):
@@ -77,9 +94,27 @@ def _roll_out(
         # It comes first: a quota or a policy may refuse it, and then nothing was changed.
         if not placement.store.save_revision(Revision(number, tuple(documents), facts, release.request)):
             progress.say("note: the sample is too large to store, so a rollback to this revision sends no inference")
-        hold.save(phase="deploying", trying=number, last=number, message="")
+        again = {package: why for package, why in state.refused.items() if package != identity(facts)}
+        hold.save(phase="deploying", trying=number, last=number, message="", refused=again)
         surplus = surplus_objects(placement, documents, state.good)
-        apply_and_wait(placement, record, documents, release.request, surplus, options, progress)
+
+        def gate(document: Document) -> None:
+            if not judge or not state.current or not needs_gate(placement.cluster, document):
+                return
+            served = placement.store.read_revision(state.current)
+            deployments = (each for each in (served.documents if served else ()) if each["kind"] == "Deployment")
+            before = next(deployments, None)
+            record.gate = stand_gate(placement, document, release.request, judge, before, options, progress)
+            facts["gate"] = record.gate.text
+            placement.store.save_revision(Revision(number, tuple(documents), facts, release.request))
+            if record.gate.status != "PASS":
+                raise ClusterError(f"the gate says {record.gate}")
+            progress.say(f"the gate says {record.gate}")
+
+        apply_and_wait(placement, record, documents, release.request, surplus, options, progress, gate=gate)
+        if record.gate and record.gate.status == "FAIL":
+            why = f"revision {number} at {record.started}: {record.gate}"
+            hold.save(refused=hold.state.refuse(facts, why))
         if record.error:
             _go_back(placement, hold, options, record, progress)
             return

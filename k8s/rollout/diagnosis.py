@@ -27,6 +27,8 @@ _HINTS = {
     "out-of-memory": "raise `kubernetes.resources.memory`, or lower `serving.workers`",
     "not-admitted": "kubectl -n {} describe resourcequota,limitrange",
 }
+# On a Deployment that a gate has paused.
+GATE_ANNOTATION = "marina/gate"
 _CRASHES_ENOUGH = 3
 # Exit codes of a container that was ended by a signal; and of one that the kubelet stopped. One that crashes by itself
 # also fails its probe until it is found dead.
@@ -91,6 +93,11 @@ class Cause:
         return f"{self}\n    hint: {self.hint}" if self.hint else str(self)
 
 
+def is_gated(deployment: Document) -> bool:
+    """Whether a gate has paused it, or is about to: then one pod of the new revision serves beside all old ones."""
+    return GATE_ANNOTATION in (deployment["metadata"].get("annotations") or {})
+
+
 def find_causes(view: DeploymentView, logs: Logs | None = None) -> list[Cause]:
     """Every distinct cause, with the last log lines of containers that crashed; causes that stay come first."""
     distinct: dict[tuple[str, str], Cause] = {}
@@ -130,7 +137,11 @@ def _of_deployment(view: DeploymentView) -> Iterator[Cause]:
     """A pause, and pods that were never created because admission refused them."""
     metadata = view.deployment["metadata"]
     name = f"Deployment {metadata['name']}"
-    if view.deployment["spec"].get("paused"):
+    if is_gated(view.deployment):
+        text = "a gate stands: one pod of the new revision serves beside all old ones"
+        hint = "marina deploy SPEC continues, marina rollback SPEC goes back"
+        yield Cause("gate", name, text, hint=hint)
+    elif view.deployment["spec"].get("paused"):
         resume = f"kubectl -n {metadata['namespace']} rollout resume deployment {metadata['name']}"
         yield Cause("paused", name, f"is paused, so its pods stay as they are: `{resume}`", True)
     failed = _condition(view.deployment, "ReplicaFailure", "True")

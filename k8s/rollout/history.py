@@ -17,7 +17,7 @@ from marina.k8s.cluster import ApiError, Cluster, Document, Ref
 from marina.k8s.rollout.inference import CanaryRequest
 
 SCHEMA = "marina.state/1"
-KEPT = 3
+KEPT, _REMEMBERED = 3, 10
 # A running deploy extends its hold again and again; that of a killed one expires this long after the last time.
 HOLD_S = 60
 # The cluster stores at most 1 MiB per object, including its metadata.
@@ -40,6 +40,8 @@ class State:
     """The highest revision number given so far."""
     good: tuple[int, ...] = ()
     """The kept revisions, all of which were ready once. The ones to go back to come last."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why each of the packages (or images) that were refused or rolled back is not deployed again unknowingly."""
     message: str = ""
     holder: str = ""
     """Who holds the release; empty if nobody does."""
@@ -61,6 +63,11 @@ class State:
         before = [other for other in self.good if other != number and other not in left]
         return tuple([*left, *before, number][-KEPT:])
 
+    def refuse(self, facts: dict[str, str], why: str) -> dict[str, str]:
+        """`refused` with one more; the oldest are forgotten."""
+        others = {package: text for package, text in self.refused.items() if package != identity(facts)}
+        return dict([*others.items(), (identity(facts), why)][-_REMEMBERED:])
+
     def to_text(self) -> str:
         data = {key: value for key, value in asdict(self).items() if key != "version"}
         return json.dumps({"schema": SCHEMA, **data}, indent=1, sort_keys=True) + "\n"
@@ -71,6 +78,8 @@ class State:
         data: dict[str, Any] = json.loads(text)
         if data["schema"] != SCHEMA:
             raise ValueError(f"not `{SCHEMA}`")
+        # An older Marina wrote no `refused`.
+        data = {"refused": {}, **data}
         known = {given.name: data[given.name] for given in fields(cls) if given.name != "version"}
         state = cls(**known | {"good": tuple(data["good"]), "version": version})
         blank = cls()
@@ -78,6 +87,11 @@ class State:
             raise ValueError("a value of another type")
         sum(state.good)
         return state
+
+
+def identity(facts: dict[str, str]) -> str:
+    """What a revision serves: its package, or if that is unknown, its image."""
+    return facts.get("package") or facts.get("image", "")
 
 
 @dataclass(frozen=True)

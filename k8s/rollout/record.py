@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -30,8 +30,28 @@ class RolloutOptions:
     go_back: bool = True
     """Go back to the revision before if the rollout fails."""
     dry_run: bool = False
+    again: bool = False
+    """Deploy a package that a gate refused, or that was rolled back."""
     accepted: Collection[str] = ()
     """Ids of the blockers to ignore."""
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """How a gate ended."""
+
+    status: str
+    """PASS, FAIL or INVALID."""
+    text: str
+    """Its figures on one line, and why it is not PASS."""
+    verdict: dict[str, Any]
+    """The whole verdict; empty if the new pod failed before any request was compared."""
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass
@@ -65,6 +85,8 @@ class RolloutRecord:
     changes: list[ObjectChange] = field(default_factory=list)
     waited: WaitResult | None = None
     canary: Canary | None = None
+    gate: GateResult | None = None
+    """What the gate said; None if none stood."""
     back: "RolloutRecord | None" = None
     """The rollback that followed a failure."""
 
@@ -80,13 +102,15 @@ class RolloutRecord:
             lines += [f"  {cause.with_hint()}".replace("\n", "\n  ") for cause in self.waited.causes]
         if self.canary and self.result in ("deployed", "unchanged", "rolled back"):
             lines.append(f"  inference: {self.canary}")
+        if self.gate and self.gate.status == "PASS":
+            lines.append(f"  gate: {self.gate}")
         if self.back:
             lines.append(_headline(self.back))
         return "\n".join(lines + ([f"  next: {self.next}"] if self.next else []))
 
     def to_data(self) -> dict[str, Any]:
         waited, data = self.waited, dict(vars(self))
-        for name in ("changes", "waited", "canary", "back"):
+        for name in ("changes", "waited", "canary", "gate", "back"):
             del data[name]
         return {
             "schema": SCHEMA,
@@ -102,6 +126,7 @@ class RolloutRecord:
             if waited
             else None,
             "canary": self.canary.to_data() if self.canary else None,
+            "gate": self.gate.to_data() if self.gate else None,
             "rollback": self.back.to_data() if self.back else None,
         }
 

@@ -8,7 +8,7 @@ from marina.config.errors import ClusterError, Refused
 from marina.config.progress import Progress
 from marina.k8s.cluster import Document, Ref
 from marina.k8s.rollout.apply import AUTOSCALERS, dry_run_all, prune_objects
-from marina.k8s.rollout.history import Placement, Revision, State
+from marina.k8s.rollout.history import Placement, Revision, State, identity
 from marina.k8s.rollout.hold import Hold, held
 from marina.k8s.rollout.preflight import OPTIONAL, check_permissions, unknown_kinds, without_existing_namespace
 from marina.k8s.rollout.record import RolloutOptions, RolloutRecord, recorded, start_record
@@ -35,6 +35,10 @@ def rollback(
         record.previous = record.running = state.current
         record.revision = revision.number
         with held(placement, state, record, progress, words=f" --to {revision.number}") as hold:
+            left = placement.store.read_revision(state.current) if revision.number < state.current else None
+            if state.phase == "deployed" and left and identity(left.facts) != identity(revision.facts):
+                why = f"revision {left.number} was rolled back at {record.started}"
+                hold.save(refused=state.refuse(left.facts, why))
             restore(placement, hold, revision, options, record, progress)
     return record
 

@@ -42,6 +42,8 @@ class ServiceStatus:
     causes: tuple[Cause, ...]
     verdict: str
     """The verdict of the last load test in the build folder; empty if there is none."""
+    gates: dict[int, str]
+    """What the gate said of each stored revision that had to pass one."""
 
     @property
     def exit_code(self) -> int:
@@ -58,6 +60,8 @@ class ServiceStatus:
             "revision": state.current if state else 0,
             "trying": state.trying if state else 0,
             "kept": sorted(state.good) if state else [],
+            "gates": {str(number): text for number, text in self.gates.items()},
+            "refused": state.refused if state else {},
             "held_by": state.holder if state else "",
             "message": state.message if state else "",
             "complete": bool(self.rollout),
@@ -80,6 +84,8 @@ class ServiceStatus:
         lines += [f"    {self.scaling_blocked}"] if self.scaling_blocked else []
         lines += [f"  verdict    {self.verdict}"] if self.verdict else []
         lines += [f"  kept       {', '.join(map(str, sorted(state.good)))}"] if state.good else []
+        lines += [f"  gate       revision {number}: {text}" for number, text in self.gates.items()]
+        lines += [f"  refused    {why}" for why in state.refused.values()]
         lines += [f"  message    {state.message}"] if state.message else []
         lines += [f"  {cause.with_hint()}" for cause in self.causes]
         return "\n".join(lines)
@@ -115,6 +121,7 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         scaling_blocked=blocked,
         causes=causes,
         verdict=_verdict(folder, facts),
+        gates={each.number: each.facts["gate"] for each in store.revisions() if "gate" in each.facts} if state else {},
     )
 
 

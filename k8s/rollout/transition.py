@@ -1,6 +1,6 @@
 """Applies one revision, waits for its pods and sends one of them the sample."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from marina.config.errors import InputError, MarinaError
 from marina.config.progress import Progress
@@ -30,14 +30,19 @@ def apply_and_wait(
     surplus: Iterable[Ref],
     options: RolloutOptions,
     progress: Progress,
+    *,
+    gate: Callable[[Document], None] | None = None,
 ) -> None:
-    """Applies the documents, waits for the pods and sends the sample. The record tells how it went."""
+    """Applies the documents, waits for the pods and sends the sample. The record tells how it went. `gate` is called
+    before the Deployment is applied, and raises a MarinaError if that must not happen."""
     cluster, record.changes = placement.cluster, []
     try:
         # Two autoscalers of one Deployment would work against each other, so the old one is deleted first.
         record.pruned += prune_objects(cluster, [ref for ref in surplus if ref.kind in AUTOSCALERS], progress)
         minimum = autoscaler_minimum(documents)
         for document in in_apply_order(documents):
+            if gate and document["kind"] == "Deployment":
+                gate(document)
             record.changes.append(apply(cluster, document, force=options.force, minimum=minimum))
             _report(record.changes[-1], progress)
         new = any(change.ref.kind == "Deployment" and change.action == "change" for change in record.changes)

@@ -1,10 +1,12 @@
 """Judges a new revision against the old one on live traffic, while both serve: the gate of a rollout."""
 
+from marina.loadtest.gating.gate import LiveGate
 from marina.loadtest.gating.judgement import LiveLimits, LiveVerdict, announced, judge_live, looks_at, wrong_at
 from marina.loadtest.gating.need import Need
 from marina.loadtest.gating.readings import LiveRound, LiveRounds, PodReading, PodWindow
 
 __all__ = [
+    "LiveGate",
     "LiveLimits",
     "LiveRound",
     "LiveRounds",

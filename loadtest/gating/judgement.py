@@ -7,17 +7,17 @@ wrong once in twenty times; one that is neither makes it INVALID. No I/O."""
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Literal
+from typing import Any
 
 from marina.config.measured import Reason, VerdictStatus
 from marina.config.record import Part
 from marina.loadtest.comparing.comparison import Figure
-from marina.loadtest.comparing.judgement import look_schedule, look_share
+from marina.loadtest.comparing.judgement import look_schedule, look_share, ratio_text
 from marina.loadtest.gating.figures import SHARES, Pods, Tails, Wrong, error_figure, percentile_figure
 from marina.loadtest.gating.need import Need, needed
 from marina.loadtest.gating.readings import LiveRound, LiveRounds
 from marina.loadtest.judging import growth, worst_status
-from marina.loadtest.measuring import MB
+from marina.loadtest.measuring import MB, percent
 
 # How often a gate may fail wrongly, over all looks, and how many figures may cause that.
 _WRONG, _JUDGED = 0.02, 1 + len(SHARES)
@@ -40,7 +40,6 @@ class LiveLimits(Part):
 class LiveVerdict(Part):
     """What a gate says, and on what grounds."""
 
-    schema_: Literal["marina.gate/1"] = "marina.gate/1"
     status: VerdictStatus
     reasons: tuple[Reason, ...]
     """Reasons against the new revision, or against the gate, as a whole."""
@@ -55,6 +54,29 @@ class LiveVerdict(Part):
     def every_reason(self) -> list[Reason]:
         """The reasons as a whole, then those of each figure."""
         return [*self.reasons, *(reason for figure in self.figures for reason in figure.reasons)]
+
+    @property
+    def text(self) -> str:
+        """The verdict on one line: `PASS, 6,400 and 1,600 requests: p50 1.02 (0.98 to 1.05), …`."""
+        figures = [
+            f"errors {percent(each.new or 0.0)} / {percent(each.old or 0.0)}"
+            if each.figure == "errors"
+            else ratio_text(each)
+            for each in self.figures
+            if each.figure == "errors" or each.interval
+        ]
+        counts = f"{self.old_requests:,} and {self.new_requests:,} requests"
+        return f"{self.status}, {counts}" + (f": {', '.join(figures)}" if figures else "")
+
+    @property
+    def why(self) -> str:
+        """Why it is not a PASS: what made it so."""
+        worst = [each for each in self.figures if each.status == self.status]
+        return "; ".join(reason.text for reason in (*self.reasons, *(each for one in worst for each in one.reasons)))
+
+    def to_data(self) -> dict[str, Any]:
+        """The verdict as JSON."""
+        return self.model_dump(mode="json", by_alias=True)
 
 
 def looks_at(rounds: int) -> tuple[int, ...]:

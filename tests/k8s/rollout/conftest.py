@@ -10,7 +10,7 @@ from k8s_rig import Rig, rig
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at the cluster as often as its fake controllers do something."""
-    for module in ("wait", "load_run"):
+    for module in ("wait", "load_run", "gate"):
         monkeypatch.setattr(f"marina.k8s.rollout.{module}.POLL_S", 0.03)
 
 

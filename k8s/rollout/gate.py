@@ -1,0 +1,206 @@
+"""The gate of a rollout: one pod of the new revision serves beside all old ones until a judge has decided.
+
+While it stands, the Deployment is paused by a field of the applied document, so whoever applies a document without that
+field ends it: the next deploy, a rollback, or `kubectl rollout resume`. An autoscaler goes on scaling a paused
+Deployment, and its controller divides new pods between both revisions. So there may be more than one new pod, and the
+judge counts requests, not shares."""
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from marina.config.errors import ClusterError, MarinaError
+from marina.config.progress import Progress
+from marina.k8s.cluster import Cluster, Document, Ref, is_ready
+from marina.k8s.rollout.apply import apply
+from marina.k8s.rollout.diagnosis import GATE_ANNOTATION, DeploymentView, find_causes, is_gated, is_hopeless
+from marina.k8s.rollout.history import Placement
+from marina.k8s.rollout.inference import CanaryRequest, infer, pod_page
+from marina.k8s.rollout.record import GateResult, RolloutOptions
+from marina.k8s.rollout.wait import read_view, summarise_pods
+
+POLL_S = 0.5
+_CANARY_S = 60.0
+# A controller makes a ReplicaSet at once.
+_NOTICED_S = 60.0
+_READERS = 16
+
+
+class Said(Protocol):
+    """A verdict."""
+
+    @property
+    def status(self) -> str:
+        """PASS, FAIL or INVALID."""
+
+    @property
+    def text(self) -> str:
+        """Its figures on one line."""
+
+    @property
+    def why(self) -> str:
+        """Why it is not PASS."""
+
+    def to_data(self) -> dict[str, Any]:
+        """All of it, for `rollout.json`."""
+
+
+class Judge(Protocol):
+    """Decides by the pages of the pods, at the end of every window."""
+
+    seconds: float
+    window_s: float
+
+    def observe(self, old: Mapping[str, bytes], new: Mapping[str, bytes]) -> None:
+        """Takes the page `/latencies` of each pod."""
+
+    def announcement(self) -> str:
+        """What it needs, and how long that takes."""
+
+    def verdict(self, *, over: bool) -> Said | None:
+        """What it says; None to go on."""
+
+
+def needs_gate(cluster: Cluster, document: Document) -> bool:
+    """Whether applying this Deployment replaces pods that serve, or would have while a gate that was left stands."""
+    live = cluster.get(Ref.of(document))
+    if live is None or not (live.get("status") or {}).get("availableReplicas"):
+        return False
+    return is_gated(live) or not _same_template(cluster, live, document)
+
+
+def stand_gate(
+    placement: Placement,
+    document: Document,
+    request: CanaryRequest | None,
+    judge: Judge,
+    before: Document | None,
+    options: RolloutOptions,
+    progress: Progress,
+) -> GateResult:
+    """Starts one pod of the new revision, waits until the judge has decided, and leaves the Deployment paused. `before`
+    is the Deployment of the revision that serves. Raises ClusterError if the pod does not come up."""
+    cluster, ref = placement.cluster, Ref.of(document)
+    live = cluster.get(ref)
+    if live and is_gated(live) and not _same_template(cluster, live, document) and before:
+        # Its new pod would serve as an old one.
+        progress.say("a gate was left with a pod of yet another revision: that goes first")
+        apply(cluster, before, force=options.force)
+        _await(cluster, ref, lambda view: len(_serving(view)[1]) >= 1 and not _old_pods(view), "went back")
+    resumed = live is not None and is_gated(live) and _same_template(cluster, live, document)
+    if not resumed:
+        apply(cluster, _gated(document, paused=False), force=options.force)
+        _await(cluster, ref, _wants_new_pod, "made a ReplicaSet")
+    apply(cluster, _gated(document, paused=True), force=options.force)
+    progress.say("the gate stands: one pod of the new revision, beside all old ones")
+    pod = _await_new_pod(cluster, ref, judge, options.timeout_s)
+    if request is not None:
+        with progress.step("infer the sample"):
+            answer = infer(cluster, placement.namespace, pod, request, timeout_s=_CANARY_S)
+        if not answer.ok:
+            return GateResult(
+                "FAIL", f"the new pod is ready, but the inference of the sample failed: {answer.answer}", {}
+            )
+    return _judge(cluster, ref, judge, progress)
+
+
+def _judge(cluster: Cluster, ref: Ref, judge: Judge, progress: Progress) -> GateResult:
+    begun, announced = time.monotonic(), False
+    while True:
+        over = time.monotonic() - begun >= judge.seconds
+        view = _view(cluster, ref)
+        if not is_gated(view.deployment):
+            raise ClusterError(f"{ref} was resumed by somebody while the gate stood")
+        if again := [pod for pod in summarise_pods(view) if pod.restarts]:
+            return GateResult("FAIL", f"FAIL: {again[0].name} was restarted: {again[0].message or 'see its log'}", {})
+        old, new = _serving(view)
+        judge.observe(_pages(cluster, ref.namespace, old), _pages(cluster, ref.namespace, new))
+        if said := judge.verdict(over=over):
+            text = said.text if said.status == "PASS" else f"{said.text}: {said.why}"
+            return GateResult(said.status, text, said.to_data())
+        if not announced and time.monotonic() - begun > 3 * judge.window_s:
+            progress.say(judge.announcement())
+            announced = True
+        time.sleep(judge.window_s)
+
+
+def _await_new_pod(cluster: Cluster, ref: Ref, judge: Judge, timeout_s: float | None) -> str:
+    """Waits until a new pod is ready and returns its name; meanwhile the judge watches the old ones."""
+    begun, watched = time.monotonic(), 0.0
+    while True:
+        view, waited = _view(cluster, ref), time.monotonic() - begun
+        old, new = _serving(view)
+        if new:
+            return new[0]
+        limit_s = timeout_s or float(view.deployment["spec"].get("progressDeadlineSeconds") or 600)
+        if is_hopeless(view) or waited > limit_s:
+            causes = "; ".join(map(str, find_causes(view))) or f"not ready after {waited:.0f} s"
+            raise ClusterError(f"the new pod did not come up: {causes}")
+        if waited - watched >= judge.window_s or not watched:
+            watched = waited or 1e-9
+            judge.observe(_pages(cluster, ref.namespace, old), {})
+        time.sleep(POLL_S)
+
+
+def _pages(cluster: Cluster, namespace: str, pods: Iterable[str]) -> dict[str, bytes]:
+    """The pages of these pods; a pod that just ended has none."""
+    pods = list(pods)
+    with ThreadPoolExecutor(min(_READERS, max(1, len(pods)))) as pool:
+        pages = pool.map(lambda pod: pod_page(cluster, namespace, pod, "latencies"), pods)
+        return {pod: page for pod, page in zip(pods, pages, strict=True) if page}
+
+
+def _serving(view: DeploymentView) -> tuple[list[str], list[str]]:
+    """The names of the old and of the new pods that serve."""
+    new = [pod["metadata"]["name"] for pod in view.new_pods if _serves(pod)]
+    return [pod["metadata"]["name"] for pod in _old_pods(view) if _serves(pod)], new
+
+
+def _old_pods(view: DeploymentView) -> list[Document]:
+    new = {pod["metadata"]["uid"] for pod in view.new_pods}
+    return [pod for pod in view.pods if pod["metadata"]["uid"] not in new]
+
+
+def _serves(pod: Document) -> bool:
+    return is_ready(pod) and not pod["metadata"].get("deletionTimestamp")
+
+
+def _wants_new_pod(view: DeploymentView) -> bool:
+    newest = view.newest
+    observed = int((view.deployment.get("status") or {}).get("observedGeneration") or 0)
+    noticed = observed >= int(view.deployment["metadata"].get("generation") or 0)
+    return noticed and newest is not None and int(newest["spec"].get("replicas") or 0) >= 1
+
+
+def _gated(document: Document, *, paused: bool) -> Document:
+    """The Deployment while the gate stands: at most one pod more, none less, and paused once that one is wanted."""
+    metadata, spec = document["metadata"], document["spec"]
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    annotations = {**(metadata.get("annotations") or {}), GATE_ANNOTATION: "stands"}
+    changed = spec | {"strategy": rolling} | ({"paused": True} if paused else {})
+    return document | {"metadata": metadata | {"annotations": annotations}, "spec": changed}
+
+
+def _same_template(cluster: Cluster, live: Document, document: Document) -> bool:
+    """Whether applying the document would leave the pods' template as it is, defaults included."""
+    try:
+        applied = cluster.apply(document, force=True, dry_run=True).document
+    except MarinaError:
+        return False
+    return bool(applied["spec"]["template"] == live["spec"]["template"])
+
+
+def _await(cluster: Cluster, ref: Ref, holds: Any, what: str) -> None:
+    begun = time.monotonic()
+    while not holds(_view(cluster, ref)):
+        if time.monotonic() - begun > _NOTICED_S:
+            raise ClusterError(f"no controller {what} for {ref} within {_NOTICED_S:g} s: is one running?")
+        time.sleep(POLL_S)
+
+
+def _view(cluster: Cluster, ref: Ref) -> DeploymentView:
+    view = read_view(cluster, ref)
+    if view is None:
+        raise ClusterError(f"{ref} was deleted while the gate stood")
+    return view

@@ -1,0 +1,292 @@
+"""A deploy whose new revision must pass a gate: one pod beside the old ones, judged by what both answered."""
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_apiserver_world import Fault
+from k8s_rig import NAME, REQUEST, SHA256, SPACE, Rig, documents, rig
+from waiting import eventually
+
+from marina.config.errors import Refused
+from marina.config.histogram import Histogram
+from marina.config.latency import EDGES_MS
+from marina.k8s.rollout import RolloutOptions, RolloutRecord, deploy
+from marina.k8s.rollout.release import Release
+from marina.loadtest.gating import LiveGate, LiveLimits, LiveVerdict
+
+LIMITS = LiveLimits(error_rate=0.01, regression=0.2)
+
+
+@dataclass
+class Revision:
+    """The server behind the pods of one revision. Each reading of its latencies finds a hundred more answers."""
+
+    slower: float = 1.0
+    failed: float = 0.0
+    requests: int = 100
+    started: float = 1.0
+    port: int = 0
+    sha256: str = SHA256
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+    good: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
+    bad: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
+    on_reading: Callable[[], None] = lambda: None
+
+    def page(self) -> dict[str, Any]:
+        self.on_reading()
+        for _ in range(self.requests):
+            answers = self.bad if self.dice.random() < self.failed else self.good
+            answers.add(20 * self.slower * self.dice.lognormvariate(0, 0.2))
+        answers = {"200": self.good.to_data(), "500": self.bad.to_data()}
+        plain = {"schema": "marina.latencies/1", "sha256": self.sha256, "started": self.started}
+        return plain | {"worker_restarts": 0, "memory_bytes": 10**8, "answers": answers}
+
+
+@contextmanager
+def serving(revision: Revision) -> Iterator[None]:
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._send({"top": "whelk"})
+
+        def do_GET(self) -> None:
+            with lock:
+                self._send(revision.page() if self.path == "/latencies" else {"sha256": revision.sha256})
+
+        def _send(self, data: dict[str, Any]) -> None:
+            body = json.dumps(data).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    revision.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class QuickGate(LiveGate):
+    """Stands for thirty readings, however long these take."""
+
+    def __init__(self) -> None:
+        super().__init__(LIMITS.model_copy(update={"min_requests": 100}), minutes=1)
+        self.seconds, self.window_s, self.readings = 1e9, 0.01, 0
+
+    def observe(self, old: Mapping[str, bytes], new: Mapping[str, bytes]) -> None:
+        super().observe(old, new)
+        self.readings += bool(new)
+
+    def verdict(self, *, over: bool) -> LiveVerdict | None:
+        return super().verdict(over=self.readings >= 30)
+
+
+@dataclass
+class Gated:
+    """A cluster in which `good:1` serves, and `good:2` is to replace it."""
+
+    rig: Rig
+    old: Revision
+    new: Revision
+
+    def deploy(self, image: str = "good:2", **options: Any) -> RolloutRecord:
+        release = Release(documents(image, replicas=3), REQUEST, {"image": image, "package": image})
+        place = self.rig.placement, release, RolloutOptions(**options), self.rig.progress, self.rig.record_file
+        return deploy(*place, QuickGate())
+
+    def images(self) -> dict[str, int]:
+        pods = [self.rig.fake.get("Pod", name, SPACE) for name in self.rig.fake.names("Pod", SPACE)]
+        named = [pod["spec"]["containers"][0]["image"].partition("@")[0] for pod in pods if pod]
+        return {image: named.count(image) for image in sorted(set(named))}
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        live = self.rig.fake.get("Deployment", NAME, SPACE)
+        assert live
+        return live["spec"]
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> Iterator[Gated]:
+    old, new = Revision(), Revision(dice=random.Random(2))
+    with ExitStack() as stack:
+        for each in (old, new):
+            stack.enter_context(serving(each))
+        made = stack.enter_context(rig(tmp_path))
+
+        def backend(pod: dict[str, Any]) -> dict[int, int]:
+            server = new if "good:2" in pod["spec"]["containers"][0]["image"] else old
+            return {8080: server.port, 8090: server.port}
+
+        made.fake.backend_of = backend
+        cluster = Gated(made, old, new)
+        assert cluster.deploy("good:1").result == "deployed"
+        assert "gate stands" not in made.said.getvalue()
+        yield cluster
+
+
+def test_an_equal_revision_is_promoted_and_its_figures_are_kept(gated: Gated) -> None:
+    seen: list[dict[str, int]] = []
+    gated.new.on_reading = lambda: seen.append(gated.images())
+    record = gated.deploy()
+    assert record.result == "deployed"
+    assert record.gate
+    assert record.gate.status == "PASS"
+    assert gated.images() == {"good:2": 3}
+    assert seen
+    assert all(images == {"good:1": 3, "good:2": 1} for images in seen)
+    assert not gated.spec.get("paused")
+    assert gated.spec.get("strategy", {}).get("rollingUpdate", {}).get("maxSurge") != 1
+    assert gated.rig.record["gate"]["status"] == "PASS"
+    assert [each["figure"] for each in gated.rig.record["gate"]["verdict"]["figures"]] == ["p50", "p99", "errors"]
+    assert "the new revision gets" in gated.rig.said.getvalue()
+    assert f"  gate       revision 2: {record.gate.text}" in gated.rig.status().to_text()
+    assert gated.rig.status().to_data()["gates"] == {"2": record.gate.text}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        pytest.param({"slower": 1.5}, "certainly more than 20 % slower", id="slower"),
+        pytest.param({"failed": 0.05}, "certainly more than 1 % on top", id="fails"),
+    ],
+)
+def test_a_worse_revision_goes_back_and_is_not_deployed_again_unknowingly(
+    gated: Gated, change: dict[str, float], text: str
+) -> None:
+    vars(gated.new).update(change)
+    record = gated.deploy()
+    assert (record.result, record.gate and record.gate.status) == ("failed", "FAIL")
+    assert text.replace(" %", "%") in record.error.replace(" %", "%")
+    assert record.back
+    assert record.back.result == "rolled back"
+    assert gated.images() == {"good:1": 3}
+    assert not gated.spec.get("paused")
+    with pytest.raises(Refused, match="was refused or rolled back: revision 2") as refused:
+        gated.deploy()
+    assert "--again" in str(refused.value.hint)
+    assert "refused    revision 2" in gated.rig.status().to_text()
+    vars(gated.new).update(slower=1.0, failed=0.0)
+    assert gated.deploy(again=True).result == "deployed"
+
+
+def test_too_little_traffic_is_no_pass_and_goes_back_but_may_be_tried_again(gated: Gated) -> None:
+    gated.new.requests = 0
+    record = gated.deploy()
+    assert record.gate
+    assert record.gate.status == "INVALID"
+    assert gated.images() == {"good:1": 3}
+    gated.new.requests = 100
+    assert gated.deploy().result == "deployed"
+
+
+def test_a_new_pod_that_was_started_again_fails(gated: Gated) -> None:
+    def restart() -> None:
+        gated.new.started += 1
+
+    gated.new.on_reading = restart
+    record = gated.deploy()
+    assert record.gate
+    assert record.gate.status == "FAIL"
+    assert "was started again" in record.error
+
+
+def test_pods_without_the_page_of_latencies_stop_the_gate(gated: Gated) -> None:
+    gated.old.page = lambda: {"other": 1}  # type: ignore[method-assign]
+    record = gated.deploy()
+    assert "has no page /latencies" in record.error
+    assert gated.images() == {"good:1": 3}
+
+
+def interrupt(gated: Gated) -> None:
+    """Ends a deploy in the middle of its gate."""
+
+    def stop() -> None:
+        gated.new.on_reading = lambda: None
+        gated.rig.fake.faults.append(Fault("GET", "/deployments/", act=_interrupt, passes=True))
+
+    gated.new.on_reading = stop
+    with pytest.raises(KeyboardInterrupt):
+        gated.deploy()
+
+
+def _interrupt() -> None:
+    import _thread
+
+    _thread.interrupt_main()
+
+
+def test_a_deploy_that_was_interrupted_leaves_one_new_pod_and_the_next_continues(gated: Gated) -> None:
+    interrupt(gated)
+    assert gated.images() == {"good:1": 3, "good:2": 1}
+    assert gated.spec["paused"]
+    status = gated.rig.status()
+    assert "a gate stands: one pod of the new revision serves beside all old ones" in status.to_text()
+    (left,) = [name for name in gated.rig.fake.names("Pod", SPACE) if _image(gated, name) == "good:2"]
+    seen: list[str] = []
+    gated.new.on_reading = lambda: seen.extend(
+        name for name in gated.rig.fake.names("Pod", SPACE) if _image(gated, name) == "good:2"
+    )
+    assert gated.deploy().result == "deployed"
+    assert set(seen) == {left}
+    assert gated.images() == {"good:2": 3}
+
+
+def _image(gated: Gated, name: str) -> str:
+    pod = gated.rig.fake.get("Pod", name, SPACE)
+    return str(pod["spec"]["containers"][0]["image"]).partition("@")[0] if pod else ""
+
+
+def test_a_rollback_and_a_delete_end_a_gate_that_was_left(gated: Gated) -> None:
+    interrupt(gated)
+    assert gated.rig.rollback().result == "rolled back"
+    eventually(lambda: gated.images() == {"good:1": 3})
+    assert not gated.spec.get("paused")
+    interrupt(gated)
+    assert gated.rig.delete().result == "deleted"
+
+
+def test_a_gate_that_was_left_by_another_revision_ends_before_the_next_stands(gated: Gated) -> None:
+    interrupt(gated)
+    seen: list[dict[str, int]] = []
+    gated.old.on_reading = lambda: seen.append(gated.images())
+    assert gated.deploy("good:3").result == "deployed"
+    assert "a pod of yet another revision" in gated.rig.said.getvalue()
+    assert all("good:2" not in images for images in seen)
+    assert gated.images() == {"good:3": 3}
+
+
+def test_an_autoscaler_may_scale_while_the_gate_stands(gated: Gated) -> None:
+    def scale() -> None:
+        gated.new.on_reading = lambda: None
+        gated.rig.fake.scale(SPACE, NAME, 9)
+
+    gated.new.on_reading = scale
+    seen: list[dict[str, int]] = []
+    gated.old.on_reading = lambda: seen.append(gated.images())
+    record = gated.deploy(force=True)
+    assert record.gate
+    assert record.gate.status == "PASS"
+    assert {"good:1": 8, "good:2": 2} in seen
+
+
+def test_without_a_change_of_the_pods_there_is_no_gate(gated: Gated) -> None:
+    record = gated.deploy("good:1")
+    assert (record.result, record.gate) == ("unchanged", None)
