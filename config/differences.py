@@ -45,7 +45,8 @@ def _of_requests(spec: Spec) -> dict[str, str]:
 def _of_pods(spec: Spec) -> dict[str, str]:
     found = {
         "environment": "the handler sees all variables of the pod, with tokens and keys, but none that begins with "
-        "`TS_`: set them in `kubernetes.pod.env`; threads and `TMPDIR` are the server's",
+        "`TS_`: set them in `kubernetes.pod.env`, and hide some with `model.hidden_env`; threads and `TMPDIR` are the "
+        "server's",
         "files": "a pod's root cannot be written, but for `TMPDIR`: mount a volume for what the handler keeps",
     }
     if spec.kubernetes.network.policy:

@@ -100,7 +100,7 @@ def render_properties(spec: Spec, *, ports: Ports, metrics_config: Path) -> str:
         "allowed_urls": "file:///nothing-may-be-loaded-from-a-url",
         "install_py_dep_per_model": "false",
         "enable_envvars_config": "false",
-        "blacklist_env_vars": "" if adopted else HIDDEN_ENVIRONMENT,
+        "blacklist_env_vars": (spec.model.hidden_env or "") if adopted else HIDDEN_ENVIRONMENT,
         # Marina's handlers decode, so that they also see bodies that are not JSON, and can name the mistake.
         "decode_input_request": str(spec.model.decode_requests).lower(),
         "max_request_size": frontend_limit(round(serving.max_request_mb * 1_000_000), adopted=adopted),

@@ -50,6 +50,7 @@ _ABSENT: dict[str, Any] = {
     "default_handler": None,
     "envelope": None,
     "decode_requests": False,
+    "hidden_env": None,
     "metrics": None,
 }
 
@@ -63,6 +64,14 @@ def _meant(source: str) -> str:
     """What to write, after the list of what is allowed, for a model's id as other tools write it."""
     meant = meant_hub_id(source)
     return f"; a model of Hugging Face's hub is `{meant}`" if meant else ""
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as err:
+        raise ValueError("allowed: a regular expression") from err
+    return text
 
 
 def _own_handler(handler: str) -> str:
@@ -174,6 +183,7 @@ class Model(Section):
         default_handler: str | None
         envelope: str | None
         decode_requests: bool
+        hidden_env: str | None
         metrics: str | None
     else:
 
@@ -414,6 +424,9 @@ class Archive(Model):
     """Whether the handler gets JSON and text decoded, as `decode_input_request` in TorchServe's config.properties.
     Lands in TorchServe's config.properties."""
     requirements: Libraries = None
+    hidden_env: Annotated[str, AfterValidator(_pattern)] | None = None
+    """A regular expression for the names of variables that the handler does not see, as `blacklist_env_vars` in
+    TorchServe's config.properties; default: it sees all of the pod's. Lands in TorchServe's config.properties."""
     metrics: Filled | None = None
     """A file that declares the handler's own metrics, as `metrics_config` in TorchServe's config.properties; default:
     they are detected. Lands in the MAR."""

@@ -197,6 +197,8 @@ def _told(
         told.append((f"  envelope: {envelope}", "`service_envelope`"))
     if properties.flag("decode_input_request") is False:
         told.append(("  decode_requests: false", "the handler gets bytes, as with `decode_input_request=false`"))
+    if hidden := properties.text("blacklist_env_vars"):
+        told.append((f"  hidden_env: {_quoted(hidden)}", "`blacklist_env_vars`"))
     if metrics:
         told.append((f"  metrics: {_quoted(metrics)}", "`metrics_config`"))
     if options.trust_pickle:

@@ -22,6 +22,7 @@ def test_settings_come_from_the_archive_and_then_from_the_properties(
     (tmp_path / "body.json").write_text("{}")
     (tmp_path / "config.properties").write_text(
         "default_response_timeout=33\ndecode_input_request=false\nservice_envelope=json\ncors_allowed_origin=*\n"
+        "blacklist_env_vars=AWS_.*\n"
         "max_request_size=200000000\nmodels={'BERT_Seq': {'v1': {'minWorkers': 2, 'maxWorkers': 2, 'batchSize': 2}}}\n"
     )
     assert init("new", "--source", archive, "--properties", "config.properties", "--sample", "body.json") == 0
@@ -32,6 +33,7 @@ def test_settings_come_from_the_archive_and_then_from_the_properties(
     # Any model-config.yaml sets it, whatever the properties say.
     assert spec.serving.response_timeout_s == 120
     assert (spec.model.decode_requests, spec.model.envelope) == (False, "json")
+    assert spec.model.hidden_env == "AWS_.*"
     assert spec.serving.max_request_mb == 200
 
 

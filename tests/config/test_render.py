@@ -119,3 +119,23 @@ def test_json_logs_have_a_pattern_of_their_own() -> None:
     first, other = (render_log4j2(make_spec({"serving.log": form})) for form in ("json", "text"))
     assert "%enc{%m}{JSON}" in first
     assert "%enc{%m}{JSON}" not in other
+
+
+def test_what_the_handler_of_an_archive_is_given_lands_in_config_properties() -> None:
+    archive = {"model": {"source": "./old.mar", "handler": "archive"}, "load.sample": "x.json"}
+
+    def keys(**model: object) -> list[str]:
+        named = settings(properties(make_spec(archive | {f"model.{name}": value for name, value in model.items()})))
+        return [named[key] for key in ("decode_input_request", "blacklist_env_vars", "model_metrics_auto_detect")]
+
+    assert keys() == ["true", "", "true"]
+    assert keys(decode_requests=False, hidden_env="AWS_.*|.*_KEY") == ["false", "AWS_.*|.*_KEY", "true"]
+    own = settings(properties(make_spec()))
+    assert (own["decode_input_request"], own["model_metrics_auto_detect"]) == ("false", "false")
+    assert "_TOKEN" in own["blacklist_env_vars"]
+
+
+def test_a_body_for_an_archive_is_limited_where_the_spec_says() -> None:
+    archive = {"model": {"source": "./old.mar", "handler": "archive"}, "load.sample": "x.json"}
+    keys = settings(properties(make_spec({**archive, "serving.max_request_mb": 6.5535})))
+    assert keys["max_request_size"] == "6553500"

@@ -86,6 +86,8 @@ ERRORS: list[Any] = [
                  "all of them\n\nhint: weights: m.safetensors.index.json", id="one of two files of weights"),
     pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` "
                  "contains its weights\n\nhint: delete `weights`", id="weights beside a program"),
+    pytest.param({"model": {"source": "./old.mar", "handler": "archive", "hidden_env": "("}}, "spec.yaml:5: "
+                 "`model.hidden_env`: got `(`, allowed: a regular expression", id="no regular expression"),
     pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `archive`, `audio`, `image`, "
                  "`tensor`, `text` or `./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
     pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
