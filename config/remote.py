@@ -3,9 +3,15 @@
 import re
 from dataclasses import dataclass
 
-REMOTE_FORMS = (
-    "`hf:OWNER/NAME`, `timm:NAME.TAG`, `mlflow:models:/NAME@ALIAS`, `oci://…`, `s3://…`, `gs://…` or `az://…`"
-)
+# How each of them is written, by what it begins with.
+_FORM_OF = {
+    "az": "az://CONTAINER/PATH",
+    "gs": "gs://BUCKET/PATH",
+    "mlflow": "mlflow:models:/NAME@ALIAS",
+    "oci": "oci://REGISTRY/NAME:TAG",
+    "s3": "s3://BUCKET/PATH",
+    "timm": "timm:NAME.TAG",
+}
 # What names one file and not a folder.
 MODEL_SUFFIXES = (".ckpt", ".mar", ".pt", ".pt2", ".pth", ".pth.tar", ".safetensors", ".tar.gz")
 _FORMS = tuple(
@@ -19,7 +25,6 @@ _FORMS = tuple(
         r"(?P<scheme>s3|gs|az)://(?P<place>[^/#\s]+/[^#\s]+)(?P<version>)",
     )
 )
-_SCHEMES = re.compile(r"timm:|mlflow:|(oci|s3|gs|az)://")
 # How others write the id of a model on Hugging Face's hub.
 _HUB_IDS = re.compile(
     r"(?:hf[-_]hub:|hf://|huggingface:|https?://(?:www\.)?(?:huggingface\.co|hf\.co)/)([\w.-]+/[\w.-]+)(?:[/@:].*)?"
@@ -83,9 +88,10 @@ def parse_remote(text: str | None) -> Remote | None:
     return None
 
 
-def looks_remote(text: str) -> bool:
-    """Whether a text begins as one of these sources, well formed or not; `hf:` may also be a folder."""
-    return bool(_SCHEMES.match(text))
+def remote_form(text: str) -> str | None:
+    """How the kind of source is written that a text begins as, well formed or not; None if it begins as none of them,
+    nor as `hf:`, which may also be a folder."""
+    return _FORM_OF.get(text.partition(":")[0]) if ":" in text else None
 
 
 def meant_hub_id(text: str) -> str | None:

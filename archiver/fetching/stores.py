@@ -27,8 +27,13 @@ _VARIABLES = {
 
 def look(remote: Remote, progress: Progress, attempts: int) -> Found:
     """Asks a store which objects there are; the version is made of what it calls their contents (ETag)."""
-    with _named_errors(remote):
-        store, path = open_store(f"{remote.scheme}://{remote.place}", _TIMEOUT_S)
+    try:
+        with _named_errors(remote):
+            store, path = open_store(f"{remote.scheme}://{remote.place}", _TIMEOUT_S)
+    except Busy as err:
+        # Nobody was asked yet.
+        text = f"`{remote.text}`: the environment does not say whose store it is"
+        raise SourceError(text, hint=f"set {_VARIABLES[remote.scheme]}") from err
     path, is_object = path.rstrip("/"), not remote.is_folder and remote.file is None
 
     def ask() -> dict[str, Any]:

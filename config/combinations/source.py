@@ -34,6 +34,9 @@ def _weights_form(spec: Spec) -> Conflicts:
             else "a file or `random`"
         )
         yield "model.weights", f"missing: `{source}` needs weights, allowed: {named}", "add `weights` under `model`"
+    elif (remote := parse_remote(weights)) and remote.is_folder:
+        text = f"got `{weights}`, which is a folder, allowed: one file of it"
+        yield "model.weights", text, f"weights: {weights}#model.safetensors"
     elif _PART.search(weights):
         text = f"got `{weights}`, which is a part of the weights, allowed: their index, or one file with all of them"
         yield "model.weights", text, f"weights: {_PART.sub('', weights)}{Path(weights).suffix}.index.json"

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, 
 from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import listed
 from marina.config.other_formats import other_format
-from marina.config.remote import REMOTE_FORMS, looks_remote, meant_hub_id, parse_remote
+from marina.config.remote import meant_hub_id, parse_remote, remote_form
 from marina.config.sections.encoding import Encoding
 from marina.config.sections.picture import Activation, Detection, Image, PictureTask
 from marina.config.sections.section import Count, Filled, Identifier, PathPart, Section, Share
@@ -197,8 +197,8 @@ class Model(Section):
         if wrong := other_format(source):
             raise ValueError(f"{wrong[0]}: {wrong[1]}")
         kind, _, name = source.partition(":")
-        if looks_remote(source) and parse_remote(source) is None:
-            raise ValueError(f"allowed: {REMOTE_FORMS}")
+        if (form := remote_form(source)) and parse_remote(source) is None:
+            raise ValueError(f"allowed: `{form}`")
         is_named = name and (kind in ("hf", "torchvision") or kind.endswith(".py"))
         is_file = source.endswith(".pt2") or source.lower().endswith(SAVED)
         if not (is_named or parse_remote(source) or is_file):

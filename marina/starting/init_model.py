@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from marina.config.errors import InputError, SourceError
 from marina.config.progress import Progress
-from marina.config.remote import parse_remote
+from marina.config.remote import meant_hub_id, parse_remote
 from marina.config.spec import Fetched
 from marina.starting.init_source import resolve_source
 from marina.starting.init_spec import ModelFacts, spec_text
@@ -247,7 +246,8 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         text = f"`--source`: `{source}` says everything itself, the only other option allowed: `--task`"
         raise InputError(text, hint="--task embed")
     if not Path(folder).is_dir():
-        hint = f"hf download NAME --local-dir {quote(folder)}, if it is on Hugging Face's hub"
+        on_hub = meant_hub_id(f"OWNER/{Path(folder).name}")
+        hint = f"--source {on_hub}, if it is on Hugging Face's hub" if on_hub else None
         raise InputError(f"`--source`: no such folder: `{folder}`", hint=hint)
     try:
         return _facts_of_folder(source, Path(folder), options)

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from marina.config.errors import InputError, SourceError, listed, nearest
 from marina.config.other_formats import other_format
-from marina.config.remote import meant_hub_id, parse_remote
+from marina.config.remote import meant_hub_id, parse_remote, remote_form
 from marina.config.sections import SAVED
 from marina.config.torchvision_models import TORCHVISION_MODELS
 
@@ -18,6 +18,8 @@ def resolve_source(source: str) -> str:
     """The source; for a Python file without a name, with the name of its only model."""
     if parse_remote(source):
         return source
+    if form := remote_form(source):
+        raise InputError(f"`--source`: got `{source}`, allowed: `{form}`")
     if not source.removeprefix("hf:").partition(":")[0]:
         raise InputError(f"`--source`: got `{source}`, without a path", hint="--source ./model.py:Net")
     if wrong := other_format(source):

@@ -247,7 +247,7 @@ WRONG = [
     pytest.param(
         ["--source", "hf:some models/bert"],
         "`--source`: no such folder: `./some models/bert`\n\n"
-        "hint: hf download NAME --local-dir './some models/bert', if it is on Hugging Face's hub",
+        "hint: --source hf:OWNER/bert, if it is on Hugging Face's hub",
         id="a name on the hub",
     ),
     pytest.param(
