@@ -127,7 +127,7 @@ def output_ports(
         if value.is_complex() and spec.model.handler == "tensor":
             text = f"{where}: got an output of complex numbers, which `tensor` cannot answer"
             raise SourceError(text, hint="return `torch.view_as_real(…)`, or write a handler of your own")
-    names = _output_names(spec, graph, len(outputs))
+    names = _output_names(spec, graph, len(outputs), output_names(answers[-1]) if answers else None)
     if names == spec.model.outputs:
         _check_output_order(spec, names, *answers)
     return tuple(
@@ -228,11 +228,14 @@ def _kind(value: object) -> str:
     return "nested" if value.is_nested else f"{tuple(value.shape)}{'' if value.layout is torch.strided else ' sparse'}"
 
 
-def _output_names(spec: Spec, graph: nn.Module, count: int) -> tuple[str, ...]:
+def _output_names(spec: Spec, graph: nn.Module, count: int, own: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of the outputs: those of the task, of the spec, or, for a task that needs some, the network's own."""
     if isinstance(graph, ImageGraph) and graph.top_k:
         return ("top_probs", "top_indices")
     names = OUTPUTS[str(spec.model.task)] if spec.model.encodes else spec.model.outputs
-    if names is None and count == 1 and spec.model.task in ("embed", "segment"):
+    if names is None and spec.model.task in ("detect", "embed", "segment") and own:
+        names = own
+    elif names is None and count == 1 and spec.model.task in ("embed", "segment"):
         names = ("embedding",) if spec.model.task == "embed" else ("scores",)
     if names is None:
         return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))

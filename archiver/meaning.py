@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from marina.config.picture_folder import WITH_BACKGROUND, WITHOUT_BACKGROUND
 from marina.handlers.networks import flat_outputs
 
 # Operators that only move values, or choose among them.
@@ -58,14 +59,6 @@ _NO_SEGMENTS = re.compile(
     r"enhanc|diffusion|reconstr"
 )
 _COUNTS = ("num_classes", "n_classes", "nclasses", "num_labels", "out_classes", "number_of_classes")
-_CONFIGURED = {
-    "ForImageClassification": "classify",
-    "ForSemanticSegmentation": "segment",
-    "ForObjectDetection": "detect",
-}
-# Detectors of `transformers` with `logits` and `pred_boxes`: with a class for no object, or a sigmoid for each class.
-_WITH_BACKGROUND = ("detr", "table-transformer", "yolos")
-_WITHOUT_BACKGROUND = ("conditional_detr", "d_fine", "dab-detr", "deformable_detr", "deta", "rt_detr", "rt_detr_v2")
 _LOGIT_NAMES, _BOX_NAMES = ("logits", "pred_logits"), ("boxes", "pred_boxes")
 
 
@@ -111,7 +104,8 @@ class Trace:
 
 def trace(network: nn.Module, pictures: torch.Tensor, names: tuple[str, ...] | None) -> Trace:
     ran: list[str] = []
-    layers = [(name, layer) for name, layer in network.named_modules() if any(True for _ in layer.parameters(False))]
+    leaves = [(name, layer) for name, layer in network.named_modules() if not any(True for _ in layer.children())]
+    layers = [(name, layer) for name, layer in leaves if any(True for _ in layer.parameters())]
     hooks = [layer.register_forward_hook(lambda *_, name=name: ran.append(name)) for name, layer in layers]
     tracker = EndingTracker()
     try:
@@ -242,8 +236,8 @@ def _votes(traced: Trace, count: int) -> Iterator[tuple[str, str]]:
     parts = [part for part in traced.last.lower().split(".") if not part.isdigit()]
     if parts and is_linear and any(map(_CLASSES.match, parts)):
         yield "classes", f"the name of its last layer, `{traced.last}`"
-    where = [*(parts if is_linear else parts[-1:]), type(network).__name__.lower()]
-    if named := next((part for part in where if _NO_CLASSES.search(part)), None):
+    kind = re.sub("backbone|features?", "", type(network).__name__.lower())
+    if named := next((part for part in (*parts[-1:], kind) if _NO_CLASSES.search(part)), None):
         yield ("embedding" if _EMBEDDING.search(named) else "number"), f"the name `{named}`"
     for name in traced.names or ():
         if _CLASSES.match(name) or _EMBEDDING.search(name):
@@ -323,10 +317,10 @@ def _read_detection(traced: Trace) -> Meaning | Unsaid:
     renamed = tuple({boxes: "boxes", scores: "scores"}.get(name, name) for name in names)
     kind = str(getattr(_configured(traced.network), "model_type", ""))
     if scores in _LOGIT_NAMES:
-        if kind not in (*_WITH_BACKGROUND, *_WITHOUT_BACKGROUND):
+        if kind not in (*WITH_BACKGROUND, *WITHOUT_BACKGROUND):
             why = f"nothing says what makes scores of its `{scores}`, or whether one of their classes means no object"
             return _unsaid(why, *options[:-1], "--set 'activation: sigmoid'")
-        has_none = kind in _WITH_BACKGROUND
+        has_none = kind in WITH_BACKGROUND
         detection: dict[str, Any] = {"boxes": "cxcywh", "unit": "fraction"} | (
             {"background": "last"} if has_none else {}
         )

@@ -32,7 +32,7 @@ from marina.archiver.language_model import (
     stage_language_model,
     why_not_runnable,
 )
-from marina.archiver.picture_tasks import check_picture_task
+from marina.archiver.picture_tasks import check_picture_task, picture_classes
 from marina.archiver.quantize import quantize
 from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
 from marina.archiver.requirements import Resolved, clear_requirements, importable, resolve
@@ -213,13 +213,12 @@ def _check_labels(spec: Spec, source: Source, reference: nn.Module, sample: Rows
     if source.labels is None:
         return
     if isinstance(reference, EncoderGraph):
-        classes = reference.classes
+        classes: int | None = reference.classes
     elif isinstance(reference, ImageGraph):
-        with torch.no_grad():
-            classes = reference.outputs(sample[0])[0].shape[-1]
+        classes = picture_classes(spec, reference, sample[0])
     else:
         return
-    if len(source.labels) != classes:
+    if classes is not None and len(source.labels) != classes:
         raise SourceError(
             f"{spec.file}: `model.labels`: `{spec.model.labels}` has {len(source.labels)} labels, "
             f"but the model has {classes} classes"

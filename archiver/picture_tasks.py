@@ -41,6 +41,20 @@ def check_picture_task(spec: Spec, graph: ImageGraph, pixels: torch.Tensor) -> N
         _check_boxes(spec, {name: outputs[place] for name, place in places.items()}, tracker)
 
 
+def picture_classes(spec: Spec, graph: ImageGraph, pixels: torch.Tensor) -> int | None:
+    """How many classes have labels; None for a detector whose network chooses the class itself."""
+    with torch.no_grad():
+        outputs = graph.outputs(pixels)
+    if spec.model.task != "detect":
+        return int(outputs[0].shape[-1])
+    names = [port.name for port in output_ports(spec, graph, (pixels,))]
+    scores = outputs[names.index("scores")]
+    if "labels" in names or scores.ndim == 2:
+        return None
+    has_background = spec.model.detection is not None and spec.model.detection.background is not None
+    return int(scores.shape[-1]) - has_background
+
+
 def _check_mask(spec: Spec, scores: torch.Tensor, tracker: EndingTracker) -> None:
     _check_shape(spec, "scores", scores, 3, "[classes, rows, columns]")
     classes, how = scores.shape[1], activation(spec)

@@ -36,12 +36,12 @@ def library_image(network: nn.Module, picture: tuple[int, int, int]) -> tuple[di
         return _of_timm(settings, picture), "as `pretrained_cfg` of timm says"
     if (config := _transformers_config(network)) is not None and (found := _processor_of(config)):
         data, said = found
-        fields = processor_image(data, picture)
-        if (fields.pop("height"), fields.pop("width")) == picture[1:]:
-            return fields, said
+        fields = processor_image(_for_size(data, picture), picture)
+        return {key: value for key, value in fields.items() if key not in ("height", "width")}, said
     modules = [type(inner).__module__ for inner in (network, *network.children())]
     if any(name.startswith("segmentation_models_pytorch") for name in modules):
-        return _of_smp(network), "as its encoder was trained, says segmentation_models_pytorch"
+        trained = _of_smp(network)
+        return (trained, "as its encoder was trained, says segmentation_models_pytorch") if trained else None
     if any(name.startswith("torchvision.models") for name in modules) and picture[0] == 3:
         return dict(_IMAGENET) | ({"resize": 256} if picture[1:] == (224, 224) else {}), "as torchvision's weights need"
     return None
@@ -75,6 +75,17 @@ def processor_image(data: Mapping[str, Any], picture: tuple[int, int, int] | Non
     resample = data.get("resample")
     fields["interpolation"] = _FILTERS.get(int(resample) if resample is not None else 2, "bilinear")
     return fields | _levels(data)
+
+
+def _for_size(data: Mapping[str, Any], picture: tuple[int, int, int]) -> dict[str, Any]:
+    """The settings for a picture of another size than they name, with the same share cut off."""
+    size, crop = _size(data.get("size")) or {}, _size(data.get("crop_size")) or {}
+    cropped = bool(data.get("do_center_crop")) and "height" in crop
+    seen = (crop if cropped else size).get("height", size.get("shortest_edge"))
+    if not seen or seen == picture[1]:
+        return dict(data)
+    scaled = {key: round(side * picture[1] / seen) for key, side in size.items() if side}
+    return {**data, "size": scaled, "crop_size": {"height": picture[1], "width": picture[2]}}
 
 
 def _levels(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,13 +153,16 @@ def _processor_of(config: Any) -> tuple[dict[str, Any], str] | None:
         return None
 
 
-def _of_smp(network: nn.Module) -> dict[str, Any]:
+def _of_smp(network: nn.Module) -> dict[str, Any] | None:
+    """The settings of a trained encoder; None if it was not trained, or if the library does not have them here."""
     inner = next((part for part in (network, *network.children()) if hasattr(part, "_hub_mixin_config")), None)
     made: Any = getattr(inner, "_hub_mixin_config", None) or {}
+    if not made.get("encoder_weights"):
+        return None
     try:
         encoders: Any = importlib.import_module("segmentation_models_pytorch").encoders
-        settings = encoders.get_preprocessing_params(made["encoder_name"], made.get("encoder_weights") or "imagenet")
-    except (ImportError, KeyError, TypeError, ValueError):
-        return dict(_IMAGENET)
+        settings = encoders.get_preprocessing_params(made["encoder_name"], made["encoder_weights"])
+    except Exception:  # among others, that its hub cannot be reached
+        return None
     unit = settings["input_range"][-1] if settings.get("input_range") else 1
     return {key: tuple(value / unit for value in settings[key]) for key in ("mean", "std")}

@@ -5,7 +5,7 @@ missing or wrong raises a SourceError that says what to type."""
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import nn
 
 from marina.archiver.encoders import load_encoder
 from marina.archiver.exported_source import input_values, notes_on_inputs, program_network, read_program
+from marina.archiver.picture_folders import load_picture_folder
 from marina.archiver.quantize import quantised_kind
 from marina.archiver.torchvision_import import import_torchvision
 from marina.archiver.user_code import import_file, running_user_code
@@ -49,6 +50,9 @@ def load_source(spec: Spec) -> Source:
     source = spec.model.source
     if source.startswith("torchvision:"):
         return _from_torchvision(spec, source.removeprefix("torchvision:"))
+    if spec.model.folder is not None and spec.model.handler == "image":
+        loaded = load_picture_folder(spec)
+        return _make_source(spec, loaded.network, loaded.image, loaded.labels, notes=loaded.notes)
     if spec.model.folder is not None:
         network, ports, labels = load_encoder(spec)
         return Source(network, None, ports, _labels(spec, None) or labels, lengths=_buckets(spec.encoding.varying))
@@ -238,7 +242,7 @@ def _make_source(
     spec: Spec,
     network: nn.Module,
     image: Image | None,
-    labels: list[str] | None,
+    labels: Sequence[str] | None,
     *,
     ports: tuple[Port, ...] = (),
     only_batch: int | None = None,
@@ -263,7 +267,8 @@ def _make_source(
             f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its pictures look like",
             hint="add `image: {height: 224, width: 224}` under `model`",
         )
-    return Source(network, image, ports, _labels(spec, labels), only_batch, _lengths(spec), notes)
+    labelled = _labels(spec, labels) or (tuple(labels) if labels and model.folder is not None else None)
+    return Source(network, image, ports, labelled, only_batch, _lengths(spec), notes)
 
 
 def _check_order(spec: Spec, ordered: list[str], named: tuple[str, ...]) -> None:
@@ -309,7 +314,7 @@ def _buckets(varying: Varying) -> Lengths:
     return Lengths(buckets=varying.sizes, dynamic=varying.dynamic)
 
 
-def _labels(spec: Spec, categories: list[str] | None) -> tuple[str, ...] | None:
+def _labels(spec: Spec, categories: Sequence[str] | None) -> tuple[str, ...] | None:
     labels = spec.model.labels
     if labels is None:
         return None

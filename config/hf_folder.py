@@ -206,12 +206,6 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
         hint = (
             f"in model.py: `def build(): return AutoModel….from_pretrained('{path}')`, then `source: ./model.py:build`"
         )
-        if is_processed:
-            hint += f", and in `model.image` the `image_mean` and `image_std` of `{_PROCESSOR}`"
-            processor = _read_json(path / _PROCESSOR)
-            size = processor.get("size")
-            if isinstance(size, dict) and {"height", "width"} <= size.keys() and not processor.get("do_center_crop"):
-                hint += "; send square pictures: this squeezes others into the model's size, and Marina crops them"
         raise FolderRefused(f"`{path}` holds a model of pictures or sound, allowed as a folder: a model of texts", hint)
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"

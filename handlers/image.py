@@ -53,6 +53,8 @@ class ImageHandler(Handler):
         return Answer(to_json(self.name_outputs(outputs)))
 
     def name_outputs(self, outputs: list[Array]) -> Mapping[str, Array | list[str]]:
+        if self.spec.task == "embed":
+            return {"embedding": super().name_outputs(outputs)["embedding"]}
         if self.spec.top_k == 0:  # the network's raw outputs, for a custom handler that derives from this one
             return super().name_outputs(outputs)
         top_probs, top_indices = outputs

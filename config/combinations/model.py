@@ -112,7 +112,7 @@ def _int8_is_calibrated(spec: Spec) -> Conflicts:
 def _eager_has_source(spec: Spec) -> Conflicts:
     """`eager` runs the model's own code in the worker, which only a Python file has."""
     model = spec.model
-    if model.compile != "eager" or model.folder:
+    if model.compile != "eager" or (model.folder and model.handler != "image"):
         return
     if not model.source.partition(":")[0].endswith(".py"):
         text = f"got `eager`, which runs the source of `./file.py:factory`, but `model.source` is `{model.source}`"

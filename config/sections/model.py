@@ -209,7 +209,7 @@ class Model(Section):
     def folder(self) -> str | None:
         """The folder of a model as `transformers` saves it, or where it lies elsewhere; None for any other source."""
         if remote := parse_remote(self.source):
-            return self.source if remote.is_folder and remote.scheme != "timm" else None
+            return self.source if remote.is_folder else None
         return self.source.removeprefix("hf:") if self.source.startswith("hf:") else None
 
     @property
@@ -303,8 +303,8 @@ class Network(Batched):
     @field_validator("source")
     @classmethod
     def _no_folder(cls, source: str) -> str:
-        if source.startswith("hf:"):
-            raise ValueError(f"allowed: {_SOURCES}; a folder needs `handler: text`")
+        if source.startswith("hf:") and not issubclass(cls, ImageModel):
+            raise ValueError(f"allowed: {_SOURCES}; a folder needs `handler: text` or `image`")
         return source
 
     @field_validator("outputs")

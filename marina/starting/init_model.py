@@ -241,6 +241,7 @@ def _of_torchvision(source: str, options: argparse.Namespace, name: str, fetched
 
 def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFacts:
     from marina.config.hf_folder import FolderRefused
+    from marina.config.picture_folder import is_picture_folder
 
     if options.handler or options.template or options.input or options.weights:
         text = f"`--source`: `{source}` says everything itself, the only other option allowed: `--task`"
@@ -249,6 +250,10 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         on_hub = meant_hub_id(f"OWNER/{Path(folder).name}")
         hint = f"--source {on_hub}, if it is on Hugging Face's hub" if on_hub else None
         raise InputError(f"`--source`: no such folder: `{folder}`", hint=hint)
+    if is_picture_folder(Path(folder)) or options.task in ("detect", "segment"):
+        from marina.starting.init_pictures import facts_of_picture_folder
+
+        return facts_of_picture_folder(source, folder, options)
     try:
         return _facts_of_folder(source, Path(folder), options)
     except FolderRefused as err:

@@ -3,6 +3,7 @@ from the options; what neither says is an error with the options to type."""
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,6 +12,7 @@ from marina.config.errors import InputError, listed
 from marina.starting.init_spec import ModelFacts, flow_yaml
 
 _PICTURE_TASKS = ("classify", "detect", "embed", "segment")
+_FLIP = "--handler tensor; or source: a module around it, whose `forward` returns `self.model(picture.flip(1))`"
 _FIELDS = ("activation", "detection", "image", "outputs")
 
 
@@ -58,10 +60,9 @@ def _of_pictures(
     pictures = torch.rand(facts.only_batch or 2, *picture, generator=torch.Generator().manual_seed(0))
     traced = trace(network, pictures, facts.outputs)
     read = read_meaning(traced) if options.task is None else meaning_of_task(traced, options.task)
-    image, said = _image_fields(network, picture, squash=getattr(read, "task", "") in ("detect", "segment"))
-    facts = replace(facts, picture=picture, image=image | (given.get("image") or {}), image_said=said)
     if options.handler == "own":
         classifies = getattr(read, "task", None) == "classify"
+        facts, _ = _with_image(facts, network, picture, given, squash=False)
         return replace(facts, handler="own", inputs=None, top_k=5 if classifies else 0)
     if isinstance(read, Unsaid) and not _settles(given, read):
         raise InputError(f"`--source`: {read.why}", hint=read.hint)
@@ -70,7 +71,9 @@ def _of_pictures(
             returned = ", ".join(map(str, map(list, facts.shapes)))
             text = f"`--handler`: got `image`, but no task of pictures has outputs {returned}"
             raise InputError(text, hint="--handler tensor, or --handler own")
-        return replace(facts, handler="tensor", picture=None)
+        return replace(facts, handler="tensor")
+    task = "detect" if isinstance(read, Unsaid) else read.task
+    facts, said = _with_image(facts, network, picture, given, squash=task in ("detect", "segment"))
     notes = [*facts.notes]
     if isinstance(read, Unsaid):
         meaning = replace(facts, task="detect")
@@ -89,6 +92,42 @@ def _of_pictures(
     if "outputs" in fields:
         fields["outputs"] = tuple(fields["outputs"])
     return replace(meaning, handler="image", inputs=None, notes=notes, **fields)
+
+
+def facts_of_picture_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFacts:
+    """The facts of a model of pictures in a folder, which says all of them itself."""
+    from marina.config.picture_folder import PictureFolderRefused, read_picture_folder
+
+    given = parse_lines(options.set or [])
+    try:
+        read = read_picture_folder(Path(folder))
+    except PictureFolderRefused as err:
+        raise InputError(f"`--source`: {err}", hint=err.hint) from err
+    task = options.task or read.made_for
+    if task not in _PICTURE_TASKS:
+        text = f"`--source`: no task of pictures does what `{read.architecture}` was made for"
+        raise InputError(text, hint="--task embed, for a vector of each picture")
+    activation = None if task == "embed" or task != read.made_for else read.activation
+    if task == "detect" and activation is None and not {"activation", "detection"} <= given.keys():
+        kind = read.config.get("model_type")
+        text = f"`--source`: nothing says what makes scores of the numbers of a `{kind}`"
+        hint = "--set 'activation: sigmoid' --set 'detection: {boxes: cxcywh, unit: fraction}'"
+        raise InputError(text, hint=hint)
+    facts = ModelFacts(source, "image", task=task, activation=activation, detection=read.detection, picture=(3, 1, 1))
+    facts = replace(facts, **given)
+    loaded = _load(replace(facts, source=f"hf:{folder}"))
+    image = loaded.image
+    facts = replace(facts, picture=(image.channels, image.height, image.width), image_said="as its folder says")
+    notes = [f"`task` is `{task}`" + (f": its class is `{read.architecture}`" if options.task is None else "")]
+    return replace(facts, notes=[*notes, *loaded.notes])
+
+
+def _load(facts: ModelFacts) -> Any:
+    from marina.archiver.sources import load_source
+    from marina.config.load import parse_spec
+    from marina.starting.init_spec import spec_text
+
+    return load_source(parse_spec(spec_text("mine", facts, "sample.png"), Path("spec.yaml"), files=False))
 
 
 def _settles(given: dict[str, Any], unsaid: Any) -> bool:
@@ -112,6 +151,13 @@ def parse_lines(lines: list[str]) -> dict[str, Any]:
     return fields
 
 
+def _with_image(
+    facts: ModelFacts, network: Any, picture: tuple[int, int, int], given: dict[str, Any], *, squash: bool
+) -> tuple[ModelFacts, str | None]:
+    image, said = _image_fields(network, picture, squash=squash)
+    return replace(facts, picture=picture, image=image | (given.get("image") or {}), image_said=said), said
+
+
 def _image_fields(network: Any, picture: tuple[int, int, int], *, squash: bool) -> tuple[dict[str, Any], str | None]:
     """Fields of `model.image` beside its size, and what says them."""
     from marina.archiver.preprocessing import NotServed, library_image
@@ -119,7 +165,7 @@ def _image_fields(network: Any, picture: tuple[int, int, int], *, squash: bool) 
     try:
         found = library_image(network, picture)
     except NotServed as err:
-        raise InputError(f"`--source`: its pictures are made in a way that is not served: {err}") from err
+        raise InputError(f"`--source`: its pictures are made in a way that is not served: {err}", hint=_FLIP) from err
     fields, said = found or ({}, None)
     if picture[0] == 1 and len(fields.get("mean", ())) == 3:
         fields, said = {}, None

@@ -254,6 +254,8 @@ def _image(facts: ModelFacts, picture: tuple[int, int, int]) -> list[tuple[str, 
     labels = [("  # labels: ./labels.txt", "imagenet | a file with one label on each line")]
     if facts.source.startswith("torchvision:"):
         return labels
+    if facts.source.startswith(("hf:", "timm:")) and not facts.image:
+        return []
     channels, height, width = picture
     fields: dict[str, Any] = {"height": height, "width": width}
     if channels == 1:

@@ -70,8 +70,9 @@ def answer_schema(record: Record) -> Schema:
         return _text_answer_schema()
     if record.handler not in ("image", "tensor"):
         return ANY
-    shapes = {port.name: _array(port) for port in record.outputs}
-    if record.handler == "image" and record.labels is not None:
+    is_vector = record.image is not None and record.image.task == "embed"
+    shapes = {port.name: _array(port) for port in record.outputs if not is_vector or port.name == "embedding"}
+    if record.handler == "image" and record.labels is not None and "top_indices" in shapes:
         classes = next(port for port in record.outputs if port.name == "top_indices")
         shapes["top_labels"] = _nested(classes.shape, TEXT)
     return object_of(shapes, closed=True)

@@ -26,8 +26,8 @@ ERRORS: list[Any] = [
     pytest.param({"model.source": "./m.py:build", "model.weights": "random"}, "`model.source`: got `./m.py:build`, "
                  "allowed for the `text` handler: "
                  "`hf:./folder` or `hf:OWNER/NAME`", id="a network that does not write"),
-    pytest.param({"model.handler": "image"}, "`model.source`: got `hf:./model`, allowed: `torchvision:NAME`, "
-                 "`./file.py:factory`, `./program.pt2`; a folder needs `handler: text`",
+    pytest.param({"model.handler": "tensor"}, "`model.source`: got `hf:./model`, allowed: `torchvision:NAME`, "
+                 "`./file.py:factory`, `./program.pt2`; a folder needs `handler: text` or `image`",
                  id="a folder for another handler"),
     pytest.param({"model.weights": "random"}, "`model.weights`: not for `handler: text` without a `task`, only "
                  "for: `handler: image`, `handler: tensor`, a handler of your own\n\n"
