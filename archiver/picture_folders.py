@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from marina.archiver.preprocessing import PROCESSOR, NotServed, library_image, processor_image
-from marina.archiver.torchvision_import import prepare_torchvision
 from marina.config.distribution import install_command
 from marina.config.errors import SourceError, ToolMissing
 from marina.config.picture_folder import PictureFolder, PictureFolderRefused, read_picture_folder
 from marina.config.sections import Image
 from marina.config.spec import Spec
+from marina.handlers.torchvision_import import prepare_torchvision
 
 _CLASSES = {
     "classify": "AutoModelForImageClassification",
