@@ -22,8 +22,6 @@ WRONG_VALUE = (yaml.YAMLError, ValueError, LookupError, AttributeError)
 
 
 _OCTAL = re.compile(r"[-+]?0[0-7]+")
-_NUMBER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?)")
-_TRUE_OR_FALSE = {"y": True, "n": False}
 # Where a spec holds parts of Kubernetes' objects, whose modes of files are octal: `defaultMode: 0440`.
 _KUBERNETES = (("kubernetes", "patches"), ("kubernetes", "pod"))
 
@@ -37,36 +35,13 @@ class _Loader(yaml.SafeLoader):
         return f"{_TAG}str" if as_text else tag
 
 
-class _KubectlLoader(_Loader):
-    """Takes the same words for numbers, and for true and false, as kubectl does."""
-
-    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
-        if kind is yaml.ScalarNode and implicit[0]:
-            if value.lower() in _TRUE_OR_FALSE:
-                return f"{_TAG}bool"
-            if value[:1] != "_" and _NUMBER.fullmatch(value.replace("_", "")):
-                return f"{_TAG}int"
-        return super().resolve(kind, value, implicit)
-
-
 class _Values(yaml.constructor.SafeConstructor):
     """Builds the values that Kubernetes, which converts YAML to JSON, can have."""
-
-    bool_values = yaml.constructor.SafeConstructor.bool_values | _TRUE_OR_FALSE
-
-    def number(self, node: yaml.ScalarNode) -> int | float:
-        plain = node.value.replace("_", "")
-        try:
-            return int(plain, 8 if _OCTAL.fullmatch(plain) else 0)
-        except ValueError:
-            value = float(plain)
-            return int(value) if value.is_integer() and "." not in plain else value
 
     def binary(self, node: yaml.ScalarNode) -> str:
         return self.construct_yaml_binary(node).decode()
 
     yaml_constructors = yaml.constructor.SafeConstructor.yaml_constructors | {
-        f"{_TAG}int": number,
         f"{_TAG}binary": binary,
         f"{_TAG}timestamp": yaml.constructor.SafeConstructor.construct_yaml_str,
     }
@@ -246,7 +221,7 @@ def _yaml_errors(text: str, file: str) -> Iterator[None]:
 def read_documents(text: str, file: str) -> Iterator[tuple[Any, dict[Location, int], list[Problem]]]:
     """Like `read_yaml` for each document of a text, which need not be a mapping; empty documents are skipped."""
     with _yaml_errors(text, file):
-        for node in yaml.compose_all(text, Loader=_KubectlLoader):
+        for node in yaml.compose_all(text, Loader=_Loader):
             if node.tag == f"{_TAG}null":
                 continue
             _check_limits(node, file, _MOST_IN_DOCUMENT)

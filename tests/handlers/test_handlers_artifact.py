@@ -36,22 +36,17 @@ def package(tmp_path):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A real AOTInductor package for each of two batch sizes."""
+    """A real AOTInductor package; those of the digits have two batch sizes."""
     needs("g++", package="g++")
     directory = tmp_path_factory.mktemp("aot")
-    for batch in (1, 4):
-        program = torch.export.export(TinyDouble(), (torch.ones(batch, 2, 3),))
-        with cached_instruction_checks():
-            torch._inductor.aoti_compile_and_package(
-                program,
-                package_path=str(directory / f"model-b{batch}.pt2"),
-                inductor_configs={"aot_inductor.precompile_headers": False},
-            )
-    aot = {
-        "compile": "aot",
-        "key": machine_key(CPU),
-        "artifacts": [{"file": f"model-b{batch}.pt2", "batch": batch} for batch in (1, 4)],
-    }
+    program = torch.export.export(TinyDouble(), (torch.ones(4, 2, 3),))
+    with cached_instruction_checks():
+        torch._inductor.aoti_compile_and_package(
+            program,
+            package_path=str(directory / "model-b4.pt2"),
+            inductor_configs={"aot_inductor.precompile_headers": False},
+        )
+    aot = {"compile": "aot", "key": machine_key(CPU), "artifacts": [{"file": "model-b4.pt2", "batch": 4}]}
     return write_package(directory, TinyDouble, ONE_INPUT, aot)
 
 
@@ -65,9 +60,9 @@ def cpuinfo(path, *flags):
     return path
 
 
-def test_compiled_packages_answer_in_every_batch_size(compiled):
+def test_a_compiled_package_answers_in_its_batch_size(compiled):
     handler = start(TensorHandler(), compiled)
-    assert (handler.artifact.kind, handler.artifact.batch_sizes) == ("aot", (1, 4))
+    assert (handler.artifact.kind, handler.artifact.batch_sizes) == ("aot", (4,))
     assert [reply.json() for reply in ask(handler, *[GOOD] * 5)] == [DOUBLED] * 5
 
 

@@ -37,39 +37,6 @@ def replicas_after(autoscaler: Hpa, values: list[float | None], **pod: Any) -> i
     return Controller(autoscaler).decide(0, len(values), known, {RATE: readings(values)}, {})
 
 
-@pytest.mark.parametrize(
-    ("values", "replicas"),
-    [
-        ([200], 2),  # twice the target: twice the pods
-        ([200] * 4, 8),
-        ([50] * 4, 4),  # fewer are proposed, but the window of 300 s keeps them
-        ([110] * 4, 4),  # within a tenth
-        ([111] * 4, 5),
-        ([90] * 4, 4),
-        ([150, None], 2),  # missing pods count as 0 when more are proposed: 150 / 2 is not more
-        ([300, None], 3),
-        ([300, None, None], 3),
-        ([None, None], 2),  # no value at all: nothing changes
-    ],
-)
-def test_more_pods_are_the_ratio_of_usage_to_target(values: list[float | None], replicas: int) -> None:
-    assert replicas_after(hpa(), values) == replicas
-
-
-@pytest.mark.parametrize(
-    ("values", "replicas"),
-    [
-        ([50] * 4, 2),
-        ([10] * 4, 1),
-        ([0] * 4, 1),
-        ([50, 50, 50, None], 3),  # missing pods count as the target when fewer are proposed: 250 / 400
-        ([90, 90, None, None], 4),
-    ],
-)
-def test_fewer_pods_without_a_window(values: list[float | None], replicas: int) -> None:
-    assert replicas_after(hpa(scaleDown={"stabilizationWindowSeconds": 0}), values) == replicas
-
-
 def test_a_target_is_rounded_up_to_thousandths_as_kubernetes_does() -> None:
     target = {"type": "AverageValue", "averageValue": "1400u"}
     metrics = [{"type": "Pods", "pods": {"metric": {"name": RATE}, "target": target}}]
@@ -77,17 +44,6 @@ def test_a_target_is_rounded_up_to_thousandths_as_kubernetes_does() -> None:
         {"kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 9, "metrics": metrics, "behavior": {}}}
     )
     assert replicas_after(autoscaler, [0.002]) == 1
-
-
-def test_pending_pods_count_as_zero_when_more_are_proposed() -> None:
-    autoscaler, known = hpa(), [*pods(1), PodState("pod-1", pending=True)]
-    assert Controller(autoscaler).decide(0, 2, known, {RATE: readings([150])}, {}) == 2
-
-
-def test_the_bounds_hold_whatever_is_measured() -> None:
-    assert replicas_after(hpa(high=5), [1000.0]) == 5
-    assert replicas_after(hpa(low=3), [100.0]) == 3
-    assert replicas_after(hpa(high=2), [0.0] * 4) == 2
 
 
 def test_the_largest_proposal_counts_and_an_unknown_metric_only_keeps_pods() -> None:
@@ -153,25 +109,6 @@ def test_policies_scale_as_in_the_documentation_of_kubernetes() -> None:
 
 def test_the_default_way_up_doubles_or_adds_four_every_fifteen_seconds() -> None:
     assert decisions(hpa(), 1, [80] * 5) == [1, 5, 10, 20, 40, 80]
-
-
-def test_a_policy_counts_the_scaling_within_its_period() -> None:
-    up = policies(("Pods", 2, 60))
-    assert decisions(hpa(scaleUp=up), 1, [20] * 9) == [1, 3, 3, 3, 3, 5, 5, 5, 5, 7]
-
-
-@pytest.mark.parametrize(("select", "more", "fewer"), [("Max", 20, 5), ("Min", 11, 9), ("Disabled", 10, 10)])
-def test_select_policy_chooses_among_them(select: str, more: int, fewer: int) -> None:
-    up = policies(("Pods", 1, 60), ("Percent", 100, 60), selectPolicy=select)
-    assert decisions(hpa(scaleUp=up), 10, [90])[-1] == more
-    down = policies(("Pods", 1, 60), ("Percent", 50, 60), selectPolicy=select)
-    assert decisions(hpa(scaleDown=down), 10, [1])[-1] == fewer
-
-
-def test_a_tolerance_of_its_own_for_each_direction() -> None:
-    assert replicas_after(hpa(scaleUp={"tolerance": "0.02"}), [103.0] * 10) == 11
-    down = {"stabilizationWindowSeconds": 0, "tolerance": "0.4"}
-    assert replicas_after(hpa(scaleDown=down), [61.0] * 10) == 10
 
 
 def test_a_scaled_object_is_read_as_the_autoscaler_that_keda_makes() -> None:
