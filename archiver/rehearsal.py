@@ -14,11 +14,12 @@ from signal import SIGKILL, SIGSEGV, Signals
 from marina.archiver.adopting import failure_hint
 from marina.archiver.isolation import ASKED, WITHOUT_KERNEL
 from marina.archiver.own_handler import check_answer
-from marina.archiver.rehearse import ANSWER
-from marina.archiver.requirements import hint_for_missing
+from marina.archiver.rehearse import ANSWER, LOADED
+from marina.archiver.requirements import check_loaded, hint_for_library, hint_for_missing
 from marina.config.errors import SourceError
 from marina.config.progress import Progress
 from marina.config.record import Draft
+from marina.config.requirements import VARIABLE
 from marina.config.spec import Spec
 
 # The module, and the distribution that has it here.
@@ -63,6 +64,8 @@ def rehearse(spec: Spec, folder: Path, progress: Progress, environment: dict[str
     if done.returncode == 0:
         for what, name in in_vain[:3]:
             progress.say(f"  it went on without what a pod does not have: {_ASKED_FOR[what].format(name)}")
+        if VARIABLE in os.environ:
+            check_loaded(spec, (folder.parent / LOADED).read_text(encoding="utf-8").splitlines())
         return
     (folder.parent / WORKER_LOG).write_text(done.stderr, encoding="utf-8")
     last = done.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -80,6 +83,8 @@ def _hint(spec: Spec, done: subprocess.CompletedProcess[str], last: str) -> str 
     """What to do about the last line of a worker that could not start."""
     if missing := _MISSING_MODULE.match(last):
         return hint_for_missing(spec, missing[1], missing[2])
+    if hint := hint_for_library(last):
+        return hint
     if done.returncode == -SIGSEGV and spec.model.compile == "aot" and spec.serving.device == "cuda":
         return "`compile: export` or `compile: eager`, with which torch loads no compiled library"
     if spec.model.compile == "eager" and last.startswith("FileNotFoundError"):

@@ -25,6 +25,8 @@ from urllib.parse import parse_qsl
 
 # The file beside the package with the answer to the sample; its first line is the content type.
 ANSWER = "answer"
+# The file beside the package with the paths of the shared libraries that lie neither in it nor in Python.
+LOADED = "loaded"
 
 
 def main() -> None:
@@ -41,9 +43,24 @@ def main() -> None:
     record = json.loads((folder / "marina.json").read_text(encoding="utf-8"))
     if record["archive"]:
         answer_sample(folder, record)
-        return
+    else:
+        start(folder, record, Context)
+    (folder.parent / LOADED).write_text("\n".join(loaded_libraries([str(folder.parent), requirements])))
+
+
+def loaded_libraries(own: list[str | None]) -> list[str]:
+    """The shared libraries in this process that lie neither in Python nor in these folders."""
+    python = {sys.prefix, sys.base_prefix, *sys.path} - {"/usr"}  # where Debian's Python lies, and all of its libraries
+    places = [f"{Path(place).resolve()}/" for place in (*own, *python) if place]
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    paths = {line.split(maxsplit=5)[5] for line in mapped if ".so" in line}
+    return sorted(path for path in paths if not path.startswith(tuple(places)))
+
+
+def start(folder: Path, record: dict[str, Any], context_type: Any) -> None:
+    """Starts the package's own handler, and answers the sample if the handler says what its answers are like."""
     gpu = 0 if record["device"] == "cuda" else None
-    context = Context(record["name"], str(folder), {}, max(record["batch_sizes"], default=1), gpu, "0.12.0")
+    context = context_type(record["name"], str(folder), {}, max(record["batch_sizes"], default=1), gpu, "0.12.0")
     try:
         service = import_module("marina_entry").Service()
         service.initialize(context)

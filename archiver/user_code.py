@@ -4,13 +4,14 @@ import ast
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
 from marina.archiver.archive import RESERVED_MODULES
-from marina.archiver.requirements import hint_for_missing
+from marina.archiver.requirements import hint_for_library, hint_for_missing
 from marina.config.errors import SourceError
 from marina.config.requirements import IMAGE_PYTHON
 from marina.config.spec import Spec
@@ -93,14 +94,24 @@ def running_user_code(what: str, spec: Spec | None = None) -> Iterator[None]:
     except SourceError:
         raise
     except Exception as err:
+        where = _line_of(err)
         missing = err.name if isinstance(err, ModuleNotFoundError) else None
-        hint = hint_for_missing(spec, missing) if spec and missing else None
-        raise SourceError(f"{what} failed: {type(err).__name__}: {err}", hint=hint) from err
+        hint = hint_for_missing(spec, missing) if spec and missing else hint_for_library(str(err))
+        raise SourceError(f"{what} failed{where}: {type(err).__name__}: {err}", hint=hint) from err
     except SystemExit as err:
         hint = 'put what a training does under `if __name__ == "__main__":`'
         raise SourceError(f"{what} ended the program, with exit code {err.code}", hint=hint) from err
     finally:
         os.chdir(folder)
+
+
+def _line_of(err: Exception) -> str:
+    """Where in the user's code an import failed: " at `file.py:3`"; empty for any other error."""
+    if not isinstance(err, ImportError):
+        return ""
+    frames = [frame for frame in traceback.extract_tb(err.__traceback__) if Path(frame.filename).is_file()]
+    theirs = [frame for frame in frames if not frame.filename.startswith((sys.prefix, sys.base_prefix, str(_OURS)))]
+    return f" at `{theirs[-1].filename}:{theirs[-1].lineno}`" if theirs else ""
 
 
 def stage_modules(spec: Spec, file: Path, field: str, folder: Path) -> str:
@@ -137,7 +148,7 @@ def local_modules(file: Path) -> dict[str, Path]:
     """A Python file and every module beside it that it imports, directly or through another, by relative path.
 
     Marina's own are none of these, also where the file lies in a clone of it. Imports inside functions count; imports
-    by a name that is computed at run time do not."""
+    by `importlib` do if the name is written there, and not if it is computed."""
     root = top_folder(file)
     folders = [root, *import_folders(file)]
     modules: dict[str, Path] = {}
@@ -166,6 +177,18 @@ def imported_names(path: Path, root: Path) -> Iterator[str]:
             base = ".".join((*parents, *([node.module] if node.module else [])))
             yield base
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+        elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
+            bare = name.lstrip(".")
+            parents = package[: len(package) - (len(name) - len(bare)) + 1] if bare != name else ()
+            yield ".".join((*parents, bare))
+
+
+def _imported_by_call(node: ast.Call) -> str | None:
+    """The name in `importlib.import_module("name")` or `__import__("name")`; None for any other call."""
+    first = node.args[0] if node.args else None
+    if not ast.unparse(node.func).endswith(("import_module", "__import__")) or not isinstance(first, ast.Constant):
+        return None
+    return first.value if isinstance(first.value, str) else None
 
 
 def _files_of(root: Path, name: str) -> list[Path]:

@@ -176,11 +176,19 @@ def import_source(file: Path) -> ModuleType:
     for known in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         del sys.modules[known]
     folder = top / first
-    module = _import_file(name, folder / "__init__.py")
+    module = _import_package(name, folder)
     for part in further:
         folder, name = folder / part, f"{name}.{part}"
-        module = _import_file(name, folder / "__init__.py")
+        module = _import_package(name, folder)
     return module if file.name == "__init__.py" else _import_file(f"{name}.{file.stem}", file)
+
+
+def _import_package(name: str, folder: Path) -> ModuleType:
+    if (folder / "__init__.py").is_file():
+        return _import_file(name, folder / "__init__.py")
+    package = sys.modules[name] = ModuleType(name)
+    package.__path__ = [str(folder)]
+    return package
 
 
 def import_folders(file: Path) -> list[Path]:
@@ -196,7 +204,10 @@ def top_folder(file: Path) -> Path:
     folder = file.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
-    if folder == file.parent or file.name == "__init__.py" or _imports_from(folder, file):
+    if folder == file.parent:
+        # It may still be a package: one without an `__init__.py`.
+        return folder.parent if folder.name.isidentifier() and _imports_from(folder.parent, file) else folder
+    if file.name == "__init__.py" or _imports_from(folder, file):
         return folder
     return file.parent
 

@@ -262,3 +262,29 @@ def test_a_file_at_the_root_of_a_clone_packs_nothing_of_marina(tmp_path: Path) -
     file.write_text("from handlers import TensorHandler\n", encoding="utf-8")
     with pytest.raises(SourceError, match=r"imports from `handlers`, which is called `marina\.handlers`"):
         import_file(spec, file, "f")
+
+
+@pytest.mark.parametrize(
+    ("handler", "found"),
+    [
+        pytest.param("from serving.pre import x", ["serving/handler.py", "serving/pre.py"], id="its folder's name"),
+        pytest.param("from .pre import x", ["serving/handler.py", "serving/pre.py"], id="relative"),
+        pytest.param("import pre", ["handler.py", "pre.py"], id="beside it"),
+        pytest.param("import importlib as i; i.import_module('pre')", ["handler.py", "pre.py"], id="importlib"),
+    ],
+)
+def test_a_folder_without_an_init_file_is_a_package_if_it_is_imported_as_one(
+    handler: str, found: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving/handler.py").write_text(f"{handler}\n", encoding="utf-8")
+    (tmp_path / "serving/pre.py").write_text("x = 1\n", encoding="utf-8")
+    assert list(local_modules(tmp_path / "serving/handler.py")) == found
+    import_file(make_spec(file=tmp_path / "spec.yaml"), tmp_path / "serving/handler.py", "model.handler")
+
+
+def test_an_import_that_finds_nothing_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "handler.py").write_text("import pre\n", encoding="utf-8")
+    (tmp_path / "pre.py").write_text("\nimport nothing_of_this_name\n", encoding="utf-8")
+    with pytest.raises(SourceError, match=r"failed at `.*/pre\.py:2`: ModuleNotFoundError: No module named"):
+        import_file(make_spec(file=tmp_path / "spec.yaml"), tmp_path / "handler.py", "model.handler")

@@ -6,9 +6,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from specs import make_spec
 from wheels import make_wheel, serving_index
 
-from marina.archiver.requirements import Resolved, importable, resolve
+from marina.archiver.requirements import Resolved, check_loaded, hint_for_library, importable, resolve
 from marina.archiver.requirements.reading import read_requirements
 from marina.config.errors import ArchiveError, MarinaError, SourceError
 from marina.config.progress import Progress
@@ -177,3 +178,21 @@ def test_a_wheel_that_is_missing_or_changed_is_not_installed(tmp_path: Path) -> 
     with pytest.raises(ArchiveError, match=r"no such wheel; the handler needs `shells` 1\.0"):
         install(requirements, tmp_path, tmp_path / "site", hint="")
     assert not (tmp_path / "site").exists()
+
+
+def test_a_library_that_an_image_lacks_is_named_with_the_wheel_that_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "opencv_python-5.0.dist-info").mkdir()
+    (tmp_path / "opencv_python-5.0.dist-info/METADATA").write_text("Name: opencv-python\nVersion: 5.0\n")
+    monkeypatch.setenv("MARINA_REQUIREMENTS", str(tmp_path))
+    check_loaded(make_spec(), ["/usr/lib/libc.so.6", "/usr/lib/libstdc++.so.6.0.30", "/usr/lib/libcuda.so.550.1"])
+    with pytest.raises(SourceError) as refused:
+        check_loaded(make_spec(), ["/usr/lib/libm.so.6", "/usr/lib/libGL.so.1.7.0"])
+    assert str(refused.value) == (
+        "spec.yaml: `model.requirements`: a worker loads `libGL.so.1` of this machine, which an image lacks: "
+        "/usr/lib/libGL.so.1.7.0\n\n"
+        "hint: write `opencv-python-headless`, which needs no `libGL.so.1`, instead of `opencv-python`"
+    )
+    said = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"
+    assert str(hint_for_library(said)).startswith("write `opencv-python-headless`")
