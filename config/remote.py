@@ -13,7 +13,7 @@ _FORM_OF = {
     "timm": "timm:NAME.TAG",
 }
 # What names one file and not a folder.
-MODEL_SUFFIXES = (".ckpt", ".mar", ".pt", ".pt2", ".pth", ".pth.tar", ".safetensors", ".tar.gz")
+MODEL_SUFFIXES = (".ckpt", ".mar", ".pt", ".pt2", ".pth", ".pth.tar", ".safetensors", ".tar.gz", ".tgz")
 _FORMS = tuple(
     re.compile(form + r"(?:#(?P<file>[^#\s]+))?")
     for form in (

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marina.config.errors import InputError
+from marina.config.progress import Progress
+from marina.config.remote import parse_remote
 
 if TYPE_CHECKING:
     from marina.archiver.adopting import ForeignArchive, Properties, Registration
@@ -19,6 +21,8 @@ _MIB = 2**20
 
 def adopts(source: str | None) -> bool:
     """Whether `--source` is an archive for TorchServe, or a folder of some."""
+    if remote := parse_remote(source):
+        return (remote.one_file or "").lower().endswith(_ENDINGS)
     if source is None or re.match(r"\w[\w+-]+:", source):
         return False
     path = Path(source)
@@ -32,6 +36,10 @@ def archive_files(name: str, options: argparse.Namespace) -> tuple[dict[Path, by
     from marina.archiver.adopting import Properties, read_foreign
 
     source, folder = Path(options.source), Path(name)
+    if remote := parse_remote(options.source):
+        from marina.archiver.fetching import fetch_remote
+
+        source = fetch_remote(remote, Progress(quiet=options.quiet)).path
     properties = Properties.read(options.properties)
     if not source.exists():
         raise InputError(f"`--source`: no such file: `{source}`")
@@ -140,6 +148,7 @@ def _spec(
     sample: str,
     options: argparse.Namespace,
 ) -> str:
+    written = options.source if parse_remote(options.source) else _relative(foreign.path, folder)
     version = foreign.version if re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,30}[A-Za-z0-9])?", foreign.version) else "1.0"
     cores = max(_LEAST_CORES, settings.workers or 0)
     lines: list[tuple[str, str]] = [
@@ -148,7 +157,7 @@ def _spec(
         (f"name: {name}", "names the image and every object"),
         (f"version: {_quoted(version)}", ""),
         ("model:", ""),
-        (f"  source: {_quoted(_relative(foreign.path, folder))}", "a .mar, a .tar.gz or a folder"),
+        (f"  source: {_quoted(written)}", "a .mar, a .tar.gz or a folder"),
         ("  handler: archive", "the archive's own handler answers, as it stands"),
         *_named(name, version, foreign),
         *_told(foreign, properties, metrics, options),

@@ -1,6 +1,8 @@
 """Folders and files from stores: a real S3 server, and the emulators of Google's and Azure's."""
 
+import json
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -10,11 +12,12 @@ from hub import files_in
 from specs import TALES
 from stores import asked, known, known_to_google, serving_azure, serving_google, serving_s3
 
+import marina
 from marina.archiver.fetching import fetch_remote, moved_sources
 from marina.archiver.fetching.cache import part_of, version_folder
 from marina.config.errors import SourceError
 from marina.config.progress import Progress
-from marina.config.record import Pin
+from marina.config.record import Pin, file_sha256, read_package
 from marina.config.remote import Remote, parse_remote
 from marina.config.spec import Fetched
 
@@ -119,3 +122,19 @@ def test_a_store_that_is_away_or_refuses_says_what_to_set(folder: Path, monkeypa
     with pytest.raises(SourceError) as caught:
         fetch("s3://models/tales")
     assert caught.value.hint == f"to use what the cache has, write `hf:{got.path}`"
+
+
+def test_an_archive_is_adopted_from_a_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = {"model": {"modelName": "old", "handler": "handler.py", "modelVersion": "2.0"}}
+    with zipfile.ZipFile(folder.parent / "old.mar", "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.writestr("handler.py", "def handle(data, context):\n    return [1] * len(data or ())\n")
+    monkeypatch.chdir(folder.parent)
+    with serving_s3(folder.parents[1]) as endpoint:
+        known(monkeypatch, endpoint)
+        assert marina.main(["init", "mine", "--quiet", "--source", "s3://models/old.mar"]) == 0
+        Path("mine/samples").mkdir()
+        Path("mine/samples/request.json").write_text("{}")
+        assert marina.main(["package", "mine/spec.yaml", "--quiet"]) == 0
+    pins = read_package(Path("build/mine")).record.pins
+    assert pins["s3://models/old.mar"].files == {"old.mar": file_sha256(Path("old.mar"))}
