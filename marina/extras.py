@@ -8,7 +8,7 @@ from marina.config.errors import ToolMissing
 _EXTRAS = {
     **dict.fromkeys(("init", "package", "inspect", "image"), "serve,package"),
     "serve": "serve",
-    **dict.fromkeys(("loadtest", "calibrate", "compare"), "serve,loadtest"),
+    **dict.fromkeys(("loadtest", "calibrate", "compare", "judge"), "serve,loadtest"),
     **dict.fromkeys(("simulate", "manifests", "verify", "deploy", "rollback", "status", "delete"), "deploy"),
 }
 

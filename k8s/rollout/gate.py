@@ -51,6 +51,8 @@ class Judge(Protocol):
 
     seconds: float
     window_s: float
+    announced_after: int
+    """After how many windows it can say what it needs."""
 
     def observe(self, old: Mapping[str, bytes], new: Mapping[str, bytes]) -> None:
         """Takes the page `/latencies` of each pod."""
@@ -119,7 +121,7 @@ def _judge(cluster: Cluster, ref: Ref, judge: Judge, progress: Progress) -> Gate
         if said := judge.verdict(over=over):
             text = said.text if said.status == "PASS" else f"{said.text}: {said.why}"
             return GateResult(said.status, text, said.to_data())
-        if not announced and time.monotonic() - begun > 3 * judge.window_s:
+        if not announced and time.monotonic() - begun > judge.announced_after * judge.window_s:
             progress.say(judge.announcement())
             announced = True
         time.sleep(judge.window_s)

@@ -4,6 +4,7 @@ from marina.loadtest.gating.gate import LiveGate
 from marina.loadtest.gating.judgement import LiveLimits, LiveVerdict, announced, judge_live, looks_at, wrong_at
 from marina.loadtest.gating.need import Need
 from marina.loadtest.gating.readings import LiveRound, LiveRounds, PodReading, PodWindow
+from marina.loadtest.gating.service import VerdictPage, stand_between
 
 __all__ = [
     "LiveGate",
@@ -14,8 +15,10 @@ __all__ = [
     "Need",
     "PodReading",
     "PodWindow",
+    "VerdictPage",
     "announced",
     "judge_live",
     "looks_at",
+    "stand_between",
     "wrong_at",
 ]

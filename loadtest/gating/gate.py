@@ -10,13 +10,15 @@ from marina.loadtest.measuring import figure
 
 # Long enough that a window of a slow service has some requests, short enough for twelve windows in a minute.
 _WINDOW_S, _FEWEST_WINDOWS = 5.0, 60
+# After so many windows it is known what a gate needs, even if the old revision was not watched before.
+_ANNOUNCED_AFTER = 12
 
 
 class LiveGate:
     """Takes the pages of the pods at every window's end, and says what follows."""
 
     def __init__(self, limits: LiveLimits, minutes: float) -> None:
-        self.seconds = 60 * minutes
+        self.seconds, self.announced_after = 60 * minutes, _ANNOUNCED_AFTER
         self.window_s = min(_WINDOW_S, self.seconds / _FEWEST_WINDOWS)
         self._limits = limits
         self._looks = looks_at(int(self.seconds / self.window_s))
@@ -37,8 +39,8 @@ class LiveGate:
 
     def announcement(self) -> str:
         """How many requests it needs, and how long these take at the rate that the new revision gets."""
-        self._need = announced(self._before, self._limits)
         rounds = self._live.rounds
+        self._need = announced([*self._before, *(each.old for each in rounds)], self._limits)
         answered = sum(pod.answered for each in rounds for pod in each.new.values())
         rate = answered / (len(rounds) * self.window_s) if rounds else 0.0
         gets = f"the new revision gets {figure(rate)} a second"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from marina.config.measured import Reason, VerdictStatus
+from marina.config.measured import EXIT_CODES, Reason, VerdictStatus
 from marina.config.record import Part
 from marina.loadtest.comparing.comparison import Figure
 from marina.loadtest.comparing.judgement import look_schedule, look_share, ratio_text
@@ -73,6 +73,10 @@ class LiveVerdict(Part):
         """Why it is not a PASS: what made it so."""
         worst = [each for each in self.figures if each.status == self.status]
         return "; ".join(reason.text for reason in (*self.reasons, *(each for one in worst for each in one.reasons)))
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.status]
 
     def to_data(self) -> dict[str, Any]:
         """The verdict as JSON."""

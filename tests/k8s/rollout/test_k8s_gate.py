@@ -1,86 +1,24 @@
 """A deploy whose new revision must pass a gate: one pod beside the old ones, judged by what both answered."""
 
-import json
 import random
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_apiserver_world import Fault
-from k8s_rig import NAME, REQUEST, SHA256, SPACE, Rig, documents, rig
+from k8s_rig import NAME, REQUEST, SPACE, Rig, documents, rig
+from revisions import Revision, serving
 from waiting import eventually
 
 from marina.config.errors import Refused
-from marina.config.histogram import Histogram
-from marina.config.latency import EDGES_MS
 from marina.k8s.rollout import RolloutOptions, RolloutRecord, deploy
 from marina.k8s.rollout.release import Release
 from marina.loadtest.gating import LiveGate, LiveLimits, LiveVerdict
 
 LIMITS = LiveLimits(error_rate=0.01, regression=0.2)
-
-
-@dataclass
-class Revision:
-    """The server behind the pods of one revision. Each reading of its latencies finds a hundred more answers."""
-
-    slower: float = 1.0
-    failed: float = 0.0
-    requests: int = 100
-    started: float = 1.0
-    port: int = 0
-    sha256: str = SHA256
-    dice: random.Random = field(default_factory=lambda: random.Random(1))
-    good: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
-    bad: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
-    on_reading: Callable[[], None] = lambda: None
-
-    def page(self) -> dict[str, Any]:
-        self.on_reading()
-        for _ in range(self.requests):
-            answers = self.bad if self.dice.random() < self.failed else self.good
-            answers.add(20 * self.slower * self.dice.lognormvariate(0, 0.2))
-        answers = {"200": self.good.to_data(), "500": self.bad.to_data()}
-        plain = {"schema": "marina.latencies/1", "sha256": self.sha256, "started": self.started}
-        return plain | {"worker_restarts": 0, "memory_bytes": 10**8, "answers": answers}
-
-
-@contextmanager
-def serving(revision: Revision) -> Iterator[None]:
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._send({"top": "whelk"})
-
-        def do_GET(self) -> None:
-            with lock:
-                self._send(revision.page() if self.path == "/latencies" else {"sha256": revision.sha256})
-
-        def _send(self, data: dict[str, Any]) -> None:
-            body = json.dumps(data).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    revision.port = server.server_address[1]
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class QuickGate(LiveGate):
