@@ -120,6 +120,9 @@ bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: 
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
 	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 
+bench-adopt: setup  ## old archives stopped under load, adopted and under TorchServe alone  (ARGS='--stops 5 --kinds stream')
+	$(BIN)/python tests/bench/bench_adopt.py $(ARGS)
+
 bench-text: setup  ## language models: a step and a prompt, by Marina's engines and others  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_text.py $(ARGS)
 

@@ -7,9 +7,12 @@ import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
+from archives import make_archive
 from PIL import Image
 from torch import nn
 
@@ -516,3 +519,25 @@ OLD_ARCHIVES: dict[str, Callable[[], Old]] = {
     made.__name__: made
     for made in (mnist, resnet, detector, segmenter, text, sequence, audio, counting, stream, statuses)
 }
+
+
+def archive_of(folder: Path, kind: str, old: Old) -> Path:
+    """The archive in a folder, as torch-model-archiver makes it."""
+    options: dict[str, Any] = {"handler": old.handler, "form": old.form, "config": old.config or None, **old.options}
+    return make_archive(folder, old.files, name=f"Old_{kind}", **options)
+
+
+def write_spec(folder: Path, kind: str, old: Old, archive: Path, **serving: Any) -> Path:
+    """A spec that adopts the archive, with the first of its requests as the sample."""
+    (folder / "body").write_bytes(old.sample.body)
+    batch, delay_ms = old.config.get("batchSize", 1), old.config.get("maxBatchDelay", 100)
+    settings = {"workers": 1, "threads": 1, "max_batch": batch, "max_batch_delay_ms": delay_ms}
+    spec = {
+        "name": f"old-{kind}",
+        "model": {"source": str(archive), "handler": "archive", "name": f"Old_{kind}", "version": "v1"},
+        "serving": {**settings, "drain_propagation_s": 0, **serving},
+        "load": {"sample": "./body"} | ({"content_type": old.sample.content_type} if old.sample.content_type else {}),
+    }
+    file = folder / "spec.yaml"
+    file.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    return file

@@ -52,6 +52,15 @@ def stock_server(
 ) -> Iterator[int]:
     """The port of a TorchServe with every archive in a folder, once all their workers are ready; its metrics are two
     ports further."""
+    with stock_process(store, names, properties, environment) as (port, _):
+        yield port
+
+
+@contextmanager
+def stock_process(
+    store: Path, names: list[str], properties: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+    """The port of such a server, and its process."""
     base, site, java = free_port_base(), torchserve_home(), find_java()
     ports = {"inference": base, "management": base + 1, "metrics": base + 2}
     lines = [f"{name}_address=http://127.0.0.1:{port}\n" for name, port in ports.items()]
@@ -81,7 +90,7 @@ def stock_server(
         process = subprocess.Popen(command, cwd=folder, env=given, stdout=log, stderr=subprocess.STDOUT)
         try:
             eventually(lambda: process.poll() is None and all(_is_ready(base + 1, name) for name in names))
-            yield base
+            yield base, process
         finally:
             process.terminate()
             process.wait(30)

@@ -5,9 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import yaml
-from archives import make_archive
-from old_archives import OLD_ARCHIVES, Asked, Old
+from old_archives import OLD_ARCHIVES, Asked, Old, archive_of, write_spec
 from running import running
 from stock_server import Answer, ask, stock_server
 
@@ -24,14 +22,9 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
     """A TorchServe with all archives, and the archives."""
     store = tmp_path_factory.mktemp("old") / "store"
     store.mkdir()
-    archives = {kind: (old := make(), _archive(store, kind, old)) for kind, make in OLD_ARCHIVES.items()}
+    archives = {kind: (old := make(), archive_of(store, kind, old)) for kind, make in OLD_ARCHIVES.items()}
     with stock_server(store, [f"Old_{kind}" for kind in archives]) as port:
         yield port, archives
-
-
-def _archive(store: Path, kind: str, old: Old) -> Path:
-    options = {"name": f"Old_{kind}", "handler": old.handler, "form": old.form, "config": old.config or None}
-    return make_archive(store, old.files, **options, **old.options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", OLD_ARCHIVES)
@@ -40,16 +33,7 @@ def test_an_archive_answers_as_under_torchserve(
 ) -> None:
     port, archives = stock
     old, archive = archives[kind]
-    (tmp_path / "body").write_bytes(old.sample.body)
-    serving = {"workers": 1, "threads": 1, "max_batch": old.config.get("batchSize", 1), "drain_propagation_s": 0}
-    spec = {
-        "name": f"old-{kind}",
-        "model": {"source": str(archive), "handler": "archive", "name": f"Old_{kind}", "version": "v1"},
-        "serving": serving | {"max_batch_delay_ms": old.config.get("maxBatchDelay", 100)},
-        "load": {"sample": "./body"} | ({"content_type": old.sample.content_type} if old.sample.content_type else {}),
-    }
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    loaded = load_spec(tmp_path / "spec.yaml")
+    loaded = load_spec(write_spec(tmp_path, kind, old, archive))
     if missing_in_pod(read_foreign(archive, kind)):
         # They are installed here, and so the worker has them, but a pod does not.
         monkeypatch.setattr(packaging, "rehearse", lambda *_: None)
