@@ -55,8 +55,11 @@ class EncoderGraph(nn.Module):
         self.has_many = self.task == "classify" and problem_type(network) == "multi_label_classification"
         self.has_decoder = self.task in ("classify", "rerank") and _has_decoder(network)
         self.pooling, self.normalise = spec.encoding.pooling, False
+        self.dense = nn.Sequential()
         if self.task == "embed":
-            self.normalise = read_model_folder(spec.path(spec.model.folder or "")).read_embedding().is_normalised
+            said = read_model_folder(spec.path(spec.model.folder or "")).read_embedding()
+            self.normalise, self.dense = said.is_normalised, nn.Sequential(*map(_dense_layer, said.dense))
+            self.dense = self.dense.eval().to(spec.serving.device)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.task == "embed":
@@ -89,10 +92,27 @@ class EncoderGraph(nn.Module):
     def _embedding(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         if self.pooling == "cls":
             pooled = states[:, 0]
+        elif self.pooling == "last":
+            # Texts are padded at their ends.
+            pooled = states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
         else:
             weights = mask.unsqueeze(-1).to(torch.float32)
             pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        pooled = self.dense(pooled)
         return torch.nn.functional.normalize(pooled, dim=-1) if self.normalise else pooled
+
+
+def _dense_layer(folder: Path) -> nn.Module:
+    """A linear layer of `sentence-transformers`, with the function that follows it."""
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
+    linear.load_state_dict(
+        {name.removeprefix("linear."): value for name, value in load_file(folder / "model.safetensors").items()}
+    )
+    activation: nn.Module = getattr(nn, config["activation_function"].rpartition(".")[2])()
+    return nn.Sequential(linear, activation)
 
 
 def problem_type(network: Any) -> str | None:
@@ -208,6 +228,9 @@ def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
         max_tokens=spec.encoding.max_tokens,
         truncate=spec.encoding.truncate,
         tokenizer=TOKENIZER,
+        prompts=folder.prompts if spec.model.task == "embed" else {},
+        default_prompt=folder.default_prompt if spec.model.task == "embed" else None,
+        is_normalised=spec.model.task == "embed" and folder.read_embedding().is_normalised,
     )
 
 

@@ -17,6 +17,8 @@ _TRANSFORMER, _PROMPTS = "sentence_*_config.json", "config_sentence_transformers
 _ACTIVATION = "sbert_ce_default_activation_function"
 # The heads that `transformers` puts on an encoder, and the tasks that they are made for.
 _MADE_FOR = {"ForSequenceClassification": "classify", "ForTokenClassification": "tokens"}
+# The functions that may follow a linear layer, by the names that torch gives them.
+ACTIVATIONS = ("GELU", "Identity", "ReLU", "Tanh")
 # Written by `setfit`: a classifier of embeddings.
 _HEAD = "model_head.pkl"
 _OWN_END = "source: ./model.py:build, a network that ends with this module"
@@ -44,9 +46,11 @@ class Embedding:
     """How `sentence-transformers` makes an embedding with a folder's model."""
 
     pooling: str | None
-    """What it is made of: `cls` or `mean`; None if the folder does not say."""
+    """What it is made of: `cls`, `last` or `mean`; None if the folder does not say."""
     is_normalised: bool
     """Whether it is scaled to length 1."""
+    dense: tuple[Path, ...] = ()
+    """The folders of linear layers that follow the pooling, in order."""
 
 
 @dataclass(frozen=True)
@@ -110,20 +114,50 @@ class ModelFolder:
         """How the folder says that an embedding is made. Raises FolderRefused if Marina does not compute that."""
         if not (self.path / _MODULES).is_file():
             return Embedding(None, True)
-        pooling, is_normalised = None, False
+        pooling, is_normalised, dense = None, False, list[Path]()
         for module in _read_modules(self.path / _MODULES):
             kind = module["type"].rpartition(".")[2]
             if kind == "Pooling":
                 file = self.path / module["path"] / CONFIG
                 pooling = _pooling(_read_json(file)) or None
-                if pooling not in (None, "cls", "mean"):
-                    raise FolderRefused(f"`{file}`: got `{pooling}`, allowed: `cls`, `mean`", _OWN_END)
+                if pooling not in (None, "cls", "last", "mean"):
+                    raise FolderRefused(f"`{file}`: got `{pooling}`, allowed: `cls`, `lasttoken`, `mean`", _OWN_END)
+                if _read_json(file).get("include_prompt") is False and self.prompts:
+                    raise FolderRefused(f"`{file}`: `include_prompt` is false, allowed: true", _OWN_END)
             elif kind == "Normalize":
                 is_normalised = True
+            elif kind == "Dense" and not is_normalised:
+                dense.append(self._dense(module["path"]))
             elif kind != "Transformer":
-                text = f"`{self.path / _MODULES}`: got `{kind}`, allowed: `Transformer`, `Pooling`, `Normalize`"
-                raise FolderRefused(text, _OWN_END)
-        return Embedding(pooling, is_normalised)
+                allowed = "`Transformer`, `Pooling`, `Dense`, `Normalize`, in this order"
+                raise FolderRefused(f"`{self.path / _MODULES}`: got `{kind}`, allowed: {allowed}", _OWN_END)
+        return Embedding(pooling, is_normalised, tuple(dense))
+
+    def _dense(self, name: str) -> Path:
+        """The folder of a linear layer; FolderRefused if what follows it is not computed."""
+        folder = self.path / name
+        activation = str(_read_json(folder / CONFIG).get("activation_function", "")).rpartition(".")[2]
+        if activation not in ACTIVATIONS:
+            allowed = ", ".join(f"`{known}`" for known in ACTIVATIONS)
+            text = f"`{folder / CONFIG}`: `activation_function`: got `{activation}`, allowed: {allowed}"
+            raise FolderRefused(text, _OWN_END)
+        if not (folder / "model.safetensors").is_file():
+            hint = "SentenceTransformer(FOLDER).save(NEW-FOLDER), with a newer `sentence-transformers`"
+            raise FolderRefused(f"`{folder}` has no `model.safetensors`", hint)
+        return folder
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What `sentence-transformers` puts before texts, by name."""
+        texts = self._said(_PROMPTS).get("prompts")
+        named = texts.items() if isinstance(texts, dict) else ()
+        return {str(name): text for name, text in named if isinstance(text, str) and text}
+
+    @property
+    def default_prompt(self) -> str | None:
+        """The name of the prompt that is put before texts if none is asked for."""
+        name = self._said(_PROMPTS).get("default_prompt_name")
+        return name if isinstance(name, str) and name in self.prompts else None
 
     def left_out(self, task: str) -> tuple[str, ...]:
         """Sentences on what the library that saved the folder does for a task, and Marina does not."""
@@ -161,12 +195,7 @@ class ModelFolder:
         return _read_json(file) if file is not None and file.is_file() else {}
 
     def _text_changes(self) -> list[str]:
-        transformer, prompts = self._said(_TRANSFORMER), self._said(_PROMPTS)
-        texts, name = prompts.get("prompts"), prompts.get("default_prompt_name")
-        prompt = texts.get(name) if isinstance(texts, dict) and isinstance(name, str) else None
-        changes = [f"puts `{prompt}` before each text"] if prompt else []
-        changes += ["writes texts in lower case"] if transformer.get("do_lower_case") is True else []
-        return changes
+        return ["writes texts in lower case"] if self._said(_TRANSFORMER).get("do_lower_case") is True else []
 
 
 def _read_modules(file: Path) -> list[dict[str, str]]:
@@ -181,7 +210,7 @@ def _read_modules(file: Path) -> list[dict[str, str]]:
 
 def _pooling(config: dict[str, Any]) -> str:
     """The kinds of pooling that are on: newer files name them, older ones have a flag for each."""
-    flag, short = "pooling_mode_", {"cls_token": "cls", "mean_tokens": "mean"}
+    flag, short = "pooling_mode_", {"cls_token": "cls", "lasttoken": "last", "mean_tokens": "mean"}
     on = [name.removeprefix(flag) for name, value in config.items() if name.startswith(flag) and value is True]
     names = config.get("pooling_mode", on)
     return " and ".join(short.get(str(name), str(name)) for name in (names if isinstance(names, list) else [names]))

@@ -219,6 +219,12 @@ class EncoderSetup(Packed):
     max_tokens: int
     truncate: Literal["error", "left", "right"]
     tokenizer: str
+    prompts: dict[str, str] = {}
+    """What requests may have put before their texts, by name."""
+    default_prompt: str | None = None
+    """The name of the prompt for requests that ask for none."""
+    is_normalised: bool = False
+    """Whether embeddings have the length 1."""
 
 
 class Adopted(Packed):

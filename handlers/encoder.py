@@ -27,8 +27,8 @@ _TEXT = '{"%s": "..."}, or a list of texts'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
 # The fields of each kind of body; a further one would be ignored silently.
 _RERANK_FIELDS = ("query", "documents", "top_n", "model", "user")
-_OPENAI_FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
-_TEXT_FIELDS = ("text", "model", "user")
+_OPENAI_FIELDS = ("input", "model", "encoding_format", "dimensions", "prompt_name", "user")
+_TEXT_FIELDS = ("text", "model", "prompt_name", "user")
 
 Text = str | tuple[str, str]
 # Where the characters of each token begin and end in its text; None for a token that stands for none.
@@ -126,6 +126,7 @@ class EncoderHandler(Handler):
             rank = partial(_rank, count=_top_n(given, len(documents)))
             return self._exchange([(query, document) for document in documents], rank)
         texts, single = _texts(value)
+        texts = self._prompted(texts, value)
         return self._exchange(texts, lambda results: results[0] if single else results)
 
     def decode(self, request: Request) -> Row:
@@ -133,6 +134,7 @@ class EncoderHandler(Handler):
         texts, single = _texts(_value(request)) if self.spec.task != "rerank" else (_single_pair(_value(request)), True)
         if not single:
             raise Unprocessable("one text is needed", field="text", got=f"{len(texts)} texts")
+        texts = self._prompted(texts, _value(request))
         ((row, request.kept),) = self.reader.read(texts)
         return row
 
@@ -147,7 +149,7 @@ class EncoderHandler(Handler):
                 raise Unprocessable("one query is needed", field="query", got=f"{len(columns['query'])} elements")
             texts = [(columns["query"][0], document) for document in columns["documents"]]
         else:
-            texts = list(columns["text"])
+            texts = self._prompted(columns["text"], None)
         return [row for row, _ in self.reader.read(texts)], True
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
@@ -184,27 +186,46 @@ class EncoderHandler(Handler):
                 tokens.append({"start": place[0], "end": place[1], "label": label, "score": float(scores[best])})
         return tokens
 
+    def _prompted(self, texts: Sequence[Any], body: object) -> list[Any]:
+        """The texts with the prompt before them that the body names, or that texts have by default."""
+        name = body.get("prompt_name") if isinstance(body, Mapping) else None
+        name = self.spec.default_prompt if name is None else name
+        if name is None:
+            return list(texts)
+        if not isinstance(name, str) or name not in self.spec.prompts:
+            got = name if isinstance(name, str) else describe_json(name)
+            allowed = sorted(self.spec.prompts) or "none: this model has no prompts"
+            raise Unprocessable("the prompt is unknown", field="prompt_name", got=got, allowed=allowed)
+        return [self.spec.prompts[name] + text for text in texts]
+
+    def _shortened(self, vector: Array, size: int) -> Array:
+        """The first numbers of an embedding, with the length 1 again if it had it."""
+        short: Array = vector[:size]
+        length = float(np.linalg.norm(short)) if self.spec.is_normalised and size < len(vector) else 1.0
+        return short / np.float32(length) if length > 0 else short
+
     def _openai(self, body: Mapping[str, Any]) -> Exchange:
         """A request to `/v1/embeddings`. OpenAI's clients ask for base64 unless told otherwise."""
         given = _given(body, _OPENAI_FIELDS)
         texts, _ = _texts(body["input"], field="input")
+        texts = self._prompted(texts, body)
         form = given.get("encoding_format", "float")
         if form not in ("base64", "float"):
             raise Unprocessable("the format is unknown", field="encoding_format", got=form, allowed="base64, float")
         width = self.record.outputs[0].shape[0]
-        if (got := given.get("dimensions", width)) != width:
-            raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
+        size = given.get("dimensions", width)
+        if type(size) is not int or not 1 <= size <= width:
+            got = size if isinstance(size, int | float) else describe_json(size)
+            raise Unprocessable("embeddings are not so long", field="dimensions", got=got, allowed=f"1 to {width}")
         check_row_count(len(texts), self.max_rows, "input")
         read = self.reader.read(texts)
         tokens = sum(len(row[0]) for row, _ in read)
 
         def answer(outputs: list[Row]) -> Answer:
-            vectors = [self._result(row, [])["embedding"].astype("<f4") for row in outputs]
-            if form == "base64":
-                vectors = [base64.b64encode(vector.tobytes()).decode() for vector in vectors]
-            data = [
-                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
-            ]
+            vectors = [self._shortened(self._result(row, [])["embedding"], size).astype("<f4") for row in outputs]
+            encoded = [base64.b64encode(vector.tobytes()).decode() for vector in vectors]
+            given = encoded if form == "base64" else vectors
+            data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(given)]
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
             return Answer(to_json({"object": "list", "data": data, "model": self.record.name, "usage": usage}))
 

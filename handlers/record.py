@@ -4,7 +4,7 @@ Unknown keys are ignored, so that an older handler can open a newer package of t
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -109,6 +109,9 @@ class EncodingSpec:
     max_tokens: int
     truncate: str
     tokenizer: str
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    is_normalised: bool = False
 
 
 @dataclass(frozen=True)
@@ -251,11 +254,11 @@ def parse_image(data: Mapping[str, Any]) -> ImageSpec:
 
 def _section(kind: type[Any], data: Mapping[str, Any], where: str) -> Any:
     types, values = get_type_hints(kind), dict[str, Any]()
-    for field in fields(kind):
-        if field.name in data:
-            values[field.name] = _value(types[field.name], data[field.name], where + field.name)
-        elif field.default is MISSING:
-            raise RecordError(f"{RECORD_FILE}: `{where}{field.name}`: missing")
+    for part in fields(kind):
+        if part.name in data:
+            values[part.name] = _value(types[part.name], data[part.name], where + part.name)
+        elif part.default is MISSING and part.default_factory is MISSING:
+            raise RecordError(f"{RECORD_FILE}: `{where}{part.name}`: missing")
     return kind(**values)
 
 

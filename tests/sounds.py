@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from marina.archiver.torchvision_import import prepare_torchvision
+from marina.handlers.torchvision_import import prepare_torchvision
 
 LANGUAGES = ("de", "en", "fr")
 RATE = 16_000

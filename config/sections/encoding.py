@@ -21,8 +21,8 @@ class Encoding(Section):
     truncate: Literal["error", "left", "right"] = "error"
     """What happens to a longer text. error: it gets 422; left: its beginning is cut off; right: its end is cut off.
     Lands in the record of the MAR."""
-    pooling: Literal["cls", "mean"] = "mean"
-    """What an embedding is made of. mean: the mean of all tokens; cls: the first token. If
+    pooling: Literal["cls", "last", "mean"] = "mean"
+    """What an embedding is made of. mean: the mean of all tokens; cls: the first token; last: the last one. If
     `sentence-transformers` saved the folder, it has to be what its `modules.json` says. Embeddings are scaled to length
     1, unless that file has no `Normalize`. Compiled into the graph."""
 

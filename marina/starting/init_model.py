@@ -53,6 +53,16 @@ def fetch_named(options: argparse.Namespace, progress: Progress) -> dict[str, Fe
     return {remote.text: fetch_remote(remote, progress) for remote in remotes}
 
 
+# What heads of `transformers` do that no task does.
+_UNSERVED = {
+    "MaskedLM": "fills in words that are masked",
+    "MultipleChoice": "chooses one of several texts",
+    "NextSentencePrediction": "says whether one text follows another",
+    "PreTraining": "is as its training left it, without a task",
+    "QuestionAnswering": "finds the answer to a question in a text",
+}
+
+
 def find_model_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fetched]) -> ModelFacts:
     """The facts for the spec: of the model in `--source`, or of an example model that the user will replace."""
     return replace(_find_facts(name, options, fetched), fetched=fetched)
@@ -282,14 +292,17 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
     if options.task is None and task == "classify" and len(read.config.get("id2label") or "ab") == 1:
         task = "rerank"
     is_said = options.task is not None or embedding.pooling is not None
-    other = not is_said and task == "embed" and kind and not kind.endswith("Model")
-    notes = [f"`task` is `embed`, because no task does what `{kind}` was made for"] if other else []
+    if not is_said and task == "embed" and kind and not kind.endswith("Model"):
+        made_for = _UNSERVED.get(kind.rpartition("For")[2], "does what no task does")
+        text = f"`--source`: `{source}` is a `{kind}`, which {made_for}, and Marina serves none such"
+        raise InputError(text, hint="--task embed, for embeddings by its encoder; or --source ./model.py:build")
+    notes = []
     if task == "embed" and embedding.pooling is None:
         notes.append(
             "an embedding is the mean of all tokens, a guess: `pooling: cls` in `encoding` takes the first one"
         )
     notes += read.left_out(task)
-    fields = ", pooling: cls" if embedding.pooling == "cls" else ""
+    fields = f", pooling: {embedding.pooling}" if embedding.pooling in ("cls", "last") else ""
     return ModelFacts(source, "text", task=task, longest=longest, embedding=fields, notes=notes)
 
 

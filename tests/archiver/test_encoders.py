@@ -157,7 +157,7 @@ def test_openais_clients_get_embeddings_as_they_ask_for_them(served: Callable[..
     assert floats["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
     packed = asked(handler, {"model": "tiny", "input": texts[0], "encoding_format": "base64"}).json()["data"][0]
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed["embedding"]), "<f4"), plain[0], atol=1e-6)
-    refused = asked(handler, {"input": texts, "dimensions": 4})
+    refused = asked(handler, {"input": texts, "dimensions": 400})
     assert (refused.status, refused.json()["error"]["param"]) == (422, "dimensions")
 
 

@@ -70,6 +70,7 @@ MADE_BY = "sentence_transformers.models"
 POOLINGS: list[Any] = [
     ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "include_prompt": True}, "`cls`"),
     ({"pooling_mode": "cls"}, "`cls`\n\nhint: pooling: cls"),
+    ({"pooling_mode_lasttoken": True}, "`last`\n\nhint: pooling: last"),
     ({"pooling_mode_mean_tokens": True}, None),
     ({}, None),
 ]
@@ -101,7 +102,7 @@ def test_an_embedding_is_made_as_its_folder_says(pooling: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("pooling", "got"),
     [
-        ({"pooling_mode_lasttoken": True}, "lasttoken"),
+        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean_tokens"),
         ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls and max_tokens"),
     ],
 )
@@ -110,15 +111,17 @@ def test_a_pooling_that_is_not_computed_needs_a_network_of_its_own(
 ) -> None:
     with pytest.raises(SpecError) as refusal:
         check_embedder(tmp_path, [{"type": f"{MADE_BY}.Pooling", "path": "1_Pooling"}], pooling)
-    assert f"1_Pooling/config.json`: got `{got}`, allowed: `cls`, `mean`\n\nhint: source: ./model.py:build" in str(
-        refusal.value
+    assert (
+        f"1_Pooling/config.json`: got `{got}`, allowed: `cls`, `lasttoken`, `mean`\n\nhint: source: ./model.py:build"
+        in str(refusal.value)
     )
 
 
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        ([{"type": f"{MADE_BY}.Dense", "path": "2_Dense"}], "got `Dense`, allowed: `Transformer`, `Pooling`"),
+        ([{"type": f"{MADE_BY}.CNN", "path": "2_CNN"}], "got `CNN`, allowed: `Transformer`, `Pooling`, `Dense`"),
+        ([{"type": f"{MADE_BY}.Dense", "path": "2_Dense"}], r"2_Dense` has no `config\.json`"),
         ({"0": "Transformer"}, "is not a list of modules"),
         ([{"type": f"{MADE_BY}.Pooling", "path": "3"}], "has no `config.json`"),
     ],
@@ -141,14 +144,13 @@ def test_what_else_a_library_does_to_each_text_is_a_warning(tmp_path: Path) -> N
         (tmp_path / "model" / name).write_text(json.dumps(content))
     more = ", and Marina does not: clients have to"
     assert list(find_warnings(spec)) == [
-        f"`model.source`: `sentence-transformers` puts `query: ` before each text{more}",
         f"`model.source`: `sentence-transformers` writes texts in lower case{more}",
         "`model.encoding.max_tokens`: 128, but `sentence-transformers` cuts off this folder's texts after 16: "
         "`max_tokens: 16` with `truncate: right` gives the same numbers",
     ]
     (tmp_path / "model/model_head.pkl").touch()
     head = f"`model.source`: `setfit` classifies embeddings by `model_head.pkl`{more}"
-    assert list(find_warnings(spec))[2] == head
+    assert list(find_warnings(spec))[1] == head
     (tmp_path / "model/sentence_bert_config.json").write_text("{")
     with pytest.raises(SpecError, match="cannot be read as JSON"):
         parse_spec(yaml.safe_dump(changed(ENCODER | {"model.task": "embed"})), tmp_path / "spec.yaml")
