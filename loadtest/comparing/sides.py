@@ -78,15 +78,15 @@ def _of_mar(mar: Path, spec: Spec, out: Path) -> Contender:
     packed = {field: settings[key] for field, key in _PACKED.items() if key in settings}
     data["serving"] = data.get("serving", {}) | packed | {"workers": record.workers, "threads": record.threads}
     data["serving"]["device"] = record.device
-    if (archive := record.archive) is not None:
+    if (adopted := record.archive) is not None:
         kept = {"decode_requests": spec.model.decode_requests} if spec.model.adopted else {}
-        packed = archive.model_dump(mode="json", include={"name", "version", "envelope"}, exclude_none=True)
-        data["model"] = {"source": record.source, "handler": record.handler, **packed, **kept}
+        named = adopted.model_dump(mode="json", include={"name", "version", "envelope"}, exclude_none=True)
+        data["model"] = {"source": record.source, "handler": record.handler, **named, **kept}
         data["load"] = {"sample": record.sample.file, "content_type": record.sample.content_type} | data.get("load", {})
         data["serving"].pop("cache", None)
     else:
         data["model"] |= {"precision": record.precision, "compile": record.compile}
-    if record.text is None and archive is None:
+    if record.text is None and adopted is None:
         data["model"]["batch_sizes"] = [*record.batch_sizes]
     elif record.text is not None:
         del data["serving"]["max_batch"]
