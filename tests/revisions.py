@@ -25,6 +25,7 @@ class Revision:
     started: float = 1.0
     port: int = 0
     sha256: str = SHA256
+    answer: str = "whelk"
     dice: random.Random = field(default_factory=lambda: random.Random(1))
     good: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
     bad: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
@@ -47,7 +48,7 @@ def serving(revision: Revision) -> Iterator[None]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self._send({"top": "whelk"})
+            self._send({"top": revision.answer})
 
         def do_GET(self) -> None:
             with lock:

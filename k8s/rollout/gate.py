@@ -8,6 +8,7 @@ judge counts requests, not shares."""
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Protocol
 
 from marina.config.errors import ClusterError, MarinaError
@@ -16,7 +17,7 @@ from marina.k8s.cluster import Cluster, Document, Ref, is_ready
 from marina.k8s.rollout.apply import apply
 from marina.k8s.rollout.diagnosis import GATE_ANNOTATION, DeploymentView, find_causes, is_gated, is_hopeless
 from marina.k8s.rollout.history import Placement
-from marina.k8s.rollout.inference import CanaryRequest, infer, pod_page
+from marina.k8s.rollout.inference import Canary, CanaryRequest, infer, pod_page
 from marina.k8s.rollout.record import GateResult, RolloutOptions
 from marina.k8s.rollout.wait import read_view, summarise_pods
 
@@ -101,10 +102,23 @@ def stand_gate(
         with progress.step("infer the sample"):
             answer = infer(cluster, placement.namespace, pod, request, timeout_s=_CANARY_S)
         if not answer.ok:
-            return GateResult(
-                "FAIL", f"the new pod is ready, but the inference of the sample failed: {answer.answer}", {}
-            )
+            text = f"FAIL: the new pod is ready, but the inference of the sample failed: {answer.answer}"
+            return GateResult("FAIL", text, {})
+        _show_difference(placement, ref, answer, request, progress)
     return _judge(cluster, ref, judge, progress)
+
+
+def _show_difference(
+    placement: Placement, ref: Ref, answer: Canary, request: CanaryRequest, progress: Progress
+) -> None:
+    """Says if an old pod answers the sample otherwise. That decides nothing: a model that was trained again should."""
+    old, _ = _serving(_view(placement.cluster, ref))
+    if old:
+        of_any = replace(request, sha256=None)
+        before = infer(placement.cluster, placement.namespace, old[0], of_any, timeout_s=_CANARY_S)
+        if before.ok and before.answer != answer.answer:
+            progress.say(f"note: the new revision answers the sample with {answer.answer}")
+            progress.say(f"  and the old one with {before.answer}")
 
 
 def _judge(cluster: Cluster, ref: Ref, judge: Judge, progress: Progress) -> GateResult:

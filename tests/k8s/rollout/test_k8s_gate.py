@@ -225,6 +225,23 @@ def test_an_autoscaler_may_scale_while_the_gate_stands(gated: Gated) -> None:
     assert {"good:1": 8, "good:2": 2} in seen
 
 
+def test_another_answer_to_the_sample_is_shown(gated: Gated) -> None:
+    gated.new.answer = "cockle"
+    assert gated.deploy().result == "deployed"
+    said = gated.rig.said.getvalue()
+    assert 'answers the sample with {"top": "cockle"}\n' in said
+    assert 'and the old one with {"top": "whelk"}' in said
+
+
+def test_a_pod_with_another_package_fails_before_anything_is_compared(gated: Gated) -> None:
+    gated.new.sha256 = "cd" * 32
+    record = gated.deploy()
+    assert record.gate
+    assert record.gate.status == "FAIL"
+    assert "answered by package cdcdcdcdcdcd" in record.error
+    assert gated.images() == {"good:1": 3}
+
+
 def test_without_a_change_of_the_pods_there_is_no_gate(gated: Gated) -> None:
     record = gated.deploy("good:1")
     assert (record.result, record.gate) == ("unchanged", None)
