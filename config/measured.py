@@ -245,7 +245,7 @@ class Costs(Measured):
         return Reason(id="over-budget", text=f"{text}, allowed: {self.budget:.3g}")
 
 
-class TestedVerdict(Document):
+class VerdictHead(Document):
     """The head of `verdict.json`: the verdict, and what was tested when."""
 
     model_config = ConfigDict(extra="ignore")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.config.errors import InputError
-from marina.config.measured import TestedVerdict
+from marina.config.measured import VerdictHead
 from marina.config.record import read_document
 from marina.k8s.cluster import ApiError, Cluster, Ref
 from marina.k8s.rollout.apply import describe_empty
@@ -152,7 +152,7 @@ def _phase(state: State, typed: str) -> str:
 
 def _verdict(folder: Path, facts: dict[str, str]) -> str:
     with suppress(InputError):
-        record = read_document(folder / "verdict.json", TestedVerdict, hint="")
+        record = read_document(folder / "verdict.json", VerdictHead, hint="")
         if record:
             text = f"{record.verdict.status} at {record.at}"
             same = record.tested.package and record.tested.package == facts.get("package", "")

@@ -4,7 +4,7 @@ docs/how-to/load-test.md explains each field."""
 
 from functools import cached_property
 
-from marina.config.measured import Costs, LatencySummary, Machine, Objective, TestedVerdict, Verdict
+from marina.config.measured import Costs, LatencySummary, Machine, Objective, Verdict, VerdictHead
 from marina.config.record import Part
 from marina.loadtest.measuring import Histogram, Measurement, pool
 from marina.loadtest.scheduling import Spacing
@@ -61,7 +61,7 @@ class RunRecord(Part):
     measurement: Measurement
 
 
-class LoadTestOutcome(TestedVerdict):
+class LoadTestOutcome(VerdictHead):
     """The whole record of a load test."""
 
     objective: Objective

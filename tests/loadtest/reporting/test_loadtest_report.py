@@ -4,6 +4,7 @@ import os
 import re
 import termios
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -20,8 +21,10 @@ from marina.config.measured import (
     PeakMemory,
     ServingSettings,
     TrialRecord,
+    VerdictHead,
 )
 from marina.config.pages import Chart, linear_axis, log_axis, milliseconds
+from marina.config.record import file_sha256, read_document, write_json
 from marina.loadtest.calibrating.calibration import evidence_text
 from marina.loadtest.calibrating.evidence_report import evidence_html
 from marina.loadtest.judging import judge
@@ -333,6 +336,18 @@ def test_evidence_names_package_machine_and_memory() -> None:
     assert (data["schema"], data["package"]) == ("marina.evidence/1", "ab" * 32)
     assert data["memory"]["total_bytes"] == 850_000_000
     assert data["knee"] == {"rps": 75, "limit": "objective", "interval": [73, 77]}
+
+
+def test_other_stages_read_what_was_written(tmp_path: Path) -> None:
+    for name, written in (("evidence.json", evidence()), ("verdict.json", FAILED)):
+        write_json(tmp_path / name, written.to_data() | {"of_a_later_version": 1})
+    measured = read_document(tmp_path / "evidence.json", Evidence, hint="")
+    assert measured
+    assert measured.to_data() == evidence().to_data()
+    assert measured.sha256 == file_sha256(tmp_path / "evidence.json")
+    tested = read_document(tmp_path / "verdict.json", VerdictHead, hint="")
+    assert tested
+    assert (tested.verdict, tested.tested) == (FAILED.verdict, FAILED.tested)
 
 
 def test_evidence_is_drawn_without_the_runs_that_say_nothing() -> None:
