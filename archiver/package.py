@@ -42,10 +42,11 @@ from marina.archiver.source_code import stage_source
 from marina.archiver.sources import Source, load_source
 from marina.archiver.staging import extend_draft, start_draft
 from marina.archiver.toolchain import find_compiler
+from marina.archiver.weights.adapters import merge_adapter
 from marina.config.errors import SourceError, ToolMissing
 from marina.config.progress import Progress
 from marina.config.record import RECORD, TOLERANCE, Agreement, Draft, Package, Record, file_sha256, write_json
-from marina.config.spec import Spec
+from marina.config.spec import Fetched, Spec
 from marina.handlers.artifact import load_artifact, pick_device
 from marina.handlers.networks import ImageGraph
 from marina.handlers.record import parse_image, parse_record
@@ -93,6 +94,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     ):
         folder = Path(scratch) / "staged"
         folder.mkdir()
+        spec = _with_adapter(spec, Path(scratch) / "merged", progress)
         libraries = _resolve_libraries(spec, Path(scratch), progress)
         with importable(libraries, Path(scratch)):
             staged = stage(spec, folder, progress)
@@ -141,6 +143,17 @@ def _check_writable(out: Path) -> None:
         tempfile.TemporaryFile(dir=next(folder for folder in (out, *out.parents) if folder.exists())).close()
     except OSError as err:
         raise OSError(err.errno, err.strerror, str(out)) from err
+
+
+def _with_adapter(spec: Spec, into: Path, progress: Progress) -> Spec:
+    """The spec whose folder is that of the model merged with its adapter; unchanged if it has none."""
+    if spec.model.adapter is None or spec.model.folder is None:
+        return spec
+    with progress.step(f"merge {spec.model.adapter}"):
+        base = spec.path(spec.model.folder)
+        merge_adapter(f"{spec.file}: `model.adapter`", base, spec.path(spec.model.adapter), into)
+    merged = Fetched(into, spec.fetched[spec.model.folder].version if spec.model.folder in spec.fetched else "")
+    return spec.with_fetched({**spec.fetched, spec.model.folder: merged})
 
 
 def _stage_language_model(spec: Spec, folder: Path, progress: Progress) -> StagedPackage:

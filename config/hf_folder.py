@@ -219,7 +219,7 @@ def _pooling(config: dict[str, Any]) -> str:
 def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     """Reads a model's folder, or raises FolderRefused; without `weights` it needs neither weights nor `config.json`."""
     if (path / _ADAPTER).is_file() and not (path / CONFIG).is_file():
-        hint = "AutoPeftModel….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW-FOLDER)"
+        hint = f"source: hf:./base, the model that it was trained on, and `adapter: {path}`"
         raise FolderRefused(f"`{path}` holds an adapter, such as of LoRA, allowed: a whole model", hint)
     if (path / _MODULES).is_file() and not (path / CONFIG).is_file():
         hint = "SentenceTransformer(FOLDER).save(NEW-FOLDER), with a newer `sentence-transformers`"

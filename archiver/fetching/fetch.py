@@ -20,7 +20,7 @@ from marina.config.errors import SourceError, listed, nearest
 from marina.config.load import check_files
 from marina.config.progress import Progress
 from marina.config.record import Pin, file_sha256
-from marina.config.remote import Remote
+from marina.config.remote import Remote, parse_remote
 from marina.config.spec import Fetched, Spec
 from marina.config.stores import STORES
 
@@ -109,7 +109,8 @@ def _wanted(remote: Remote, found: Found) -> list[str]:
 
 def pins_of(spec: Spec) -> dict[str, Pin]:
     """What the record says about the sources that were fetched."""
-    return {text: Pin(version=got.version, files=_hashes(got.path)) for text, got in sorted(spec.fetched.items())}
+    remote = {text: got for text, got in sorted(spec.fetched.items()) if parse_remote(text)}
+    return {text: Pin(version=got.version, files=_hashes(got.path)) for text, got in remote.items()}
 
 
 def _hashes(path: Path) -> dict[str, str]:

@@ -126,6 +126,12 @@ def _id_is_no_folder(spec: Spec) -> Conflicts:
         yield "model.source", text, f"source: hf:./{remote.place}, or give the folder another name"
 
 
+@rule("model.adapter", into=FILES)
+def _adapter_exists(spec: Spec) -> Conflicts:
+    if (folder := spec.model.adapter) and not isdir(spec.path(folder)):
+        yield "model.adapter", f"no such folder: `{spec.path(folder)}`", None
+
+
 @rule("model.calibration", into=FILES)
 def _calibration_exists(spec: Spec) -> Conflicts:
     if (folder := spec.model.calibration) and not isdir(spec.path(folder)):

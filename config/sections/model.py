@@ -33,6 +33,7 @@ _ABSENT: dict[str, Any] = {
     "cpu_target": "native",
     "calibration": None,
     "min_agreement": 0.0,
+    "adapter": None,
     "weights": None,
     "files": (),
     "requirements": None,
@@ -133,6 +134,13 @@ Libraries = Annotated[
         "which an image has in a layer of its own. Lands in the record of the MAR."
     ),
 ]
+AdapterFolder = Annotated[
+    Filled | None,
+    Field(
+        description="Folder of a LoRA adapter, as `peft` saves it, which is merged with the model of `source`. Read by "
+        "`marina package`."
+    ),
+]
 LabelFile = Annotated[
     Filled | None,
     Field(
@@ -165,6 +173,7 @@ class Model(Section):
         cpu_target: CpuTarget
         calibration: str | None
         min_agreement: float
+        adapter: str | None
         weights: str | None
         files: tuple[str, ...]
         requirements: str | None
@@ -363,6 +372,7 @@ class Encoder(Batched):
     rerank: how well documents fit a query; tokens: a label for each token. Compiled into the graph."""
     encoding: Encoding | None = None
     """How an encoder reads texts."""
+    adapter: AdapterFolder = None
     labels: LabelFile = None
 
     @field_validator("source")
@@ -376,6 +386,8 @@ class Writer(Computed):
 
     handler: Literal["text"]
     """`text`: a language model."""
+
+    adapter: AdapterFolder = None
 
     @field_validator("source")
     @classmethod

@@ -122,7 +122,7 @@ def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.Capt
     copy_tales(here)
     (here / "model/config.json").rename(here / "model/adapter_config.json")
     assert init("--source", "hf:model") == 2
-    assert "`model` holds an adapter, such as of LoRA, allowed: a whole model\n\nhint: AutoPeftModel" in (
+    assert "`model` holds an adapter, such as of LoRA, allowed: a whole model\n\nhint: source: hf:" in (
         capsys.readouterr().err
     )
 
