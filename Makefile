@@ -87,7 +87,7 @@ bench-serve: setup  ## ResNet-50 over HTTP: requests/s, compared with others and
 bench-lengths: setup  ## requests of many lengths: in buckets, dynamic, and padded to the largest
 	$(BIN)/python tests/bench/lengths/bench_lengths.py $(ARGS)
 
-bench-kinds: setup  ## eleven kinds of models, from their files to a verdict without an edit
+bench-kinds: setup  ## twelve kinds of models, from their files to a verdict without an edit
 	$(BIN)/python tests/bench/kinds/bench_kinds.py $(ARGS)
 
 bench-overhead: setup  ## what the tensor handler costs, compared with a handler that does nothing

@@ -32,6 +32,7 @@ from marina.archiver.language_model import (
     stage_language_model,
     why_not_runnable,
 )
+from marina.archiver.picture_page import write_picture_page
 from marina.archiver.picture_tasks import check_picture_task, picture_classes
 from marina.archiver.quantize import quantize
 from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
@@ -105,6 +106,8 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         agreement.check_agreement(spec, agreed)
         if warning := agreement.perplexity_warning(spec, agreed):
             progress.say(f"  {warning}")
+        if page := write_picture_page(draft, folder, out):
+            progress.say(f"  the sample and its answer: {page}")
         clear_requirements(out)
         if libraries:
             libraries.hand_over(out)

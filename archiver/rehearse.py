@@ -67,7 +67,7 @@ def start(folder: Path, record: dict[str, Any], context_type: Any) -> None:
     except ModuleNotFoundError as err:
         explain_hidden(err)
         raise
-    if record["gives"]:
+    if record["gives"] or record["handler"] == "image":
         answer = service.rehearse()
         (folder.parent / ANSWER).write_bytes(answer.content_type.encode() + b"\n" + answer.body)
     if record["cache"] and record["device"] == "cuda":

@@ -20,6 +20,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "checkpoint": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt"],
     "encoder": ["--source", f"hf:{ENCODER}"],
     "control flow": ["--source", "kinds.py:Shrinks"],
+    "vectors": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt", "--task", "embed"],
     "names": ["--source", "kinds.py:Scales"],
     "package": ["--source", "shrinking/network.py:build"],
 }

@@ -233,9 +233,13 @@ def _row_ms(graph: Any, rows: Any) -> float:
 
 
 def _of_torchvision(source: str, options: argparse.Namespace, name: str, fetched: Mapping[str, Fetched]) -> ModelFacts:
+    from marina.starting.init_pictures import other_task
+
     weights = options.weights or "random"
     in_spec, here = paths_of(name, weights, fetched) if "." in weights else (weights, weights)
     facts = ModelFacts(source, "image", weights=here, picture=(3, 224, 224))
+    if refused := other_task(source.removeprefix("torchvision:")):
+        raise InputError(f"`--source`: `{source}` {refused[0]}", hint=refused[1])
     loaded = _loaded(facts)
     facts = replace(facts, weights=in_spec, notes=[*loaded.notes])
     if loaded.image is None:

@@ -2,6 +2,7 @@
 from the options; what neither says is an error with the options to type."""
 
 import argparse
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,20 @@ def _load(facts: ModelFacts) -> Any:
     from marina.starting.init_spec import spec_text
 
     return load_source(parse_spec(spec_text("mine", facts, "sample.png"), Path("spec.yaml"), files=False))
+
+
+def other_task(name: str) -> tuple[str, str] | None:
+    """Why a model of torchvision is not served by its name, and what to do: None if it classifies pictures."""
+    if re.match(r"(fasterrcnn|fcos|keypointrcnn|maskrcnn|retinanet|ssd|ssdlite)", name):
+        text = "answers another number of boxes for each picture, by operators of torchvision's own, which a pod lacks"
+        return text, "a detector of transformers, such as YOLOS or RT-DETR: --source hf:OWNER/NAME"
+    if re.match(r"(deeplabv3|fcn|lraspp)", name):
+        made = f"def build(): return torchvision.models.get_model('{name}', weights=None, weights_backbone=None)"
+        return "makes masks, for which it takes several sizes", f"in model.py: `{made}`, then --source ./model.py:build"
+    if re.match(r"(mc3|mvit|r2plus1d|r3d|s3d|swin3d)", name):
+        made = f"def build(): return torchvision.models.get_model('{name}')"
+        return "takes clips, not pictures", f"in model.py: `{made}`, then --source ./model.py:build --handler tensor"
+    return None
 
 
 def _settles(given: dict[str, Any], unsaid: Any) -> bool:

@@ -251,6 +251,19 @@ WRONG = [
         id="a name on the hub",
     ),
     pytest.param(
+        ["--source", "torchvision:ssdlite320_mobilenet_v3_large"],
+        "`--source`: `torchvision:ssdlite320_mobilenet_v3_large` answers another number of boxes for each picture, by "
+        "operators of torchvision's own, which a pod lacks\n\n"
+        "hint: a detector of transformers, such as YOLOS or RT-DETR: --source hf:OWNER/NAME",
+        id="a detector of torchvision",
+    ),
+    pytest.param(
+        ["--source", "torchvision:r3d_18"],
+        "`--source`: `torchvision:r3d_18` takes clips, not pictures\n\nhint: in model.py: `def build(): return "
+        "torchvision.models.get_model('r3d_18')`, then --source ./model.py:build --handler tensor",
+        id="a model of clips",
+    ),
+    pytest.param(
         ["--source", "nets.py:grey"],
         "`--source`: nothing says whether its 3 numbers for a picture are scores of classes or an embedding\n\n"
         "hint: --task classify, or --task embed",

@@ -56,6 +56,7 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Reply], bool]]] = {
     "checkpoint": ({"handler": "image", "weights": "../checkpoint.pt"}, is_classes),
     "encoder": ({"handler": "text", "task": "classify"}, lambda reply: len(reply.json()["top_labels"]) == 5),
     "control flow": ({"compile": "eager", "batch_sizes": (1,)}, outputs([4])),
+    "vectors": ({"handler": "image", "task": "embed"}, outputs([10])),
     "names": ({"outputs": ("share", "sums"), "inputs": {"x": [4], "side": [5]}}, outputs([3], [3])),
     "package": ({"compile": "eager", "batch_sizes": (1,)}, outputs([4])),
 }
@@ -84,6 +85,10 @@ def test_a_model_goes_from_its_file_to_an_answer(
     assert marina.main(["package", "mine/spec.yaml", "--quick", "--quiet"]) == 0, capsys.readouterr().err
     assert re.search(r"agreement 1\.0000", capsys.readouterr().out)
     assert answers(_answer(here, monkeypatch))
+    page = here / "build/mine/package.html"
+    assert page.is_file() == (wanted.get("handler") == "image")
+    if wanted.get("task") == "detect":
+        assert page.read_text(encoding="utf-8").count("<rect") > 0
 
 
 def _side(side: Any) -> Any:
