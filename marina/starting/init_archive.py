@@ -103,6 +103,11 @@ def _one(
             raise InputError(f"`--sample`: `{options.sample}` cannot be read: {err.strerror}") from err
     else:
         notes.append(f"put the body of a request at {folder / sample}: a server is ready once it has answered it")
+    if foreign.handler is None and properties.text("default_service_handler") is None:
+        notes.append(
+            "the archive names no handler: write the `default_service_handler` of its server's config.properties as "
+            "`default_handler` under `model`, or give the file with `--properties`"
+        )
     if settings.workers is None:
         notes.append("how many workers it had was said at registration only: write `workers: NUMBER` under `serving`")
     if settings.max_batch is None:
@@ -197,10 +202,8 @@ def _told(
 ) -> list[tuple[str, str]]:
     """What config.properties said about every model."""
     told = []
-    if foreign.handler is None:
-        handler = properties.text("default_service_handler")
-        comment = "the archive names none" if handler else "TODO: the archive names none, and a property said which"
-        told.append((f"  default_handler: {_quoted(handler or 'HANDLER')}", comment))
+    if foreign.handler is None and (handler := properties.text("default_service_handler")):
+        told.append((f"  default_handler: {_quoted(handler)}", "`default_service_handler`: the archive names none"))
     envelope = properties.text("service_envelope")
     if envelope and envelope != "base":
         told.append((f"  envelope: {envelope}", "`service_envelope`"))

@@ -1,5 +1,7 @@
 """`init` writes the spec of an archive from what TorchServe was told, and asks for what nothing says."""
 
+import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,20 @@ def test_a_model_store_becomes_a_spec_for_each_model_that_a_route_joins(
         "one-model": "One_Model",
         "other": None,
     }
+
+
+def test_a_handler_that_only_a_property_named_is_asked_for_and_a_workflow_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    manifests = {"none.mar": {"model": {"modelName": "none"}}, "flow.war": {"workflow": {"workflowName": "flow"}}}
+    for name, manifest in manifests.items():
+        with zipfile.ZipFile(name, "w") as archive:
+            archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+    assert init("asked", "--source", "none.mar") == 0
+    assert "the archive names no handler: write the `default_service_handler`" in capsys.readouterr().out
+    (tmp_path / "config.properties").write_text("default_service_handler=image_classifier\n")
+    assert init("told", "--source", "none.mar", "--properties", "config.properties") == 0
+    assert "default_handler: image_classifier " in (tmp_path / "told" / "spec.yaml").read_text()
+    assert init("flow", "--source", "flow.war") == 2
+    assert "is a workflow, allowed: an archive with one model" in capsys.readouterr().err
