@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
@@ -31,11 +31,12 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     @contextmanager
-    def step(self, text: str) -> Iterator[None]:
-        """Prints the step's name and time when it ends; on a terminal also while it runs, with running seconds."""
+    def step(self, text: str, so_far: Callable[[], str] = str) -> Iterator[None]:
+        """Prints the step's name and time when it ends; on a terminal also while it runs, with running seconds, and how
+        much is done so far."""
         begin = time.monotonic()
         done = threading.Event()
-        ticker = threading.Thread(target=self._tick, args=(text, begin, done), daemon=True)
+        ticker = threading.Thread(target=self._tick, args=(text, so_far, begin, done), daemon=True)
         if self._on_terminal and not self.quiet:
             ticker.start()
         try:
@@ -45,9 +46,9 @@ class Progress:
             raise
         self._finish(done, ticker, f"  {text:<44} {time.monotonic() - begin:6.1f} s")
 
-    def _tick(self, text: str, begin: float, done: threading.Event) -> None:
+    def _tick(self, text: str, so_far: Callable[[], str], begin: float, done: threading.Event) -> None:
         while not done.wait(0.2):
-            replace_line(f"  {text:<44} {time.monotonic() - begin:6.1f} s …", self._stream)
+            replace_line(f"  {text:<44} {time.monotonic() - begin:6.1f} s … {so_far()}", self._stream)
 
     def _finish(self, done: threading.Event, ticker: threading.Thread, line: str) -> None:
         done.set()

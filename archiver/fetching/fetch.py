@@ -1,6 +1,7 @@
 """Fetches the sources of a spec: the same steps for every kind of place."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from marina.archiver.fetching import hub, mlflow, oci, stores
@@ -85,7 +86,17 @@ def _fetch_files(remote: Remote, found: Found, names: list[str], folder: Path, p
         return
     check_room(remote, missing, folder)
     count = "1 file" if len(missing) == 1 else f"{len(missing)} files"
-    with progress.step(f"fetch {remote.text}: {count}, {size_text(sum(size or 0 for size in missing.values()))}"):
+
+    def so_far() -> str:
+        size = found.on_the_way()
+        for place in (place for name in missing for place in (folder / name, part_of(folder / name))):
+            # It may be moved into place at this moment.
+            with suppress(OSError):
+                size += place.stat().st_size
+        return size_text(size)
+
+    total = size_text(sum(size or 0 for size in missing.values()))
+    with progress.step(f"fetch {remote.text}: {count}, {total}", so_far):
         for name in missing:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             found.get(name, part_of(folder / name))

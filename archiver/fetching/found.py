@@ -27,6 +27,8 @@ class Found:
     """The size of each file that a model may need, in bytes, by its path; None if it is not known."""
     get: Callable[[str, Path], None]
     """Puts a file there; a part of it that is there already is not fetched again."""
+    on_the_way: Callable[[], int] = int
+    """How many bytes came of a file that is kept elsewhere until all of it is there."""
     unpack: Callable[[Path], list[str]] | None = None
     """If the files are not those of the model, but hold them: unpacks the ones in a folder there, and names what they
     held."""

@@ -33,16 +33,31 @@ def look(remote: Remote, progress: Progress, attempts: int) -> Found:
     sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or ()}
     wanted = sizes if remote.file else wanted_files(sizes)
 
+    from huggingface_hub.utils.tqdm import tqdm
+
+    on_the_way = 0
+
+    class Counted(tqdm):
+        """The client's progress bar, which is not shown."""
+
+        def update(self, n: float | None = 1) -> bool | None:
+            nonlocal on_the_way
+            on_the_way += int(n or 0)
+            return super().update(n)  # type: ignore[no-any-return]
+
     def get(name: str, file: Path) -> None:
+        nonlocal on_the_way
+
         def download() -> str:
             with _named_errors(remote, repository):
-                path: str = hub.hf_hub_download(repository, name, revision=info.sha)
+                path: str = hub.hf_hub_download(repository, name, revision=info.sha, tqdm_class=Counted)
                 return path
 
         file.unlink(missing_ok=True)
         file.symlink_to(os.path.realpath(retried(remote.text, download, progress, attempts=_DOWNLOADS)))
+        on_the_way = 0
 
-    return Found(info.sha, {name: sizes[name] for name in wanted}, get)
+    return Found(info.sha, {name: sizes[name] for name in wanted}, get, lambda: on_the_way)
 
 
 def _repository(remote: Remote) -> str:

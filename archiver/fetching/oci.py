@@ -123,7 +123,7 @@ def look(remote: Remote, progress: Progress, attempts: int) -> Found:
         retried(remote.text, download_layer, progress)
 
     sizes = {name: layer["size"] for name, layer in layers.items()}
-    return Found(digest, sizes, get, partial(_unpack, remote, layers))
+    return Found(digest, sizes, get, unpack=partial(_unpack, remote, layers))
 
 
 def _of_this_machine(manifests: list[dict[str, Any]]) -> dict[str, Any]:
