@@ -46,14 +46,14 @@ _LOSSES = {
 }
 # What layers, attributes and classes are called, in lower case, whose numbers are scores of classes, or are not.
 _CLASSES = re.compile(
-    r"^(fc\d*|cls|(\w+_)?(head|heads|classifier|classification|logits?|classes)(_?\d+)?|last_linear)$"
+    r"^(fc\d*|cls|(\w+_)?(head|heads|classifier|class_layers?|classification|logits?|classes)(_?\d+)?|last_linear)$"
 )
 _NO_CLASSES = re.compile(
     r"embed|encod|proj|feature|backbone|siamese|triplet|metric|contrast|hash|keypoint|landmark|regress|pose|gaze|bbox|"
     r"depth|coord|angle|autoenc|reward|vae"
 )
 _EMBEDDING = re.compile(r"embed|encod|proj|feature|backbone|siamese|triplet|metric|contrast")
-_SEGMENTS = re.compile(r"seg(ment|m?_|$|former|net|m?ate)|unet|fcn|deeplab|pspnet|linknet|upernet|mask|lraspp")
+_SEGMENTS = re.compile(r"seg(ment|m?_|$|former|\w*net|m?ate)|unet|fcn|deeplab|pspnet|linknet|upernet|mask|lraspp")
 _NO_SEGMENTS = re.compile(
     r"depth|super|sr(gan|net|cnn)|denois|autoenc|gan\b|generat|restor|inpaint|flow|heatmap|pose|keypoint|vae|colou?ri|"
     r"enhanc|diffusion|reconstr"
@@ -236,6 +236,8 @@ def _votes(traced: Trace, count: int) -> Iterator[tuple[str, str]]:
     parts = [part for part in traced.last.lower().split(".") if not part.isdigit()]
     if parts and is_linear and any(map(_CLASSES.match, parts)):
         yield "classes", f"the name of its last layer, `{traced.last}`"
+    if is_linear and "classifier" in type(network).__name__.lower():
+        yield "classes", f"the name `{type(network).__name__}`"
     kind = re.sub("backbone|features?", "", type(network).__name__.lower())
     if named := next((part for part in (*parts[-1:], kind) if _NO_CLASSES.search(part)), None):
         yield ("embedding" if _EMBEDDING.search(named) else "number"), f"the name `{named}`"

@@ -43,6 +43,14 @@ class TinyUnet(PixelNet):
     pass
 
 
+class SegResNet(PixelNet):
+    pass
+
+
+class ImageClassifier(Net):
+    pass
+
+
 class DepthUnet(PixelNet):
     pass
 
@@ -92,6 +100,9 @@ SAID = [
     pytest.param(Net("embedding"), "embed", None, id="layer called embedding"),
     pytest.param(with_(Net(), num_classes=0), "embed", None, id="no classes"),
     pytest.param(Net("last", then=lambda value: nn.functional.normalize(value)), "embed", None, id="length 1"),
+    pytest.param(ImageClassifier("last"), "classify", "softmax", id="network called a classifier"),
+    pytest.param(Net("class_layers"), "classify", "softmax", id="layers of classes"),
+    pytest.param(SegResNet(3), "segment", "softmax", id="network called after segmentation"),
     pytest.param(TinyUnet(2), "segment", "softmax", id="mask of classes"),
     pytest.param(TinyUnet(1), "segment", "sigmoid", id="mask of logits"),
     pytest.param(TinyUnet(1, then=lambda value: value.sigmoid()), "segment", "none", id="mask of a sigmoid"),
