@@ -53,7 +53,6 @@ def test_an_embedding_is_made_as_its_folder_says_and_no_library_says_anything(he
     assert (done.returncode, done.stderr) == (0, "")
     encoding = load_spec(here / "mine/spec.yaml").encoding
     assert (encoding.pooling, encoding.max_tokens) == ("cls", 24)
-    assert "puts `query: ` before each text" in done.stdout
     assert "a guess" not in done.stdout
 
 
@@ -122,18 +121,28 @@ def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.Capt
     copy_tales(here)
     (here / "model/config.json").rename(here / "model/adapter_config.json")
     assert init("--source", "hf:model") == 2
-    assert "`model` holds an adapter, such as of LoRA, allowed: a whole model\n\nhint: source: hf:" in (
-        capsys.readouterr().err
+    assert (
+        "`model` holds an adapter, such as of LoRA, allowed: a whole model\n\nhint: --source hf:./base, the model"
+        in (capsys.readouterr().err)
     )
 
 
 @pytest.mark.slow
-def test_an_embedding_of_a_model_for_another_task_is_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    copy_model(LANGUAGE, here, architectures=["BertForQuestionAnswering"])
-    assert init("--source", "hf:model") == 0
-    assert "note: `task` is `embed`, because no task does what `BertForQuestionAnswering` was made for" in (
-        capsys.readouterr().out
-    )
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("BertForQuestionAnswering", "finds the answer to a question in a text"),
+        ("BertForMaskedLM", "fills in words that are masked"),
+    ],
+)
+def test_a_model_for_a_task_that_is_not_served_is_embedded_only_if_asked(
+    kind: str, told: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_model(LANGUAGE, here, architectures=[kind])
+    assert init("--source", "hf:model") == 2
+    said = capsys.readouterr().err
+    assert f"is a `{kind}`, which {told}, and Marina serves none such\n\nhint: --task embed" in said
+    assert init("--source", "hf:model", "--task", "embed") == 0
 
 
 @pytest.mark.slow
