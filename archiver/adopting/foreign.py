@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from marina.archiver.adopting.syntax import needed_imports
 from marina.archiver.archive import MANIFEST
 from marina.archiver.inspecting import Archive, open_archive
 from marina.archiver.inspecting.reading import READ_ERRORS
@@ -23,7 +24,7 @@ _ONE_WORKER = "one worker answers one batch after another"
 _OTHERS = {
     "vllm": (
         "vLLM",
-        "package the model's folder: `marina init NAME --source hf:./folder`, with `text: {engine: vllm}`",
+        "package the model's folder: `marina init mine --source hf:./folder`, with `text: {engine: vllm}`",
     ),
     "trt_llm": ("TensorRT-LLM", "serve the engine with Triton, or package the model's folder with `handler: text`"),
     "dali": ("DALI", "decode with Pillow in `preprocess`, or package the network with `handler: image`"),
@@ -126,7 +127,7 @@ def _refusals(foreign: ForeignArchive) -> Iterator[tuple[str, str | None]]:
     if parallel != "none" or "torchrun" in config:
         key = "parallelType" if parallel != "none" else "torchrun"
         text = f"has `{key}`, which spreads a model over processes that torchrun starts; here, {_ONE_WORKER}"
-        yield text, "a model that fits one GPU, or `marina init NAME --source hf:./folder` with `text: {engine: vllm}`"
+        yield text, "a model that fits one GPU, or `marina init mine --source hf:./folder` with `text: {engine: vllm}`"
     if config.get("sequenceBatching"):
         text = f"has `sequenceBatching`, which keeps requests of a sequence together; here, {_ONE_WORKER}"
         yield text, "keep what a sequence needs in the client or in Redis, and delete `sequenceBatching`"
@@ -135,7 +136,7 @@ def _refusals(foreign: ForeignArchive) -> Iterator[tuple[str, str | None]]:
         yield text, "delete `asyncCommunication`, if its `handle` returns its answers"
     if config.get("continuousBatching"):
         text = "has `continuousBatching`, with which its handler is called for every step of open answers"
-        yield text, "package the language model's folder: `marina init NAME --source hf:./folder`"
+        yield text, "package the language model's folder: `marina init mine --source hf:./folder`"
 
 
 def _foreign_servers(foreign: ForeignArchive) -> Iterator[str]:
@@ -145,7 +146,8 @@ def _foreign_servers(foreign: ForeignArchive) -> Iterator[str]:
         yield file.split("_handler")[0].split("_image")[0]
     if "dali" in foreign.config:
         yield "dali"
-    for text in foreign.sources.values():
-        for module, needed in _IMPORTS.items():
-            if f"import {module}" in text or f"from {module}" in text:
-                yield needed
+    for name, text in foreign.sources.items():
+        for imported in needed_imports(text, Path(name).parent.parts):
+            for module, needed in _IMPORTS.items():
+                if f"{imported}.".startswith(f"{module}."):
+                    yield needed

@@ -2,13 +2,12 @@
 
 Most archives bring no requirements, because the image of their server had their libraries."""
 
-import ast
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from marina.archiver.adopting.foreign import ForeignArchive
+from marina.archiver.adopting.syntax import needed_imports
 from marina.archiver.rehearse import hidden_modules
 
 _TORCHSERVE = "ts"
@@ -20,7 +19,7 @@ def missing_in_pod(foreign: ForeignArchive) -> list[str]:
     own = {Path(name).parts[0].removesuffix(".py") for name in foreign.sizes}
     names: set[str] = set()
     for name, text in foreign.sources.items():
-        names.update(_imported(text, Path(name).parent.parts))
+        names.update(needed_imports(text, Path(name).parent.parts))
     handler = (foreign.handler or "").partition(":")[0]
     waiting = {name for name in names if name.partition(".")[0] == _TORCHSERVE}
     if handler and f"{handler.removesuffix('.py')}.py" not in foreign.sizes:
@@ -48,35 +47,7 @@ def _of_torchserve(waiting: set[str]) -> set[str]:
         if file is None or file in seen:
             continue
         seen.add(file)
-        names = set(_imported(file.read_text(encoding="utf-8"), file.relative_to(root).parent.parts))
+        names = set(needed_imports(file.read_text(encoding="utf-8"), file.relative_to(root).parent.parts))
         found |= names
         waiting |= {name for name in names if name.startswith(f"{_TORCHSERVE}.")}
     return found
-
-
-def _imported(text: str, package: tuple[str, ...]) -> Iterator[str]:
-    """The dotted names that a file imports, without those of which it does without."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*parents, *([node.module] if node.module else [])))
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Try) and node.handlers:
-            waiting += [*node.orelse, *node.finalbody, *(each for each in node.body if not _is_import(each))]
-        else:
-            # `if find_spec(…)`, `if TYPE_CHECKING`: what is imported there may be missing.
-            optional = isinstance(node, ast.If)
-            waiting += [each for each in ast.iter_child_nodes(node) if not (optional and _is_import(each))]
-
-
-def _is_import(node: ast.AST) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
