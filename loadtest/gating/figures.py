@@ -81,7 +81,7 @@ def percentile_figure(tails: Tails, name: Percentile, regression: float, wrong: 
         old=old,
         new=new,
         ratio=new / old if old else None,
-        interval=(_end(lambda times: end(times)[0] > 0), _end(lambda times: end(times)[1] > 0)) if shown else None,
+        interval=_interval(end) if shown else None,
         limit=limit,
         unit="ms",
     )
@@ -133,10 +133,17 @@ def _over(windows: Sequence[Histogram], line_ms: float) -> Counts:
     return Counts([each.over(line_ms) for each in windows], [each.count for each in windows])
 
 
-def _end(is_within: Callable[[float], bool]) -> float:
+def _interval(end: Callable[[float], tuple[float, float]]) -> tuple[float, float | None]:
+    """The ratios at whose ends the difference of the shares is certainly no longer above, and below, 0."""
+    low, _ = _bracket(lambda times: end(times)[0] > 0)
+    _, high = _bracket(lambda times: end(times)[1] > 0)
+    return (low if low > 1 / _WIDEST else 0.0), (high if high < _WIDEST else None)
+
+
+def _bracket(is_within: Callable[[float], bool]) -> tuple[float, float]:
     """The ratio up to which something holds, by bisection of its logarithm."""
-    low, high = -math.log(_WIDEST), math.log(_WIDEST)
+    low, high = 1 / _WIDEST, _WIDEST
     for _ in range(_SHOWN_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_within(math.exp(middle)) else (low, middle)
-    return math.exp(low)
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_within(middle) else (low, middle)
+    return low, high

@@ -50,9 +50,9 @@ class LiveGate:
         text = f"it needs {self._need.requests:,} requests of each revision; {gets}"
         if takes == float("inf"):
             return text
-        stands = f"{self.seconds / 60:g} minutes"
+        stands = f"{self.seconds / 60:g} min"
         enough = f"it stands for {stands}" if takes <= self.seconds else f"but it stands for {stands} only"
-        return f"{text}, which takes {max(1, round(takes / 60)):,} minutes; {enough}"
+        return f"{text}, which takes {max(1, round(takes / 60)):,} min; {enough}"
 
     def verdict(self, *, over: bool) -> LiveVerdict | None:
         """The verdict, if it is FAIL or the time is over; else None."""

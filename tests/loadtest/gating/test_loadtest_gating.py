@@ -161,3 +161,15 @@ def test_looks_become_rarer_and_share_the_error() -> None:
     looks = looks_at(100)
     assert looks == (12, 18, 28, 42, 64, 96, 100)
     assert sum(wrong_at(look, looks).fails for look in looks) == pytest.approx(0.02 / 3)
+
+
+def test_what_so_few_answers_do_not_limit_has_no_upper_end() -> None:
+    live = LiveRounds()
+    dice = random.Random(1)
+    live.rounds = [
+        LiveRound({"old": window(dice, 1.0, count=60)}, {"new": window(dice, 1.0, count=2)}) for _ in range(14)
+    ]
+    p99 = next(each for each in judged(live).figures if each.figure == "p99")
+    assert p99.interval is not None
+    assert p99.interval[1] is None
+    assert "∞" in judged(live).text
