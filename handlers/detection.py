@@ -97,11 +97,17 @@ def find_objects(
     shares = apply_activation(scores.reshape(len(boxes), -1).astype(np.float32), activation)
     if how.background is not None:
         shares = shares[:, :-1] if how.background == "last" else shares[:, 1:]
-    best = shares.argmax(axis=1)
-    score, classes = shares[np.arange(len(boxes)), best], (best if labels is None else labels.reshape(-1))
+    if activation == "sigmoid" and labels is None:
+        # Classes do not exclude each other: a box with two high scores is two objects, as in these models' own code.
+        rows, classes = np.nonzero(shares >= how.min_score)
+    else:
+        rows, classes = np.arange(len(boxes)), shares.argmax(axis=1)
+    score = shares[rows, classes]
+    if labels is not None:
+        classes = labels.reshape(-1)
     order = np.argsort(-score, kind="stable")
     order = order[score[order] >= how.min_score]
-    corners = _corners(boxes[order].astype(np.float32), how, size)
+    corners = _corners(boxes[rows[order]].astype(np.float32), how, size)
     if how.overlap is not None:
         kept = drop_overlapping(corners, classes[order], how.overlap, how.max_boxes)
         order, corners = order[kept], corners[kept]

@@ -48,6 +48,12 @@ def test_a_class_for_no_object_is_no_object() -> None:
         assert found.classes.tolist() == (classes if background == "last" else [1])
 
 
+def test_a_box_may_be_several_objects_if_classes_do_not_exclude_each_other() -> None:
+    found = find([[0, 0, 1, 1], [0, 0, 2, 2]], [[3.0, -3.0], [1.0, 2.0]], activation="sigmoid")
+    assert found.classes.tolist() == [0, 1, 0]
+    assert found.boxes[:, 2].tolist() == [1, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("how", "box"),
     [
