@@ -89,7 +89,9 @@ def stock_process(
         given |= environment or {}
         process = subprocess.Popen(command, cwd=folder, env=given, stdout=log, stderr=subprocess.STDOUT)
         try:
-            eventually(lambda: process.poll() is None and all(_is_ready(base + 1, name) for name in names))
+            eventually(
+                lambda: process.poll() is None and all(_is_ready(base + 1, name) for name in names), within_s=400
+            )
             yield base, process
         finally:
             process.terminate()
