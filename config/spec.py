@@ -135,8 +135,8 @@ class Spec(Section):
     @property
     def remotes(self) -> list[Remote]:
         """The sources that lie elsewhere."""
-        named = (parse_remote(self.model.source), parse_remote(self.model.weights))
-        return [remote for remote in named if remote]
+        named = (self.model.source, self.model.weights, self.model.adapter)
+        return [remote for remote in map(parse_remote, named) if remote]
 
     def is_elsewhere(self, text: str | None) -> bool:
         """Whether a text means something that lies elsewhere and was not fetched yet."""

@@ -54,7 +54,7 @@ def retried(where: str, ask: Callable[[], T], progress: Progress, *, attempts: i
             return ask()
         except Busy as err:
             if attempt >= min(attempts, err.attempts):
-                raise Unreachable(f"{where}: {err}", hint="try again later") from err
+                raise Unreachable(f"`{where}`: {err}", hint="try again later") from err
             pause_s = min(err.after_s if err.after_s is not None else 2.0 ** (attempt - 1), _LONGEST_S)
             if pause_s >= 1:
                 progress.say(f"  {where}: {err}; again in {pause_s:.0f} s")

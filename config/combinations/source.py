@@ -128,7 +128,8 @@ def _id_is_no_folder(spec: Spec) -> Conflicts:
 
 @rule("model.adapter", into=FILES)
 def _adapter_exists(spec: Spec) -> Conflicts:
-    if (folder := spec.model.adapter) and not isdir(spec.path(folder)):
+    folder = spec.model.adapter
+    if folder and not spec.is_elsewhere(folder) and not isdir(spec.path(folder)):
         yield "model.adapter", f"no such folder: `{spec.path(folder)}`", None
 
 

@@ -137,8 +137,8 @@ Libraries = Annotated[
 AdapterFolder = Annotated[
     Filled | None,
     Field(
-        description="Folder of a LoRA adapter, as `peft` saves it, which is merged with the model of `source`. Read by "
-        "`marina package`."
+        description="Folder of a LoRA adapter, as `peft` saves it, which is merged with the model of `source`. It may "
+        "lie elsewhere, as `source` may. Read by `marina package`."
     ),
 ]
 LabelFile = Annotated[

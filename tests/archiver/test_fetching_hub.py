@@ -162,6 +162,15 @@ def test_a_model_of_timm_is_its_repository_of_the_hub(hub: Hub) -> None:
     assert files_in(fetch("timm:tiny.in1k").path).keys() == {"config.json", "model.safetensors"}
 
 
+def test_a_base_and_its_adapter_are_both_fetched(hub: Hub, tmp_path: Path) -> None:
+    adapter = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"low rank"}
+    hub.push("me/lora", adapter | {"README.md": b""})
+    changes = {"model": {**TEXT["model"], "adapter": "hf:me/lora"}}
+    spec = fetch_sources(make_spec(TEXT | changes, tmp_path / "spec.yaml", files=True), QUIET)
+    assert files_in(spec.path("hf:me/lora")) == adapter
+    assert list(spec.fetched) == ["hf:me/tales", "hf:me/lora"]
+
+
 @pytest.mark.usefixtures("hub")
 def test_init_writes_the_id_and_its_errors_name_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
