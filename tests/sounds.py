@@ -31,6 +31,7 @@ def save_ctc(folder: Path) -> Path:
     prepare_torchvision()
     from transformers import Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec2ForCTC
 
+    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     Wav2Vec2ForCTC(_wav2vec2(vocab_size=32)).save_pretrained(folder)
     letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"]

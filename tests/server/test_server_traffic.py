@@ -40,6 +40,7 @@ def test_other_lines_are_no_answers(line: str) -> None:
         pytest.param("/models/m/invoke", True, id="SageMaker's path"),
         pytest.param("/models//invoke", True, id="SageMaker's path without a name"),
         pytest.param("/v1/embeddings", True, id="OpenAI's embeddings"),
+        pytest.param("/v1/audio/transcriptions", True, id="OpenAI's transcriptions"),
         pytest.param("/predictions/%6d", True, id="escaped"),
         pytest.param("/predictions/m//", True, id="slashes behind it"),
         pytest.param("/predictions/m/" + "%2F" * 60 + "...", True, id="more slashes than the log has room for"),
