@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGSEGV, Signals
 
 from marina.archiver.adopting import failure_hint
-from marina.archiver.isolation import ASKED, WITHOUT_KERNEL
+from marina.archiver.isolation import ASKED, COMPILES, WITHOUT_KERNEL
 from marina.archiver.own_handler import check_answer
 from marina.archiver.rehearse import ANSWER, LOADED
 from marina.archiver.requirements import check_loaded, hint_for_library, hint_for_missing
@@ -116,6 +116,8 @@ def _pod_environment(spec: Spec, home: Path, environment: dict[str, str] | None)
     home.mkdir(exist_ok=True)
     inherited = os.environ if environment is None else environment
     kept = {name: value for name, value in inherited.items() if not _CACHES.fullmatch(name)} | {"HOME": str(home)}
+    if environment is not None:
+        kept[COMPILES] = "1"
     if spec.model.adopted:
         kept["TS_DECODE_INPUT_REQUEST"] = str(spec.model.decode_requests).lower()
     return kept
