@@ -201,11 +201,11 @@ def test_an_answer_names_all_classes_if_there_are_fewer_than_it_may_name(tmp_pat
 @pytest.mark.parametrize(
     ("layers", "answers", "hint"),
     [
-        ("nn.Softmax(-1)", "probabilities", "leave out the model's softmax"),
-        ("nn.Sigmoid(), nn.Unflatten(1, (2, 3)), nn.Flatten()", "a sigmoid for each class", "if one class applies, "),
-        ("nn.Hardsigmoid(inplace=True)", "a sigmoid for each class", "if one class applies, leave out the sigmoid; if"),
-        ("Unit()", "vectors of length 1, as embeddings have", "write a handler of your own, with `top_k: 0`"),
-        ("Many()", "numbers for `multi_label_classification`, as its configuration says", "write a handler of"),
+        ("nn.Softmax(-1)", "probabilities", "activation: none"),
+        ("nn.Sigmoid(), nn.Unflatten(1, (2, 3)), nn.Flatten()", "a sigmoid for each class", "activation: none"),
+        ("nn.Hardsigmoid(inplace=True)", "a sigmoid for each class", "activation: none"),
+        ("Unit()", "vectors of length 1, as embeddings have", "task: embed, and `outputs: [embedding]`"),
+        ("Many()", "numbers for `multi_label_classification`, as its configuration says", "activation: sigmoid"),
         ("nn.LogSoftmax(-1)", None, ""),
         ("Whole()", None, ""),
         ("nn.Sigmoid(), nn.Linear(6, 6)", None, ""),

@@ -112,7 +112,8 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      "returned `str`, allowed: a `torch.nn.Module`", id="a factory of something else"),
         pytest.param({"model.source": "./gone.py:build"}, "DIR/spec.yaml: `model.source`: no such file: `DIR/gone.py`",
                      id="no file"),
-        pytest.param({"model.source": "./broken.py:build"}, "DIR/spec.yaml: `model.source`: `DIR/broken.py` failed: "
+        pytest.param({"model.source": "./broken.py:build"}, "DIR/spec.yaml: `model.source`: `DIR/broken.py` failed at "
+                         "`DIR/broken.py:1`: "
                      "ModuleNotFoundError: No module named 'nowhere'", id="a file that does not import"),
         pytest.param({"model.source": "./gone.pt2", "model.weights": None}, "DIR/spec.yaml: `model.source`: no such file: "
                      "`DIR/gone.pt2`", id="no program"),
