@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from marina.archiver.preprocessing import PROCESSOR, NotServed, library_image, processor_image
+from marina.archiver.preprocessing import PROCESSOR, NotServed, library_image, processor_image, processor_levels
 from marina.config.distribution import install_command
 from marina.config.errors import SourceError, ToolMissing
 from marina.config.picture_folder import PictureFolder, PictureFolderRefused, read_picture_folder
@@ -110,13 +110,19 @@ def _from_transformers(spec: Spec, folder: PictureFolder) -> LoadedFolder:
 
 def _image(spec: Spec, folder: PictureFolder, model: Any) -> Image:
     where = f"{spec.file}: `model.image`: missing: `{folder.path / PROCESSOR}`"
+    line = "image: {{height: 224, width: 224, fit: squash, mean: {mean}, std: {std}}}, with a size that the model takes"
     if folder.processor is None:
-        hint = "AutoImageProcessor.from_pretrained(NAME).save_pretrained(FOLDER), or `image` under `model`"
-        raise SourceError(f"{where} is not there to say how pictures are scaled", hint=hint)
+        hint = f"put the model's `{PROCESSOR}` into {folder.path}; or, with the numbers of its training, "
+        raise SourceError(
+            f"{where} is not there to say how pictures are scaled",
+            hint=hint + line.format(mean="[…]", std="[…]"),
+        )
     try:
         fields = processor_image(folder.processor)
     except NotServed as err:
-        hint = "image: {height: 224, width: 224, fit: squash}, with a size that the model takes"
+        hint = line.format(**{key: [*values] for key, values in processor_levels(folder.processor).items()})
+        if folder.processor.get("do_flip_channel_order"):
+            hint = "source: ./model.py:build, a module around it whose `forward` returns `self.model(picture.flip(1))`"
         raise SourceError(f"{where} says what `image` cannot: {err}", hint=hint) from err
     size = (getattr(model.config, "num_channels", 3), fields["height"], fields["width"])
     return Image(**fields, channels=1 if size[0] == 1 else 3)

@@ -16,6 +16,15 @@ _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224
 PROCESSOR = "preprocessor_config.json"
 
 
+class ScalingUnsaid(Exception):
+    """Raised for a model of a library whose models differ in how pictures are scaled, where no file says it; `loaded`
+    is what it was loaded from."""
+
+    def __init__(self, text: str, loaded: str) -> None:
+        super().__init__(text)
+        self.loaded = loaded
+
+
 class NotServed(Exception):
     """Raised for a way of making an input that `model.image` cannot say."""
 
@@ -31,11 +40,12 @@ def input_size(network: nn.Module) -> tuple[int, int, int] | None:
 
 
 def library_image(network: nn.Module, picture: tuple[int, int, int]) -> tuple[dict[str, Any], str] | None:
-    """Fields of `model.image` beside its size, with the words for what says them; None if no library does."""
+    """Fields of `model.image` beside its size, with the words for what says them; None if no library does. Raises
+    ScalingUnsaid for a model of transformers without the settings of its processor."""
     if settings := _timm_settings(network):
         return _of_timm(settings, picture), "as `pretrained_cfg` of timm says"
-    if (config := _transformers_config(network)) is not None and (found := _processor_of(config)):
-        data, said = found
+    if (config := _transformers_config(network)) is not None:
+        data, said = _processor_of(config)
         fields = processor_image(_for_size(data, picture), picture)
         return {key: value for key, value in fields.items() if key not in ("height", "width")}, said
     modules = [type(inner).__module__ for inner in (network, *network.children())]
@@ -74,7 +84,7 @@ def processor_image(data: Mapping[str, Any], picture: tuple[int, int, int] | Non
         raise NotServed(f"`size`: {json.dumps(data.get('size'))}: pictures keep their shape, and the model takes any")
     resample = data.get("resample")
     fields["interpolation"] = _FILTERS.get(int(resample) if resample is not None else 2, "bilinear")
-    return fields | _levels(data)
+    return fields | processor_levels(data)
 
 
 def _for_size(data: Mapping[str, Any], picture: tuple[int, int, int]) -> dict[str, Any]:
@@ -88,7 +98,7 @@ def _for_size(data: Mapping[str, Any], picture: tuple[int, int, int]) -> dict[st
     return {**data, "size": scaled, "crop_size": {"height": picture[1], "width": picture[2]}}
 
 
-def _levels(data: Mapping[str, Any]) -> dict[str, Any]:
+def processor_levels(data: Mapping[str, Any]) -> dict[str, Any]:
     """`mean` and `std` on the scale from 0 to 1, whatever the processor multiplies levels by."""
     factor = data.get("rescale_factor", 1 / 255) if data.get("do_rescale", True) else 1.0
     normalised = data.get("do_normalize", True) and data.get("image_mean") is not None
@@ -134,23 +144,19 @@ def _transformers_config(network: nn.Module) -> Any:
     return None
 
 
-def _processor_of(config: Any) -> tuple[dict[str, Any], str] | None:
-    """The settings of the processor: from the folder that the model was loaded from, or else those that transformers
-    has for the architecture."""
-    file = Path(str(getattr(config, "name_or_path", "") or "")) / PROCESSOR
-    if file.is_file():
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return (data, f"as `{file}` says") if isinstance(data, dict) else None
+def _processor_of(config: Any) -> tuple[dict[str, Any], str]:
+    """The settings of the processor, from the folder that the model was loaded from. The defaults of its class are not
+    those of most weights: Swin's, for example, were trained with others."""
+    loaded = str(getattr(config, "name_or_path", "") or "")
+    file = Path(loaded) / PROCESSOR
     try:
-        import transformers
-        from transformers.models.auto import image_processing_auto
-
-        kinds: Any = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"]
-        named = kinds.get(config.model_type) or {}
-        kind = named.get("torchvision") or named.get("pil") if isinstance(named, dict) else named[0]
-        return getattr(transformers, str(kind))().to_dict(), f"as `{kind}` of transformers does by default"
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return None
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        data = None
+    if not isinstance(data, dict):
+        found = f"`{file}` is not there" if loaded else f"it was not loaded from a folder with `{PROCESSOR}`"
+        raise ScalingUnsaid(f"nothing says how a `{config.model_type}` was given its pictures: {found}", loaded)
+    return data, f"as `{file}` says"
 
 
 def _of_smp(network: nn.Module) -> dict[str, Any] | None:

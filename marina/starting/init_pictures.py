@@ -15,6 +15,8 @@ from marina.starting.init_spec import ModelFacts, flow_yaml
 _PICTURE_TASKS = ("classify", "detect", "embed", "segment")
 _FLIP = "--handler tensor; or source: a module around it, whose `forward` returns `self.model(picture.flip(1))`"
 _FIELDS = ("activation", "detection", "image", "outputs")
+# Without numbers: those of another model would be taken for granted.
+_LEVELS = "mean: […], std: […]"
 
 
 def takes_pictures(network: Any) -> bool:
@@ -114,6 +116,7 @@ def facts_of_picture_folder(source: str, folder: str, options: argparse.Namespac
         text = f"`--source`: nothing says what makes scores of the numbers of a `{kind}`"
         hint = "--set 'activation: sigmoid' --set 'detection: {boxes: cxcywh, unit: fraction}'"
         raise InputError(text, hint=hint)
+    _check_size(given.get("image"))
     facts = ModelFacts(source, "image", task=task, activation=activation, detection=read.detection, picture=(3, 1, 1))
     facts = replace(facts, **given)
     loaded = _load(replace(facts, source=f"hf:{folder}"))
@@ -121,6 +124,13 @@ def facts_of_picture_folder(source: str, folder: str, options: argparse.Namespac
     facts = replace(facts, picture=(image.channels, image.height, image.width), image_said="as its folder says")
     notes = [f"`task` is `{task}`" + (f": its class is `{read.architecture}`" if options.task is None else "")]
     return replace(facts, notes=[*notes, *loaded.notes])
+
+
+def _check_size(image: dict[str, Any] | None) -> None:
+    """`image` replaces all that the folder says of pictures, so that it needs their size, too."""
+    if image is not None and not {"height", "width"} <= image.keys():
+        hint = f"--set 'image: {{height: 224, width: 224, fit: squash, {_LEVELS}}}', with the size that the model takes"
+        raise InputError("`--set`: `image`: missing: `height` and `width`", hint=hint)
 
 
 def _load(facts: ModelFacts) -> Any:
@@ -169,18 +179,33 @@ def parse_lines(lines: list[str]) -> dict[str, Any]:
 def _with_image(
     facts: ModelFacts, network: Any, picture: tuple[int, int, int], given: dict[str, Any], *, squash: bool
 ) -> tuple[ModelFacts, str | None]:
-    image, said = _image_fields(network, picture, squash=squash)
-    return replace(facts, picture=picture, image=image | (given.get("image") or {}), image_said=said), said
+    own = given.get("image") or {}
+    said: str | None = "as `--set` says"
+    if {"mean", "std"} <= own.keys():
+        fields = {"fit": "squash"} if squash else {}
+    else:
+        fields, said = _image_fields(network, picture, squash=squash)
+    return replace(facts, picture=picture, image=fields | own, image_said=said), said
 
 
 def _image_fields(network: Any, picture: tuple[int, int, int], *, squash: bool) -> tuple[dict[str, Any], str | None]:
     """Fields of `model.image` beside its size, and what says them."""
-    from marina.archiver.preprocessing import NotServed, library_image
+    from marina.archiver.preprocessing import PROCESSOR, NotServed, ScalingUnsaid, library_image
 
     try:
         found = library_image(network, picture)
     except NotServed as err:
         raise InputError(f"`--source`: its pictures are made in a way that is not served: {err}", hint=_FLIP) from err
+    except ScalingUnsaid as err:
+        # An id of the hub: its own files say it.
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", err.loaded) and not Path(err.loaded).exists():
+            first = f"--source hf:{err.loaded}, whose files say it"
+        elif err.loaded:
+            first = f"put its `{PROCESSOR}` into {err.loaded}"
+        else:
+            first = f"load it by `from_pretrained` from a folder with its `{PROCESSOR}`"
+        hint = f"{first}; or, with the numbers of its training: --set 'image: {{{_LEVELS}}}'"
+        raise InputError(f"`--source`: {err}", hint=hint) from err
     fields, said = found or ({}, None)
     if picture[0] == 1 and len(fields.get("mean", ())) == 3:
         fields, said = {}, None

@@ -263,9 +263,12 @@ def _image(facts: ModelFacts, picture: tuple[int, int, int]) -> list[tuple[str, 
     fields |= facts.image or ({"mean": _MEAN, "std": _STD} if channels == 3 else {})
     if facts.top_k < 5:
         fields["top_k"] = facts.top_k
-    scale = "mean" in fields
+    scaled = f"pixels are divided by 255{', then normalised' if 'mean' in fields else ''}"
+    if facts.image_said is None:
+        unsaid = "with ImageNet's `mean` and `std`" if "mean" in fields else "not normalised"
+        scaled = f"{unsaid}, which nothing of the model says: change this if it was trained otherwise"
     return [
-        (f"  image: {flow_yaml(fields)}", f"pixels are divided by 255{', then normalised' if scale else ''}"),
+        (f"  image: {flow_yaml(fields)}", scaled),
         *(labels if facts.task in (None, "classify", "detect") else []),
     ]
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ MADE: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
     "classify": (
         *("ViTForImageClassification", "ViTConfig", "ViTImageProcessor"),
         _SEEN | {"id2label": {0: "cat", 1: "dog", 2: "owl"}, "label2id": {"cat": 0, "dog": 1, "owl": 2}},
-        _SQUARE,
+        _SQUARE | {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.2, 0.3]},
     ),
     "several labels": (
         *("DeiTForImageClassification", "DeiTConfig", "DeiTImageProcessor"),
@@ -64,6 +65,9 @@ MADE: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
         {"size": {"shortest_edge": 64}},
     ),
 }
+
+
+LEVELS = "mean: [0.1, 0.2, 0.3], std: [0.3, 0.2, 0.1]"
 
 
 @pytest.fixture(scope="module")
@@ -177,12 +181,39 @@ def test_a_folder_that_does_not_say_how_pictures_are_scaled_is_refused(capsys: p
     settings = Path("model/preprocessor_config.json")
     written = json.loads(settings.read_text(encoding="utf-8"))
     for changed, words in (
-        ({"size": {"longest_edge": 80, "shortest_edge": 60}}, "pictures keep their shape"),
-        ({"do_flip_channel_order": True}, "its channels are blue, green and red"),
+        (
+            {"size": {"longest_edge": 80, "shortest_edge": 60}},
+            "fit: squash, mean: [0.4, 0.5, 0.6], std: [0.2, 0.2, 0.3]",
+        ),
+        ({"do_flip_channel_order": True}, "self.model(picture.flip(1))"),
     ):
         settings.write_text(json.dumps(written | changed), encoding="utf-8")
         assert marina.main(["init", "mine", "--quiet", "--source", "hf:./model"]) == 2
         assert words in capsys.readouterr().err
     settings.unlink()
     assert marina.main(["init", "mine", "--quiet", "--source", "hf:./model"]) == 2
-    assert "AutoImageProcessor.from_pretrained(NAME).save_pretrained" in capsys.readouterr().err
+    assert "put the model's `preprocessor_config.json` into" in capsys.readouterr().err
+    assert marina.main(["init", "mine", "--quiet", "--source", "hf:./model", "--set", f"image: {{{LEVELS}}}"]) == 2
+    assert "missing: `height` and `width`" in capsys.readouterr().err
+    image = init("--set", f"image: {{height: 64, width: 64, fit: letterbox, {LEVELS}}}").model.image
+    assert image is not None
+    assert (image.fit, image.width, image.mean) == ("letterbox", 64, (0.1, 0.2, 0.3))
+
+
+def test_a_model_of_transformers_in_a_file_needs_its_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    save("classify")
+    made = "from transformers import ViTForImageClassification\n\n\ndef build():\n    "
+    Path("model.py").write_text(f"{made}return ViTForImageClassification.from_pretrained('model')\n", encoding="utf-8")
+    words = ["init", "mine", "--quiet", "--source", "./model.py"]
+    assert marina.main(words) == 0, capsys.readouterr().err
+    image = load_spec(Path("mine/spec.yaml")).model.image
+    assert image is not None
+    assert image.mean == (0.4, 0.5, 0.6)
+    shutil.rmtree("mine")
+    Path("model/preprocessor_config.json").unlink()
+    assert marina.main(words) == 2
+    assert "put its `preprocessor_config.json` into model" in capsys.readouterr().err
+    assert marina.main([*words, "--set", f"image: {{{LEVELS}}}"]) == 0
+    image = load_spec(Path("mine/spec.yaml")).model.image
+    assert image is not None
+    assert image.mean == (0.1, 0.2, 0.3)
