@@ -3,13 +3,16 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marina.arguments import TRUST_PICKLE, add_out_option, add_verb, print_json, print_result, read_spec
 from marina.cleanup import cleanup_on_exit
 from marina.config.errors import InputError
 from marina.config.progress import Progress
 from marina.terminal import coloured, localised
+
+if TYPE_CHECKING:
+    from marina.config.spec import Spec
 
 
 def add_verbs(verbs: Any) -> None:
@@ -125,6 +128,8 @@ def package(options: argparse.Namespace) -> int:
         spec = spec.uncompiled()
     if options.trust_pickle:
         spec = spec.trusting()
+    if spec.model.saved_whole and spec.model.trust_pickle:
+        spec = _fetched_for_good(spec, progress)
     from marina.archiver.package import package as build
 
     with cleanup_on_exit():
@@ -138,6 +143,20 @@ def package(options: argparse.Namespace) -> int:
             command = localised(f"marina package {options.spec}", options)
             print(f"for a first look only: not compiled, so slower; before you deploy, run `{command}`")
     return 0
+
+
+def _fetched_for_good(spec: "Spec", progress: Progress) -> "Spec":
+    """The spec with all that lies elsewhere on this machine. From now on this process has no network, as the code of a
+    pickle will run in it: while it is read, and whenever the module in it computes."""
+    from marina.archiver.fetching import fetch_sources
+    from marina.archiver.isolation import leave_network
+
+    spec = fetch_sources(spec, progress)
+    # pip asks for them when the package is made.
+    reason = "`model.requirements` come from it" if spec.model.requirements else leave_network()
+    if reason:
+        progress.say(f"  kept from the network in Python only, and only while `{spec.model.source}` is read: {reason}")
+    return spec
 
 
 def inspect(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 from marina.config.errors import InputError, SourceError
 from marina.config.progress import Progress
 from marina.config.remote import meant_hub_id, parse_remote
+from marina.config.sections import SAVED
 from marina.config.spec import Fetched
 from marina.starting.init_source import resolve_source
 from marina.starting.init_spec import ModelFacts, spec_text
@@ -91,6 +93,12 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
         raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name, fetched)
+    if options.trust_pickle and source.lower().endswith(SAVED):
+        from marina.archiver.isolation import leave_network
+
+        # Before torch has threads, which would keep it: what the file's code computes needs none.
+        if reason := leave_network():
+            print(f"kept from the network in Python only, and only while `{source}` is read: {reason}", file=sys.stderr)
     from marina.archiver.inferring import find_inputs, find_program_inputs, parse_input_option
     from marina.archiver.preprocessing import input_size
     from marina.starting.init_pictures import choose_handler, takes_pictures

@@ -111,3 +111,28 @@ def test_torchscript_is_exported_for_one_row(make: Callable[[nn.Module], Any], t
     program = compiling.export_graph(spec, build_graph(spec, source, "fp32"), examples(spec, source, 1), source)
     row = torch.rand(1, 3)
     assert torch.equal(program.module()(row)[0], network(row))
+
+
+LOOKS = """
+import os, socket
+from own_nets import Net
+
+class Looks(Net):
+    def forward(self, x):
+        if type(x).__name__ == "Tensor" and os.environ.get("SEEN"):
+            with open(os.environ["SEEN"], "w") as seen:
+                seen.write(",".join(name for _, name in socket.if_nameindex()))
+        return super().forward(x)
+"""
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "-Urn", "true"], check=False).returncode != 0, reason="no namespaces")
+def test_what_a_module_from_a_pickle_computes_has_no_network(tmp_path: Path) -> None:
+    (tmp_path / "own_nets.py").write_text(NETS)
+    (tmp_path / "looks.py").write_text(LOOKS)
+    how = "import torch; from looks import Looks; torch.save(Looks(), 'whole.pt')"
+    subprocess.run([sys.executable, "-c", how], cwd=tmp_path, check=True)
+    command = [sys.executable, "-m", "marina", "init", "mine", "--source", "whole.pt", "--input", "x:float32:3"]
+    environment = os.environ | {"SEEN": str(tmp_path / "seen")}
+    subprocess.run([*command, "--trust-pickle"], cwd=tmp_path, env=environment, check=False)
+    assert (tmp_path / "seen").read_text() == "lo"
