@@ -2,6 +2,7 @@
 instead."""
 
 from pathlib import PurePath
+from shlex import quote
 
 _CODE = "--source ./model.py:Net --weights net.pt, with the model's own code and the checkpoint of its training"
 OTHER_KINDS: dict[str, tuple[str, str]] = {
@@ -13,7 +14,7 @@ OTHER_KINDS: dict[str, tuple[str, str]] = {
     "TensorRT": ("is an engine of TensorRT, which runs on one kind of GPU only", _CODE),
     "notebook": (
         "is a notebook",
-        "jupyter nbconvert --to script NAME.ipynb, keep the model's class in it, then --source ./NAME.py:Net",
+        "jupyter nbconvert --to script {file}, keep the model's class in {script}, then --source {source}",
     ),
     "torch.export program": ("is an exported program, which contains its own weights", "--source ./program.pt2"),
 }
@@ -34,4 +35,12 @@ _SUFFIXES = {
 def other_format(name: str) -> tuple[str, str] | None:
     """The sentence on a file with such a name, and a hint; None if it may be one that Marina packages."""
     kind = _SUFFIXES.get(PurePath(name).suffix.lower())
-    return OTHER_KINDS[kind] if kind else None
+    return sentence_on(kind, name) if kind else None
+
+
+def sentence_on(kind: str, name: str) -> tuple[str, str]:
+    """The sentence on a file of this kind, one of `OTHER_KINDS`, and a hint."""
+    sentence, hint = OTHER_KINDS[kind]
+    script = PurePath(name).with_suffix(".py")
+    shown = str(script) if script.is_absolute() else f"./{script}"
+    return sentence, hint.format(file=quote(name), script=quote(shown), source=quote(f"{shown}:Net"))

@@ -12,7 +12,7 @@ from marina.archiver.inspecting.formats import format_of
 from marina.archiver.weights.stand_ins import read_scripted, read_stand_ins
 from marina.config.errors import SourceError
 from marina.config.hf_folder import is_pointer
-from marina.config.other_formats import OTHER_KINDS
+from marina.config.other_formats import OTHER_KINDS, sentence_on
 
 # The beginning and the end of a file tell its format: a zip file has its directory at its end.
 _BEGINNING, _END = 4096, 2**20
@@ -23,7 +23,7 @@ def read_weights(where: str, file: Path) -> Any:
     """The content of a file of weights: names to tensors, or a checkpoint. SourceError if it cannot be read."""
     kind = kind_of_file(where, file)
     if kind in OTHER_KINDS and kind != "JSON":
-        text, hint = OTHER_KINDS[kind]
+        text, hint = sentence_on(kind, str(file))
         raise SourceError(f"{where}: `{file}` {text}", hint=hint)
     try:
         if kind == "safetensors" or file.suffix == ".safetensors":
@@ -79,7 +79,7 @@ def _read_parts(where: str, index: Path) -> dict[str, torch.Tensor]:
     data = json.loads(index.read_text(encoding="utf-8"))
     named = data.get(_INDEX_KEY)
     if "cells" in data or not isinstance(named, dict):
-        text, hint = OTHER_KINDS["notebook" if "cells" in data else "JSON"]
+        text, hint = sentence_on("notebook" if "cells" in data else "JSON", str(index))
         raise SourceError(f"{where}: `{index}` {text}", hint=hint)
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(set(map(str, named.values()))):
