@@ -14,7 +14,15 @@ from torch import nn
 from marina.archiver.quantize import silence_torchao
 from marina.config.distribution import install_command
 from marina.config.errors import SourceError, ToolMissing
-from marina.config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderRefused, ModelFolder, read_model_folder
+from marina.config.hf_folder import (
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    FolderRefused,
+    ModelFolder,
+    pickled_weights,
+    read_model_folder,
+)
 from marina.config.record import EncoderSetup, Port
 from marina.config.sections import Encoder
 from marina.config.spec import Spec
@@ -57,7 +65,7 @@ class EncoderGraph(nn.Module):
         self.pooling, self.normalise = spec.encoding.pooling, False
         self.dense = nn.Sequential()
         if self.task == "embed":
-            said = read_model_folder(spec.path(spec.model.folder or "")).read_embedding()
+            said = _read(spec).read_embedding()
             self.normalise, self.dense = said.is_normalised, nn.Sequential(*map(_dense_layer, said.dense))
             self.dense = self.dense.eval().to(spec.serving.device)
 
@@ -270,7 +278,7 @@ def _padded(values: np.ndarray, port: Port) -> np.ndarray:
 
 def _read(spec: Spec) -> ModelFolder:
     try:
-        return read_model_folder(spec.path(spec.model.folder or ""))
+        return read_model_folder(spec.path(spec.model.folder or ""), pickled=True)
     except FolderRefused as err:
         raise SourceError(f"{spec.file}: `model.source`: {err}", hint=err.hint) from err
 
@@ -294,7 +302,8 @@ def load_network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
             folder.path,
             local_files_only=True,
             trust_remote_code=False,
-            use_safetensors=True,
+            use_safetensors=pickled_weights(folder.path) is None,
+            weights_only=True,
             output_loading_info=True,
             # Else the error does not say which: the report that it refers to is not shown.
             ignore_mismatched_sizes=True,

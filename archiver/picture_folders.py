@@ -13,6 +13,7 @@ from torch import nn
 from marina.archiver.preprocessing import PROCESSOR, NotServed, library_image, processor_image, processor_levels
 from marina.config.distribution import install_command
 from marina.config.errors import SourceError, ToolMissing
+from marina.config.hf_folder import pickled_weights
 from marina.config.picture_folder import PictureFolder, PictureFolderRefused, read_picture_folder
 from marina.config.sections import Image
 from marina.config.spec import Spec
@@ -82,7 +83,8 @@ def _from_transformers(spec: Spec, folder: PictureFolder) -> LoadedFolder:
             folder.path,
             local_files_only=True,
             trust_remote_code=False,
-            use_safetensors=True,
+            use_safetensors=pickled_weights(folder.path) is None,
+            weights_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             dtype=torch.float32,
@@ -97,7 +99,12 @@ def _from_transformers(spec: Spec, folder: PictureFolder) -> LoadedFolder:
     if any("pooler" in name for name in loaded["missing_keys"]):
         # Random numbers otherwise: the first token is taken instead.
         model = type(model).from_pretrained(
-            folder.path, local_files_only=True, use_safetensors=True, add_pooling_layer=False, dtype=torch.float32
+            folder.path,
+            local_files_only=True,
+            use_safetensors=pickled_weights(folder.path) is None,
+            weights_only=True,
+            add_pooling_layer=False,
+            dtype=torch.float32,
         )
     named = folder.config.get("id2label")
     count = getattr(model.config, "num_labels", 0)

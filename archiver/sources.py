@@ -23,6 +23,7 @@ from marina.archiver.user_code import import_file, running_user_code
 from marina.archiver.weights import load_weights
 from marina.archiver.weights.whole_module import is_scripted, load_module
 from marina.config.errors import SourceError, listed, nearest
+from marina.config.hf_folder import pickled_weights
 from marina.config.record import Lengths, Port
 from marina.config.sections import Image, Tensor, Varying
 from marina.config.spec import Spec
@@ -52,10 +53,12 @@ def load_source(spec: Spec) -> Source:
         return _from_torchvision(spec, source.removeprefix("torchvision:"))
     if spec.model.folder is not None and spec.model.handler == "image":
         loaded = load_picture_folder(spec)
-        return _make_source(spec, loaded.network, loaded.image, loaded.labels, notes=loaded.notes)
+        notes = (*loaded.notes, *_notes_on_pickle(spec))
+        return _make_source(spec, loaded.network, loaded.image, loaded.labels, notes=notes)
     if spec.model.folder is not None:
         network, ports, labels = load_encoder(spec)
-        return Source(network, None, ports, _labels(spec, None) or labels, lengths=_buckets(spec.encoding.varying))
+        labels, lengths = _labels(spec, None) or labels, _buckets(spec.encoding.varying)
+        return Source(network, None, ports, labels, lengths=lengths, notes=_notes_on_pickle(spec))
     if source.endswith(".pt2"):
         return _from_program(spec, spec.path(source))
     if spec.model.saved_whole:
@@ -193,6 +196,11 @@ def _call_factory(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     with running_user_code(f"{spec.file}: `model.source`: `{spec.model.source}`", spec):
         return factory()
+
+
+def _notes_on_pickle(spec: Spec) -> tuple[str, ...]:
+    name = pickled_weights(spec.path(spec.model.folder or ""))
+    return (f"the weights are in `{name}`: only tensors are read of a pickle, nothing is run",) if name else ()
 
 
 def _from_program(spec: Spec, file: Path) -> Source:

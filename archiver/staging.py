@@ -23,6 +23,7 @@ from marina.archiver.sources import Source
 from marina.archiver.user_code import stage_modules
 from marina.archiver.wav import sample_wav
 from marina.config.errors import SourceError
+from marina.config.hf_folder import pickled_weights
 from marina.config.record import (
     Adopted,
     Artifact,
@@ -84,7 +85,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         name=spec.name,
         version=spec.version,
         source=model.source,
-        weights=model.weights if source else None,
+        weights=_weights(spec, source),
         pins=pins_of(spec),
         handler=_stage_code(spec, folder),
         precision=model.precision,
@@ -106,6 +107,14 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         gives=gives,
         trust_pickle=model.trust_pickle,
     )
+
+
+def _weights(spec: Spec, source: Source | None) -> str | None:
+    """The spec's `model.weights`, or the file in a folder if that is a pickle."""
+    if source is None and not spec.model.listens:
+        return None
+    folder = spec.model.folder
+    return spec.model.weights if folder is None else pickled_weights(spec.path(folder))
 
 
 def _built_in(spec: Spec) -> tuple[str, str] | None:

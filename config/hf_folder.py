@@ -30,6 +30,8 @@ _HEARS = "Whisper, and Wav2Vec2, Hubert, WavLM and their like for CTC or classif
 # Written by `peft`: what a training changed, without the model that it changed.
 _ADAPTER = "adapter_config.json"
 _POINTER = b"version https://git-lfs.github.com/spec/"
+# The weights of older folders, or the index of several files: of a pickle, `transformers` reads only the tensors.
+_PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
 
 
@@ -216,8 +218,16 @@ def _pooling(config: dict[str, Any]) -> str:
     return " and ".join(short.get(str(name), str(name)) for name in (names if isinstance(names, list) else [names]))
 
 
-def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
-    """Reads a model's folder, or raises FolderRefused; without `weights` it needs neither weights nor `config.json`."""
+def pickled_weights(path: Path) -> str | None:
+    """The file of weights in a folder that has no `.safetensors`, but what `transformers` wrote before."""
+    if any(path.glob("*.safetensors")):
+        return None
+    return next((name for name in _PICKLED_WEIGHTS if (path / name).is_file()), None)
+
+
+def read_model_folder(path: Path, *, weights: bool = True, pickled: bool = False) -> ModelFolder:
+    """Reads a model's folder, or raises FolderRefused; without `weights` it needs neither weights nor `config.json`,
+    and with `pickled` the weights may be a pickle, as `transformers` reads them."""
     if (path / _ADAPTER).is_file() and not (path / CONFIG).is_file():
         hint = f"source: hf:./base, the model that it was trained on, and `adapter: {path}`"
         raise FolderRefused(f"`{path}` holds an adapter, such as of LoRA, allowed: a whole model", hint)
@@ -243,9 +253,9 @@ def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     files = tuple(sorted(file for pattern in _PACKED for file in path.glob(pattern) if file.is_file()))
     if pointer := next(filter(is_pointer, files), None):
         raise FolderRefused(f"`{pointer}` is only Git LFS's pointer to the file", f"git -C {path} lfs pull")
-    if weights and not any(file.suffix == ".safetensors" for file in files):
-        pickled = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLED)
-        beside = f", and `{pickled[0]}` may hold code" if pickled else ""
+    if weights and not any(file.suffix == ".safetensors" for file in files) and not (pickled and pickled_weights(path)):
+        others = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLED)
+        beside = f", and `{others[0]}` may hold code" if others else ""
         hint = "model.save_pretrained(FOLDER, safe_serialization=True)"
         raise FolderRefused(f"`{path}` has no `.safetensors`{beside}", hint)
     return ModelFolder(path, config, files)
@@ -271,7 +281,7 @@ def read_sound_folder(path: Path) -> ModelFolder:
         raise FolderRefused(text, "source: ./model.py:build, with `handler: tensor` or a handler of your own")
     if pointer := next(filter(is_pointer, folder.files), None):
         raise FolderRefused(f"`{pointer}` is only Git LFS's pointer to the file", f"git -C {path} lfs pull")
-    if not folder.files:
+    if not folder.files and not pickled_weights(path):
         raise FolderRefused(f"`{path}` has no `.safetensors`", "model.save_pretrained(FOLDER)")
     if folder.hears == "whisper" and not (path / TOKENIZER).is_file():
         hint = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), which writes the fast tokenizer"

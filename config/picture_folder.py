@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marina.config.hf_folder import pickled_weights
+
 PROCESSOR = "preprocessor_config.json"
 # The classes of `transformers` by their ends, and the task that they were made for.
 _MADE_FOR = {
@@ -98,7 +100,8 @@ def read_picture_folder(path: Path) -> PictureFolder:
         raise PictureFolderRefused(f"`{path}` has no `config.json`")
     if "auto_map" in config:
         raise PictureFolderRefused(f"`{path / 'config.json'}`: `auto_map`: the model comes with its own code")
-    if not any(path.glob("*.safetensors")):
+    is_read = any(path.glob("*.safetensors")) or (pickled_weights(path) and "architecture" not in config)
+    if not is_read:
         hint = "model.save_pretrained(FOLDER), which writes `model.safetensors`"
         raise PictureFolderRefused(f"`{path}` has no `.safetensors`", hint)
     return PictureFolder(path, config, _json(path / PROCESSOR))

@@ -35,6 +35,9 @@ _OTHERWISE: dict[str, tuple[Any, ...]] = {
 def merge_adapter(where: str, base: Path, adapter: Path, into: Path) -> None:
     """Writes the merged model's folder. SourceError if the adapter is of another kind, or of another model."""
     config = _read_config(where, adapter)
+    if not weight_files(base):
+        hint = "AutoModel….from_pretrained(FOLDER).save_pretrained(NEW-FOLDER)"
+        raise SourceError(f"{where}: `{base}` has no `.safetensors`, with which an adapter is merged", hint=hint)
     file = next((adapter / name for name in _FILES if (adapter / name).is_file()), adapter / _FILES[0])
     trained = {name.removeprefix(_PREFIX): value for name, value in read_weights(where, file).items()}
     scale = config["lora_alpha"] / (math.sqrt(config["r"]) if config.get("use_rslora") else config["r"])

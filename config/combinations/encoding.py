@@ -24,7 +24,7 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     if not model.encodes or model.folder is None or not isdir(spec.path(model.folder)):
         return
     try:
-        folder = read_model_folder(spec.path(model.folder))
+        folder = read_model_folder(spec.path(model.folder), pickled=True)
         pooling = folder.read_embedding().pooling if model.task == "embed" else None
         folder.left_out(str(model.task))
     except FolderRefused as err:
@@ -48,7 +48,7 @@ def encoder_warnings(spec: Spec) -> Iterator[str]:
     """What of an encoder looks like a mistake."""
     if not spec.model.encodes or spec.is_elsewhere(spec.model.folder):
         return
-    folder = read_model_folder(spec.path(spec.model.folder or ""))
+    folder = read_model_folder(spec.path(spec.model.folder or ""), pickled=True)
     yield from (f"`model.source`: {sentence}" for sentence in folder.left_out(str(spec.model.task)))
     if spec.model.task != "embed":
         return

@@ -288,7 +288,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
 
     if facts := _of_sound(source, folder, options):
         return facts
-    read = read_model_folder(folder)
+    read = read_model_folder(folder, pickled=True)
     embedding = read.read_embedding()
     longest = min(read.longest or 128, read.cut or 128, 128)
     kind = read.architecture
@@ -299,7 +299,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
                 f"`--source`: `{source}` is a `{kind}`, which writes one text for another, and Marina serves none such"
             )
             raise InputError(text, hint="--task embed, for the embeddings of its encoder")
-        return _of_language_model(source, read)
+        return _of_language_model(source, read_model_folder(folder))
     task = options.task or read.made_for
     if options.task is None and task == "classify" and len(read.config.get("id2label") or "ab") == 1:
         task = "rerank"

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 from fakes import ask, start
+from safetensors.torch import load_file
 from specs import ROOT
 
 from marina.archiver.encoders import EncoderGraph, load_encoder, read_texts
 from marina.archiver.package import package
+from marina.archiver.sources import load_source
 from marina.config.errors import SourceError, SpecError
 from marina.config.load import parse_spec
 from marina.config.progress import Progress
@@ -253,17 +255,43 @@ def test_a_text_without_tokens_is_refused(tmp_path: Path) -> None:
         reader.read([""])
 
 
-def test_a_folder_with_code_or_pickles_is_refused(folder: Callable[[str], Path]) -> None:
+def test_a_folder_with_code_is_refused(folder: Callable[[str], Path]) -> None:
     model = folder("classify")
     text, file = SPEC.format(task="classify", encoding="{max_tokens: 8}"), model.parent / "spec.yaml"
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling.Evil"}}))
     with pytest.raises(SpecError, match="the model comes with its own code, which is not run"):
         parse_spec(text, file)
-    (model / "config.json").write_text(json.dumps(config))
-    (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    with pytest.raises(SpecError, match=r"has no `\.safetensors`"):
-        parse_spec(text, file)
+
+
+class Acts:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("it ran",)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_older_weights_are_read_and_nothing_that_is_pickled_beside_them_is_run(
+    folder: Callable[[str], Path], parts: int
+) -> None:
+    model = folder("classify")
+    spec = parse_spec(SPEC.format(task="classify", encoding="{max_tokens: 8}"), model.parent / "spec.yaml")
+    saved = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    files = ["pytorch_model.bin"] if parts == 1 else [f"pytorch_model-0000{part}-of-00002.bin" for part in (1, 2)]
+    places = {name: files[place % parts] for place, name in enumerate(saved)}
+    for file in files:
+        torch.save({name: value for name, value in saved.items() if places[name] == file}, model / file)
+    if parts == 2:
+        index = {"metadata": {"total_size": 1}, "weight_map": places}
+        (model / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    read = load_source(spec)
+    assert all(torch.equal(value, saved[name]) for name, value in read.network.state_dict().items() if name in saved)
+    assert read.notes[0].startswith(
+        f"the weights are in `{'pytorch_model.bin' if parts == 1 else 'pytorch_model.bin.i'}"
+    )
+    torch.save(saved | {"more": Acts()}, model / files[0])
+    with pytest.raises(SourceError, match="cannot be loaded"):
+        load_source(spec)
 
 
 def test_a_task_that_the_weights_do_not_fit_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
