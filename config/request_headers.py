@@ -1,7 +1,9 @@
 """What requests say in their headers: the content type of a file, and that an answer must not come from the cache."""
 
 CONTENT_TYPES = {
+    ".bmp": "image/bmp",
     ".flac": "audio/flac",
+    ".gif": "image/gif",
     ".jpeg": "image/jpeg",
     ".jpg": "image/jpeg",
     ".json": "application/json",
@@ -9,6 +11,8 @@ CONTENT_TYPES = {
     ".npy": "application/x-npy",
     ".ogg": "audio/ogg",
     ".png": "image/png",
+    ".tif": "image/tiff",
+    ".tiff": "image/tiff",
     ".wav": "audio/wav",
     ".webp": "image/webp",
 }

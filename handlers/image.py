@@ -1,9 +1,9 @@
 """`handler: image`: pictures in, the `top_k` classes out.
 
-Takes JPEG, PNG and WebP bodies (also as a form field), `{"image": "<base64>"}`, `{"image": [...]}` with grey levels
-or normalised floats in channel-first order, nested or flat, and `.npy` bodies: uint8 [height, width, channels] of the
-model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`; labels
-only if the package has them."""
+Takes JPEG, PNG, WebP, GIF, TIFF and BMP bodies (also as a form field), `{"image": "<base64>"}`, `{"image": [...]}` with
+grey levels or normalised floats in channel-first order, nested or flat, and `.npy` bodies: uint8 [height, width,
+channels] of the model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels":
+[...]}`; labels only if the package has them."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from marina.handlers.record import ImageSpec, RecordError, TensorSpec
 from marina.handlers.request import Answer, Request
 from marina.handlers.validation import Unprocessable, Unsupported, decode_base64, describe_json
 
-_TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
+_TAKES = "JPEG, PNG, WebP, GIF, TIFF or BMP bytes, JSON with `image`, or .npy"
 # How far a pixel level may be from a whole number: normalised values with three decimals, or in float16, are that far
 # off.
 _ROUNDING = 0.1

@@ -42,7 +42,7 @@ class Image(Section):
     max_pixels: Annotated[int, Field(ge=1, le=1_000_000_000)] = 40_000_000
     """Larger pictures are refused before they are decoded, pixels; also those that need more than 4 bytes for each of
     these pixels to be decoded: a baseline JPEG takes little at any size, a progressive one 3 to 6 bytes a pixel, PNG 4
-    to 7, WebP 18. Lands in the record of the MAR."""
+    to 7, GIF and BMP 4 to 7, TIFF 5 to 11, WebP 18. Lands in the record of the MAR."""
 
     @model_validator(mode="after")
     def _one_value_for_each_channel(self) -> "Image":

@@ -13,16 +13,18 @@ with these differences:
 
 import struct
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 
 from PIL import Image
 
 from marina.handlers.arrays import Array
-from marina.handlers.pictures import webp
+from marina.handlers.pictures import bmp, gif, png, tiff, webp
 from marina.handlers.pictures.cost import MAX_RATIO, DecodingCost, check_cost, resized_bytes
+from marina.handlers.pictures.exif import orient
+from marina.handlers.pictures.header import Header
 from marina.handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost, upright_size
 from marina.handlers.pictures.pillow_decoder import decode_by_pillow
-from marina.handlers.pictures.png import read_png_header, without_extras
 from marina.handlers.pictures.resize import Placement, place, resize_and_crop
 from marina.handlers.record import ImageSpec
 from marina.handlers.validation import Malformed, Unsupported, check_pixels
@@ -40,6 +42,15 @@ _PILLOW_ERRORS = (
     struct.error,
 )
 _CMYK_COMPONENTS = 4
+_Body = bytes | bytearray
+# How the header of a format is read, and what of a file Pillow gets.
+_READERS: dict[str, tuple[Callable[[_Body], Header], Callable[[_Body], _Body]]] = {
+    "BMP": (bmp.read_header, lambda body: body),
+    "GIF": (gif.read_header, gif.first_frame),
+    "PNG": (png.read_header, png.without_extras),
+    "TIFF": (tiff.read_header, tiff.with_pixels_only),
+    "WEBP": (webp.read_header, lambda body: body),
+}
 
 
 def setup_pillow() -> None:
@@ -56,6 +67,12 @@ def image_format(body: bytes | bytearray) -> str | None:
         return "PNG"
     if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
         return "WEBP"
+    if body[:6] in (b"GIF87a", b"GIF89a"):
+        return "GIF"
+    if body[:4] in (b"II*\0", b"MM\0*"):
+        return "TIFF"
+    if body[:2] == b"BM" and int.from_bytes(body[14:18], "little") in bmp.HEADER_LENGTHS:
+        return "BMP"
     return None
 
 
@@ -71,12 +88,14 @@ def decode_placed(body: bytes | bytearray, spec: ImageSpec) -> tuple[Array, Plac
         if kind == "JPEG":
             frame = read_frame(body)
             pixels, size = _from_jpeg(body, frame, spec), upright_size(frame)
-        elif kind == "PNG":
-            pixels = _from_png(body, spec)
-        elif kind == "WEBP":
-            pixels = _from_webp(body, spec)
+        elif kind is not None:
+            pixels = _by_pillow(body, kind, spec)
         else:
-            raise Unsupported("the body is not an image of a known format", field="image", allowed="JPEG, PNG, WebP")
+            raise Unsupported(
+                "the body is not an image of a known format",
+                field="image",
+                allowed="JPEG, PNG, WebP, GIF, TIFF, BMP",
+            )
     except _PILLOW_ERRORS as err:
         raise Malformed(f"the {kind} is broken or cut short", field="image", allowed="a complete file") from err
     decoded = pixels.shape[0], pixels.shape[1]
@@ -100,18 +119,14 @@ def _from_cmyk(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
     return decode_by_pillow(body, "JPEG", spec, declared=declared, least=(height, width))
 
 
-def _from_png(body: bytes | bytearray, spec: ImageSpec) -> Array:
-    header = read_png_header(body)
+def _by_pillow(body: bytes | bytearray, kind: str, spec: ImageSpec) -> Array:
+    read_header, for_pillow = _READERS[kind]
+    header = read_header(body)
     check_pixels(header.height, header.width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    check_cost(DecodingCost(_memory(header.height, header.width, header.pixel_bytes, spec)), body, spec)
-    return decode_by_pillow(without_extras(body), "PNG", spec, declared=(header.height, header.width))
-
-
-def _from_webp(body: bytes | bytearray, spec: ImageSpec) -> Array:
-    height, width = webp.declared_size(body)
-    check_pixels(height, width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    check_cost(DecodingCost(_memory(height, width, webp.PIXEL_BYTES, spec)), body, spec)
-    return decode_by_pillow(body, "WEBP", spec, declared=(height, width))
+    memory_bytes = _memory(header.height, header.width, header.pixel_bytes, spec) + header.extra_bytes
+    check_cost(DecodingCost(memory_bytes), body, spec)
+    declared = header.height, header.width
+    return orient(decode_by_pillow(for_pillow(body), kind, spec, declared=declared), header.orientation)
 
 
 def _memory(height: int, width: int, pixel_bytes: int, spec: ImageSpec) -> int:

@@ -5,8 +5,8 @@ thousands of chunks cost it more than the pixels. So Pillow gets only the pictur
 
 import struct
 import zlib
-from dataclasses import dataclass
 
+from marina.handlers.pictures.header import Header
 from marina.handlers.validation import Malformed, TooLarge
 
 _SIGNATURE = 8
@@ -17,19 +17,11 @@ _MANY_PARTS = 64
 _GREY, _PALETTE = 0, 3
 
 
-@dataclass(frozen=True)
-class PngHeader:
-    height: int
-    width: int
-    pixel_bytes: int
-    """Bytes per pixel as Pillow stores it."""
-
-
-def read_png_header(body: bytes | bytearray) -> PngHeader:
+def read_header(body: bytes | bytearray) -> Header:
     width, height, depth, colour = struct.unpack_from(">IIBB", body, 16)
     if colour in (_GREY, _PALETTE):
-        return PngHeader(height, width, 2 if depth == 16 else 1)
-    return PngHeader(height, width, 4)
+        return Header(height, width, 2 if depth == 16 else 1)
+    return Header(height, width, 4)
 
 
 def without_extras(body: bytes | bytearray) -> bytes | bytearray:

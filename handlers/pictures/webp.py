@@ -2,13 +2,20 @@
 
 import struct
 
+from marina.handlers.pictures.header import Header
+
 # Bytes per pixel at the peak: the decoder's two canvases, the frame that it returns, and Pillow's picture. The frame is
 # freed before the array is made, which takes one or three bytes per pixel.
-PIXEL_BYTES = 15
+_PIXEL_BYTES = 15
 
 
-def declared_size(body: bytes | bytearray) -> tuple[int, int]:
-    """Height and width of the canvas."""
+def read_header(body: bytes | bytearray) -> Header:
+    height, width = _canvas(body)
+    return Header(height, width, _PIXEL_BYTES)
+
+
+def _canvas(body: bytes | bytearray) -> tuple[int, int]:
+    """Its height and width."""
     chunk = bytes(body[12:16])
     if chunk == b"VP8X":
         return 1 + int.from_bytes(body[27:30], "little"), 1 + int.from_bytes(body[24:27], "little")

@@ -54,7 +54,7 @@ def docs_page(record: Record, sample: bytes, *, sha256: str, ports: Ports) -> tu
 
 def _takes(record: Record) -> str:
     if record.handler == "image":
-        return "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
+        return "JPEG, PNG, WebP, GIF, TIFF or BMP bytes, JSON with `image`, or .npy"
     if record.text is not None:
         paths = ", ".join(f"`{path}`" for path in OPENAI_PATHS.values())
         return f"OpenAI's JSON for a chat or a completion; clients send it to {paths}"

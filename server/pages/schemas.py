@@ -15,7 +15,7 @@ TEXT: Schema = {"type": "string"}
 # OpenAI's paths, on which a model that writes texts is asked.
 OPENAI_PATHS = {"complete": "/v1/completions", "chat": "/v1/chat/completions", "models": "/v1/models"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
-_PICTURES = ("image/jpeg", "image/png", "image/webp")
+_PICTURES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/tiff", "image/bmp")
 _BITS = (8, 16, 32, 64)
 _WHOLE = {f"uint{bits}": (0, 2**bits - 1) for bits in _BITS}
 _WHOLE |= {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in _BITS}

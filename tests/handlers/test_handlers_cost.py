@@ -71,6 +71,10 @@ def flat(mode: str, side: int) -> Image.Image:
         pytest.param(("WEBP", "RGBA", {"lossless": True, "method": 0}), 1650, id="lossless webp with alpha"),
         pytest.param(("JPEG", "RGB", {"progressive": True, "subsampling": 0}), 2800, id="progressive jpeg"),
         pytest.param(("JPEG", "CMYK", {"progressive": True}), 2400, id="jpeg for print"),
+        pytest.param(("BMP", "P", {}), 2500, id="bmp with a palette"),
+        pytest.param(("GIF", "P", {"transparency": 0}), 3000, id="gif"),
+        pytest.param(("TIFF", "RGB", {"compression": "tiff_lzw", "strip_size": 2**30}), 2100, id="tiff of one strip"),
+        pytest.param(("TIFF", "CMYK", {"compression": "tiff_lzw"}), 2500, id="tiff of inks"),
     ],
 )
 def test_a_picture_takes_no_more_memory_than_estimated_and_none_of_it_stays(tmp_path, small, large):
@@ -107,6 +111,75 @@ def test_a_picture_over_the_memory_is_refused_before_it_is_decoded(monkeypatch, 
         decode_image(body, LARGE)
     assert caught.value.body()["error"] == "decoding the image takes too much memory"
     assert caught.value.body()["allowed"].startswith("at most 64 MB")
+
+
+def gif(screen: tuple[int, int], frame: tuple[int, int], before: bytes = b"") -> bytes:
+    """A GIF whose picture and first frame declare these sizes, which is to be cleared after the frame."""
+    control = b"!\xf9\x04\x09\0\0\0\0"
+    head = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x80, 0, 0) + bytes(6) + before + control
+    return head + b"," + struct.pack("<HHHHB", 0, 0, *frame, 0) + b"\x02\x02\x44\x01\0;"
+
+
+def tiff(**changed: int | tuple[int, ...]) -> bytes:
+    """A grey TIFF of 32 x 32 pixels with one strip, except for what is changed."""
+    tags = {"width": 256, "height": 257, "bits": 258, "compression": 259, "colours": 262, "offsets": 273}
+    tags |= {"rows": 278, "counts": 279, "planes": 284, "tile_width": 322, "tile_height": 323, "format": 339}
+    values = {"width": 32, "height": 32, "bits": 8, "compression": 5, "colours": 1, "offsets": 8, "rows": 32}
+    entries, lists = b"", bytes(64)
+    for name, value in sorted((values | {"counts": 64} | changed).items(), key=lambda each: tags[each[0]]):
+        several = value if isinstance(value, tuple) else (value,)
+        entries += struct.pack(
+            "<HHII", tags[name], 4, len(several), several[0] if len(several) == 1 else 8 + len(lists)
+        )
+        lists += struct.pack(f"<{len(several)}I", *several) if len(several) > 1 else b""
+    count = struct.pack("<H", len(entries) // 12)
+    return b"II*\0" + struct.pack("<I", 8 + len(lists)) + lists + count + entries + bytes(4)
+
+
+def bmp(width: int, height: int, compression: int = 0) -> bytes:
+    size = struct.pack("<IiiHHIIIIII", 40, width, height, 1, 8, compression, 0, 0, 0, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 1078, 0, 0, 1078) + size + bytes(1024 + 64)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "words"),
+    [
+        pytest.param(gif((60_000, 60_000), (1, 1)), TooLarge, "the image is too large", id="gif"),
+        pytest.param(gif((9, 9), (60_000, 60_000)), Malformed, "does not lie in its picture", id="frame of a gif"),
+        pytest.param(
+            gif((9, 9), (9, 9), b"!\xfe" + b"\1x" * 60_000 + b"\0"), TooLarge, "before", id="comments of a gif"
+        ),
+        pytest.param(bmp(60_000, -60_000), TooLarge, "the image is too large", id="bmp"),
+        pytest.param(bmp(-5, 5), Malformed, "no pixels", id="bmp of a negative width"),
+        pytest.param(bmp(99, 99, 1), Unsupported, "this BMP is compressed", id="compressed bmp"),
+        pytest.param(tiff(width=60_000, height=60_000), TooLarge, "the image is too large", id="tiff"),
+        pytest.param(
+            tiff(offsets=(8,) * 32, counts=(64,) * 32), Malformed, "longer than the file", id="strips of a tiff"
+        ),
+        pytest.param(tiff(tile_width=2**31, tile_height=2**20), TooLarge, "too much memory", id="tile of a tiff"),
+        pytest.param(
+            tiff(offsets=(8,) * 100_000, counts=(0,) * 100_000), TooLarge, "too many pieces", id="many strips"
+        ),
+        pytest.param(tiff(compression=7), Unsupported, "this kind of TIFF", id="jpeg in a tiff"),
+        pytest.param(tiff(planes=2), Unsupported, "this kind of TIFF", id="planes of a tiff"),
+        pytest.param(tiff(format=3, bits=32), Unsupported, "this kind of TIFF", id="floats in a tiff"),
+        pytest.param(tiff(bits=16, colours=0), Unsupported, "this kind of TIFF", id="16 bits from white to black"),
+    ],
+)
+def test_an_older_format_is_refused_before_pillow_opens_it(monkeypatch, body, error, words):
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("must not be called"))
+    with pytest.raises(error, match=words):
+        decode_image(body, LARGE)
+
+
+def test_what_a_tiff_says_beside_its_pixels_is_not_read(monkeypatch):
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0x9286] = b"x" * 50_000
+    body = encoded(Image.fromarray(PICTURE), "TIFF", exif=exif, tiffinfo={0x010E: "words"})
+    seen = []
+    monkeypatch.setattr(Image.Exif, "get_ifd", lambda _, tag: seen.append(tag))
+    assert distance(decode_image(body, SPEC), decode_image(PNG, SPEC)) == 0
+    assert seen == []
 
 
 def test_a_pod_has_the_memory_that_decoding_may_take():

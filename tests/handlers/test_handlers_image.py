@@ -154,8 +154,9 @@ PIXELS = EXACT.tolist()
             encoded(np.zeros((1100, 1000, 3), np.uint8), "WEBP", lossless=True), "", 413, "image", id="lossless webp"
         ),
         pytest.param(encoded(np.zeros((1100, 1000, 4), np.uint8), "WEBP"), "", 413, "image", id="webp with alpha"),
-        pytest.param(encoded(PICTURE, "GIF"), "image/gif", 415, "body", id="gif"),
-        pytest.param(encoded(PICTURE, "TIFF"), "", 415, "body", id="tiff"),
+        pytest.param(encoded(PICTURE, "AVIF"), "image/avif", 415, "body", id="avif"),
+        pytest.param(encoded(PICTURE, "GIF")[:-90], "image/gif", 400, "image", id="gif cut short"),
+        pytest.param(encoded(PICTURE, "TIFF", compression="jpeg"), "", 415, "image", id="jpeg in a tiff"),
         pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml", 415, "body", id="svg"),
         pytest.param(b"<!doctype html><p>hello", "text/html", 415, "body", id="html"),
         pytest.param(np.random.default_rng(1).bytes(3_999_999), "", 415, "body", id="noise"),

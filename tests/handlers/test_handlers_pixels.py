@@ -12,6 +12,7 @@ from PIL import Image
 from marina.handlers.pictures import decode as pixels
 from marina.handlers.pictures import decode_image, resize_and_crop
 from marina.handlers.record import ImageSpec
+from marina.handlers.validation import Malformed
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,43 @@ def test_pictures_of_one_pixel_across_are_turned_too(kind, height, width, orient
     assert decode_image(body, SPEC).shape == (SIDE, SIDE, 3)
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_of_a_tiff_is_applied(orientation):
+    body = encoded(PICTURE, "TIFF", tiffinfo={0x0112: orientation})
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = encoded(PICTURE, "PNG", exif=exif.tobytes())
+    assert distance(decode_image(body, SPEC), decode_image(turned, SPEC)) == 0
+
+
+FRAMES = [Image.fromarray(PICTURE).quantize(), Image.fromarray(255 - PICTURE).quantize()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "picture", "options"),
+    [
+        pytest.param("BMP", Image.fromarray(PICTURE), {}, id="bmp"),
+        pytest.param("BMP", FRAMES[0], {}, id="bmp with a palette"),
+        pytest.param("GIF", FRAMES[0], {"interlace": False, "comment": "x" * 2000}, id="gif"),
+        pytest.param("GIF", FRAMES[0], {"save_all": True, "append_images": FRAMES[1:], "loop": 0}, id="animation"),
+        pytest.param("TIFF", Image.fromarray(PICTURE), {"description": "a title"}, id="tiff"),
+        pytest.param("TIFF", Image.fromarray(PICTURE), {"compression": "tiff_lzw"}, id="tiff by lzw"),
+        pytest.param("TIFF", Image.fromarray(PICTURE), {"compression": "tiff_adobe_deflate"}, id="tiff by deflate"),
+        pytest.param("TIFF", Image.fromarray(PICTURE).convert("CMYK"), {"compression": "packbits"}, id="tiff of inks"),
+        pytest.param("TIFF", Image.fromarray(PICTURE).convert("L"), {"big_tiff": False}, id="grey tiff"),
+        pytest.param("TIFF", FRAMES[0], {"save_all": True, "append_images": FRAMES[1:]}, id="pages"),
+        pytest.param("TIFF", Image.fromarray(PICTURE).convert("1"), {}, id="black and white"),
+    ],
+)
+def test_a_picture_of_an_older_format_is_its_first_frame(kind, picture, options):
+    body = encoded(picture, kind, **options)
+    expected = encoded(Image.open(io.BytesIO(body)).convert("RGB"), "PNG")
+    assert distance(decode_image(body, SPEC), decode_image(expected, SPEC)) == 0
+    for length in (20, len(body) // 4):
+        with pytest.raises(Malformed):
+            decode_image(body[:length], SPEC)
+
+
 def test_broken_exif_leaves_the_picture_as_it_is():
     marker = b"\xff\xe1" + struct.pack(">H", 20) + b"Exif\0\0" + b"MM\0\x2a\xff\xff\xff\xff" + b"\0" * 4
     assert distance(decode_image(JPEG[:2] + marker + JPEG[2:], SPEC), decode_image(JPEG, SPEC)) == 0
@@ -113,8 +151,9 @@ def test_transparent_pixels_lie_on_white():
 
 def test_16_bit_grey_keeps_its_levels():
     grey = smooth(40, 40, 1)[:, :, 0]
-    pixels = decode_image(encoded(grey.astype(np.uint16) * 257, "PNG"), GREY)
-    assert distance(pixels, reference(grey[:, :, np.newaxis], GREY)) <= 1
+    for kind in ("PNG", "TIFF"):
+        pixels = decode_image(encoded(grey.astype(np.uint16) * 257, kind), GREY)
+        assert distance(pixels, reference(grey[:, :, np.newaxis], GREY)) <= 1
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])

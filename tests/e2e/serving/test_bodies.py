@@ -45,6 +45,9 @@ GOOD = [
     pytest.param(encoded(PHOTO.convert("CMYK"), "JPEG"), "image/jpeg", id="cmyk jpeg"),
     pytest.param(encoded(Image.fromarray(np.full((8, 8), 40_000, np.uint16)), "PNG"), "image/png", id="16-bit png"),
     pytest.param(encoded(PHOTO, "WEBP"), "image/webp", id="webp"),
+    pytest.param(encoded(PHOTO, "BMP"), "image/bmp", id="bmp"),
+    pytest.param(encoded(PHOTO, "GIF"), "image/gif", id="gif"),
+    pytest.param(encoded(PHOTO, "TIFF", compression="tiff_lzw"), "image/tiff", id="tiff"),
     pytest.param(json.dumps({"image": TENSOR}).encode(), "application/json", id="json tensor"),
     pytest.param(MULTIPART, "multipart/form-data; boundary=b", id="multipart"),
 ]
