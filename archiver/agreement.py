@@ -31,7 +31,10 @@ def run_in_batches(run: RunBatch, inputs: Rows, batch: int) -> Rows:
 
 
 def compare_classes(expected: Rows, got: Rows) -> Similarity:
-    """Compares answers that are `top_probs` and `top_indices`: rows agree if their first class is the same."""
+    """Compares answers that are `top_probs` and `top_indices`: rows agree if their first class is the same. Rows with
+    an answer for each token count by token; those past the end of a text are zeros in both."""
+    is_answer = expected[0].flatten(0, -2)[:, 0] != 0
+    expected, got = (tuple(value.flatten(0, -2)[is_answer] for value in answer) for answer in (expected, got))
     same = (expected[1][:, 0] == got[1][:, 0]).double().mean()
     classes = int(max(expected[1].max(), got[1].max())) + 1
     left, right = (_by_class(answer, classes) for answer in (expected, got))

@@ -34,15 +34,18 @@ from marina.handlers.validation import RequestError
 CLASSES = {
     "classify": "AutoModelForSequenceClassification",
     "embed": "AutoModel",
+    "fill": "AutoModelForMaskedLM",
     "rerank": "AutoModelForSequenceClassification",
     "tokens": "AutoModelForTokenClassification",
 }
 OUTPUTS = {
     "classify": ("top_probs", "top_indices"),
     "embed": ("embedding",),
+    "fill": ("top_probs", "top_indices"),
     "rerank": ("score",),
     "tokens": ("probabilities",),
 }
+# Of classes, and of tokens in the place of a mask.
 MOST_CLASSES = 5
 SAMPLE_TEXT = "Hello."
 # Capitals, accents, digits and punctuation, which tokenizers may drop or split in several ways.
@@ -142,6 +145,17 @@ def _check_end(spec: Spec, folder: ModelFolder, end: object) -> None:
         )
 
 
+def _check_mask(spec: Spec, folder: ModelFolder) -> None:
+    """Raises SourceError if the tokenizer does not take the mask in a text for one token."""
+    with_mask, without = (len(_token_ids(folder, text)) for text in (f"{SAMPLE_TEXT} {folder.mask}", SAMPLE_TEXT))
+    if with_mask != without + 1:
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{TOKENIZER}` makes {with_mask - without} tokens of `{folder.mask}`, the "
+            f"`mask_token` of `{TOKENIZER_CONFIG}`, allowed: 1",
+            hint="AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        )
+
+
 def _token_ids(folder: ModelFolder, text: str) -> list[int]:
     """The tokens that a worker makes of a text."""
     how = EncodingSpec("embed", len(text) + 8, "error", TOKENIZER)
@@ -191,6 +205,8 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
         )
     if task in ("classify", "rerank") and _has_decoder(network):
         _check_end(spec, folder, network.config.eos_token_id)
+    if task == "fill":
+        _check_mask(spec, folder)
     _check_tokenizer(spec, folder)
     vocabulary = getattr(network.config, "vocab_size", None)
     if not isinstance(vocabulary, int):
@@ -239,6 +255,7 @@ def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
         prompts=folder.prompts if spec.model.task == "embed" else {},
         default_prompt=folder.default_prompt if spec.model.task == "embed" else None,
         is_normalised=spec.model.task == "embed" and folder.read_embedding().is_normalised,
+        mask=folder.mask if spec.model.task == "fill" else None,
     )
 
 
@@ -246,7 +263,8 @@ def sample_body(spec: Spec) -> bytes:
     """The body of a sample request for the spec's task."""
     if spec.model.task == "rerank":
         return json.dumps({"query": "Hello?", "documents": [SAMPLE_TEXT]}).encode()
-    return json.dumps({"text": SAMPLE_TEXT}).encode()
+    mask = f" {_read(spec).mask}" if spec.model.task == "fill" else ""
+    return json.dumps({"text": SAMPLE_TEXT + mask}).encode()
 
 
 def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np.ndarray, ...]]:

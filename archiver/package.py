@@ -336,7 +336,7 @@ def _compare_with_eager(
     loaded = load_artifact(record, folder, device)
     run_reference = eager_runner(f"{spec.file}: `model.source`", reference)
     classes = isinstance(reference, ImageGraph) and reference.top_k > 0
-    classes |= isinstance(reference, EncoderGraph) and reference.task == "classify"
+    classes |= isinstance(reference, EncoderGraph) and reference.task in ("classify", "fill")
     within = partial(agreement.compare_tensors, tolerance=TOLERANCE)
     compare = agreement.compare_classes if classes else within
     measured: list[agreement.Similarity] = []

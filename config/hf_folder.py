@@ -16,7 +16,7 @@ _TRANSFORMER, _PROMPTS = "sentence_*_config.json", "config_sentence_transformers
 # An older name of the function that it applies to the scores of pairs.
 _ACTIVATION = "sbert_ce_default_activation_function"
 # The heads that `transformers` puts on an encoder, and the tasks that they are made for.
-_MADE_FOR = {"ForSequenceClassification": "classify", "ForTokenClassification": "tokens"}
+_MADE_FOR = {"ForMaskedLM": "fill", "ForSequenceClassification": "classify", "ForTokenClassification": "tokens"}
 # The functions that may follow a linear layer, by the names that torch gives them.
 ACTIVATIONS = ("GELU", "Identity", "ReLU", "Tanh")
 # Written by `setfit`: a classifier of embeddings.
@@ -30,6 +30,7 @@ _HEARS = "Whisper, and Wav2Vec2, Hubert, WavLM and their like for CTC or classif
 # Written by `peft`: what a training changed, without the model that it changed.
 _ADAPTER = "adapter_config.json"
 _POINTER = b"version https://git-lfs.github.com/spec/"
+_SPECIAL_TOKENS = "special_tokens_map.json"
 # The weights of older folders, or the index of several files: of a pickle, `transformers` reads only the tensors.
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
@@ -177,6 +178,13 @@ class ModelFolder:
         kind = str(named or "Sigmoid").rpartition(".")[2]
         text = f"`sentence-transformers` makes scores by `{kind}`, and Marina by `Sigmoid`: their order is the same"
         return () if kind == "Sigmoid" else (text,)
+
+    @property
+    def mask(self) -> str | None:
+        """What its tokenizer takes for a token that is to be filled in; None if it does not say."""
+        token = self._said(TOKENIZER_CONFIG).get("mask_token") or self._said(_SPECIAL_TOKENS).get("mask_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        return text if isinstance(text, str) else None
 
     @property
     def cut(self) -> int | None:

@@ -215,7 +215,7 @@ class Code(Packed):
 class EncoderSetup(Packed):
     """How an encoder reads texts: the spec's `task` and `encoding`, and the tokenizer from the model's folder."""
 
-    task: Literal["classify", "embed", "rerank", "tokens"]
+    task: Literal["classify", "embed", "fill", "rerank", "tokens"]
     max_tokens: int
     truncate: Literal["error", "left", "right"]
     tokenizer: str
@@ -225,6 +225,8 @@ class EncoderSetup(Packed):
     """The name of the prompt for requests that ask for none."""
     is_normalised: bool = False
     """Whether embeddings have the length 1."""
+    mask: str | None = None
+    """What stands in a text for a token that is to be filled in."""
 
 
 class Adopted(Packed):

@@ -1,4 +1,4 @@
-"""`handler: text` with a `task`: texts in; labels, embeddings, scores or labelled tokens out.
+"""`handler: text` with a `task`: texts in; labels, embeddings, scores, labelled tokens or tokens for masks out.
 
 Takes `{"text": "..."}`, `{"text": [...]}`, a JSON string or a list of them, and plain text. `rerank` takes
 `{"query": "...", "documents": [...]}` instead, and `embed` also the requests of OpenAI's clients to `/v1/embeddings`.
@@ -31,7 +31,7 @@ _OPENAI_FIELDS = ("input", "model", "encoding_format", "dimensions", "prompt_nam
 _TEXT_FIELDS = ("text", "model", "prompt_name", "user")
 
 Text = str | tuple[str, str]
-# Where the characters of each token begin and end in its text; None for a token that stands for none.
+# Where the characters of each token begin and end in its text; None for a token that the answer says nothing about.
 Places = list[tuple[int, int] | None]
 
 
@@ -48,6 +48,7 @@ class TextReader:
         self._spec, self._inputs, self._highest = spec, tuple(inputs), highest
         self._tokenizer: Any = Tokenizer.from_file(file)
         self._tokenizer.no_padding()
+        self._mask = self._tokenizer.token_to_id(spec.mask) if spec.mask else None
         if spec.truncate == "error":
             self._tokenizer.no_truncation()
         else:
@@ -68,8 +69,24 @@ class TextReader:
     def _read(self, text: Text) -> tuple[Row, Places]:
         # One by one, because an encoding also holds the tokens that are cut off, in a hundred bytes each.
         encoding = self._tokenizer.encode(*((text,) if isinstance(text, str) else text))
-        places = zip(encoding.offsets, encoding.special_tokens_mask, strict=True) if self._spec.task == "tokens" else ()
-        return self._row(encoding), [None if is_special else place for place, is_special in places]
+        return self._row(encoding), self._places(encoding)
+
+    def _places(self, encoding: Any) -> Places:
+        if self._spec.task == "tokens":
+            places = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+            return [None if is_special else place for place, is_special in places]
+        if self._mask is None:
+            return []
+        if self._mask not in encoding.ids:
+            raise Unprocessable(
+                "the text has no mask", field="text", got="none", allowed=f"{self._spec.mask} once or more"
+            )
+        places = zip(encoding.offsets, encoding.ids, strict=True)
+        return [place if token == self._mask else None for place, token in places]
+
+    def token(self, number: int) -> str:
+        """The text of a token."""
+        return str(self._tokenizer.decode([number], skip_special_tokens=False))
 
     def _row(self, encoding: Any) -> Row:
         longest, count = self._spec.max_tokens, len(encoding.ids)
@@ -175,6 +192,8 @@ class EncoderHandler(Handler):
             raise NonFiniteOutput
         if self.spec.task == "tokens":
             return {"tokens": self._labelled_tokens(outputs[0], places)}
+        if self.spec.task == "fill":
+            return {"masks": self._filled_masks(outputs[0], outputs[1], places)}
         return dict(self.name_outputs(outputs))
 
     def _labelled_tokens(self, probabilities: Array, places: Places) -> list[dict[str, Any]]:
@@ -185,6 +204,18 @@ class EncoderHandler(Handler):
                 label = self.labels[best] if self.labels else best
                 tokens.append({"start": place[0], "end": place[1], "label": label, "score": float(scores[best])})
         return tokens
+
+    def _filled_masks(self, probabilities: Array, tokens: Array, places: Places) -> list[dict[str, Any]]:
+        return [
+            {
+                "start": place[0],
+                "end": place[1],
+                "top_tokens": list(map(self.reader.token, tokens[at].tolist())),
+                "top_probs": probabilities[at],
+            }
+            for at, place in enumerate(places)
+            if place is not None
+        ]
 
     def _prompted(self, texts: Sequence[Any], body: object) -> list[Any]:
         """The texts with the prompt before them that the body names, or that texts have by default."""

@@ -112,6 +112,7 @@ class EncodingSpec:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     is_normalised: bool = False
+    mask: str | None = None
 
 
 @dataclass(frozen=True)

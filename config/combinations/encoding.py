@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from os.path import isdir
 
 from marina.config.combinations.rule import FILES, Conflicts, rule
-from marina.config.hf_folder import FolderRefused, read_model_folder
+from marina.config.hf_folder import TOKENIZER_CONFIG, FolderRefused, read_model_folder
 from marina.config.spec import Spec
 
 
 @rule("model")
 def _the_task_fits_its_fields(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.labels is not None and model.task in ("embed", "rerank"):
+    if model.labels is not None and model.task in ("embed", "fill", "rerank"):
         yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
     # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
     if model.encodes and model.task != "embed" and spec.encoding.pooling != "mean":
@@ -35,6 +35,9 @@ def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     if model.task != "embed" and is_usual and made_for != ("classify" if model.task == "rerank" else model.task):
         text = f"got `{model.task}`, but the folder holds a `{folder.architecture}`"
         yield "model.task", text, f"task: {made_for}"
+    if model.task == "fill" and folder.mask is None:
+        text = f"got `fill`, but the folder's `{TOKENIZER_CONFIG}` has no `mask_token`"
+        yield "model.task", text, 'add `"mask_token": "[MASK]"` to it, or what texts have for it'
     if pooling is not None and pooling != spec.encoding.pooling:
         text = f"got `{spec.encoding.pooling}`, but the folder says that its embeddings are made by `{pooling}`"
         yield "model.encoding.pooling", text, f"pooling: {pooling}"

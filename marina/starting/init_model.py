@@ -57,7 +57,6 @@ def fetch_named(options: argparse.Namespace, progress: Progress) -> dict[str, Fe
 
 # What heads of `transformers` do that no task does.
 _UNSERVED = {
-    "MaskedLM": "fills in words that are masked",
     "MultipleChoice": "chooses one of several texts",
     "NextSentencePrediction": "says whether one text follows another",
     "PreTraining": "is as its training left it, without a task",
@@ -89,7 +88,7 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
     source, here = paths_of(name, resolve_source(options.source), fetched)
     if here.startswith("hf:"):
         return _of_folder(source, here.removeprefix("hf:"), options)
-    if options.task in ("rerank", "tokens"):
+    if options.task in ("fill", "rerank", "tokens"):
         raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name, fetched)
@@ -300,7 +299,8 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
             )
             raise InputError(text, hint="--task embed, for the embeddings of its encoder")
         return _of_language_model(source, read_model_folder(folder))
-    task = options.task or read.made_for
+    # Many embedders were made of a model that fills in masks, and are called so still.
+    task = options.task or ("embed" if embedding.pooling and read.made_for == "fill" else read.made_for)
     if options.task is None and task == "classify" and len(read.config.get("id2label") or "ab") == 1:
         task = "rerank"
     is_said = options.task is not None or embedding.pooling is not None
@@ -315,7 +315,7 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
         )
     notes += read.left_out(task)
     fields = f", pooling: {embedding.pooling}" if embedding.pooling in ("cls", "last") else ""
-    return ModelFacts(source, "text", task=task, longest=longest, embedding=fields, notes=notes)
+    return ModelFacts(source, "text", task=task, longest=longest, embedding=fields, mask=read.mask, notes=notes)
 
 
 def _of_sound(source: str, folder: Path, options: argparse.Namespace) -> ModelFacts | None:

@@ -25,7 +25,8 @@ def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
     if facts.writes:
         return _json_sample({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
     if facts.task is not None or facts.template == "text":
-        return _json_sample(_PAIR if facts.task == "rerank" else {"text": _TEXT})
+        text = _TEXT.replace("good", facts.mask) if facts.task == "fill" and facts.mask else _TEXT
+        return _json_sample(_PAIR if facts.task == "rerank" else {"text": text})
     values = {key: _example_values(tensor) for key, tensor in (facts.inputs or {}).items() if "mask_of" not in tensor}
     first = next(iter(values.values()))
     if len(values) == 1 and first.size > _READABLE and facts.handler == "tensor":

@@ -62,6 +62,8 @@ class ModelFacts:
     """Most tokens of a text, or of a language model's context."""
     embedding: str = ""
     """The fields that say how an embedding is made, if not as by default."""
+    mask: str | None = None
+    """What stands in a text for a token that is to be filled in, if the model's folder says so."""
     weight_bytes: int = 0
     """The size of a language model's weights."""
     vllm: bool = False
@@ -232,7 +234,7 @@ def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
     if facts.handler == "text" and facts.task is not None:
         embedding = facts.embedding if facts.task == "embed" else ""
         return [
-            (f"  task: {facts.task}", "classify | embed | rerank | tokens"),
+            (f"  task: {facts.task}", "classify | embed | fill | rerank | tokens"),
             (
                 f"  encoding: {{max_tokens: {facts.longest}, buckets: dynamic{embedding}}}",
                 "`truncate: right` cuts off the end of longer texts",

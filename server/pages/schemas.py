@@ -112,7 +112,8 @@ def body_example(record: Record) -> Any:
     if record.handler == "image":
         return {"image": _PICTURE}
     if record.encoding is not None:
-        return {name: [_SENTENCE] if name == "documents" else _SENTENCE for name in _text_inputs(record)}
+        sentence = f"{_SENTENCE} {record.encoding.mask}" if record.encoding.mask else _SENTENCE
+        return {name: [sentence] if name == "documents" else sentence for name in _text_inputs(record)}
     if record.handler == "tensor" and _is_short(record):
         return {port.name: _fill(port, _shape(port)) for port in record.inputs}
     return None

@@ -95,7 +95,8 @@ def _triton(record: Record, server: str) -> str | None:
         picture = f'np.array([open("{Path(record.sample.file).name}", "rb").read()], dtype=object)'
         arrays, datatypes = {"image": picture}, {"image": "BYTES"}
     elif record.encoding is not None and record.encoding.task != "rerank":
-        arrays, datatypes = {"text": 'np.array([b"Hello."], dtype=object)'}, {"text": "BYTES"}
+        text = f"Hello. {record.encoding.mask}" if record.encoding.mask else "Hello."
+        arrays, datatypes = {"text": f'np.array([b"{text}"], dtype=object)'}, {"text": "BYTES"}
     elif record.encoding is None and record.inputs:
         types = {port.name: "bool" if port.dtype == "bool" else f"np.{port.sent_as}" for port in record.inputs}
         arrays = {

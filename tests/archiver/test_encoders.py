@@ -43,6 +43,7 @@ model:
 KINDS = {
     "classify": "SequenceClassification",
     "embed": "",
+    "fill": "MaskedLM",
     "rerank": "SequenceClassification",
     "tokens": "TokenClassification",
 }
@@ -61,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def make(task: str) -> Path:
         into = tmp_path_factory.mktemp(task) / "model"
         torch.manual_seed(0)
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "dog", "ran"]
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "dog", "ran", "[MASK]"]
         labels = {"num_labels": 1} if task == "rerank" else {"id2label": dict(enumerate(LABELS))}
         config = transformers.BertConfig(
             vocab_size=len(words),
@@ -76,6 +77,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "[UNK]"))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        if task == "fill":
+            tokenizer.add_special_tokens(["[MASK]"])
+            said = {"mask_token": "[MASK]", "pad_token": "[PAD]", "tokenizer_class": "PreTrainedTokenizerFast"}
+            (into / "tokenizer_config.json").write_text(json.dumps(said))
         tokenizer.save(str(into / "tokenizer.json"))
         return into
 
@@ -192,6 +197,25 @@ def test_tokens_are_labelled_with_their_position_in_the_text(served: Callable[..
     tokens = asked(handler, {"text": "the  cat sat"}).json()["tokens"]
     assert [(token["start"], token["end"]) for token in tokens] == [(0, 3), (5, 8), (9, 12)]
     assert {token["label"] for token in tokens} <= set(LABELS)
+
+
+def test_masks_are_filled_as_transformers_fills_them(served: Callable[..., Any]) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+    handler = served("fill")
+    folder = handler.directory.parent / "model"
+    network, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    fill = pipeline("fill-mask", model=network, tokenizer=tokenizer, top_k=5)
+    texts = ["the [MASK] sat", "a [MASK] ran on the  [MASK]", "[MASK]"]
+    for text, answer in zip(texts, asked(handler, {"text": texts}).json(), strict=True):
+        wanted = fill(text)
+        wanted = wanted if isinstance(wanted[0], list) else [wanted]
+        assert [text[mask["start"] : mask["end"]] for mask in answer["masks"]] == ["[MASK]"] * len(wanted)
+        for mask, best in zip(answer["masks"], wanted, strict=True):
+            assert mask["top_tokens"] == [each["token_str"] for each in best]
+            assert mask["top_probs"] == pytest.approx([each["score"] for each in best], abs=1e-5)
+    refused = asked(handler, {"text": "the cat sat"})
+    assert (refused.status, "[MASK] once or more" in refused.body.decode()) == (422, True)
 
 
 def test_texts_are_tensors_of_bytes(served: Callable[..., Any]) -> None:

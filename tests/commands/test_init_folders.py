@@ -132,7 +132,7 @@ def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.Capt
     ("kind", "told"),
     [
         ("BertForQuestionAnswering", "finds the answer to a question in a text"),
-        ("BertForMaskedLM", "fills in words that are masked"),
+        ("BertForMultipleChoice", "chooses one of several texts"),
     ],
 )
 def test_a_model_for_a_task_that_is_not_served_is_embedded_only_if_asked(

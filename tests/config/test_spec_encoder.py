@@ -179,7 +179,7 @@ def test_scores_that_a_library_makes_in_another_way_are_a_warning(
     [
         ("tokens", "Qwen2ForSequenceClassification", "classify"),
         ("classify", "Qwen2ForTokenClassification", "tokens"),
-        ("classify", "BertForMaskedLM", "embed"),
+        ("classify", "BertForMaskedLM", "fill"),
         ("rerank", "BertModel", "embed"),
         ("rerank", "BertForSequenceClassification", None),
         ("embed", "BertForSequenceClassification", None),
