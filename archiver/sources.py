@@ -270,6 +270,11 @@ def _make_source(
         ports = tuple(_port(name, tensor) for name, tensor in model.inputs.items() if not tensor.mask_of)
     if image is not None and model.task in ("detect", "embed", "segment"):
         image = image.model_copy(update={"top_k": 0})
+    if image is not None and model.mask_size == "picture" and (image.fit == "crop" or image.resize is not None):
+        text = "got `picture`, but parts of it are cut off before the model sees it"
+        raise SourceError(
+            f"{spec.place('model', 'mask_size')}: {text}", hint="image: {fit: squash, …} without `resize`"
+        )
     if model.handler == "image" and image is None:
         raise SourceError(
             f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its pictures look like",

@@ -166,7 +166,7 @@ def _explicit_image(spec: Spec, image: Image) -> PackedImage:
         "activation": activation(spec),
     }
     if spec.model.task is not None:
-        explicit |= {"task": spec.model.task, "detection": spec.model.detection}
+        explicit |= {"task": spec.model.task, "detection": spec.model.detection, "mask_size": spec.model.mask_size}
     if spec.model.task == "detect":
         explicit["detection"] = spec.model.detection or Detection()
     return PackedImage(**image.model_dump() | explicit)

@@ -18,7 +18,7 @@ from marina.config.cpu_targets import CpuTarget
 from marina.config.errors import ArchiveError, InputError
 from marina.config.mar import open_mar
 from marina.config.requirements import Requirements
-from marina.config.sections import Activation, Detection, Image, PictureTask, Precision
+from marina.config.sections import Activation, Detection, Image, MaskSize, PictureTask, Precision
 
 RECORD = "marina.json"
 SCHEMA = "marina.package/1"
@@ -72,6 +72,7 @@ class PackedImage(Image):
     task: PictureTask = "classify"
     activation: Activation = "softmax"
     detection: Detection | None = None
+    mask_size: MaskSize = "input"
 
 
 class Port(Packed):

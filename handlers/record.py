@@ -99,6 +99,7 @@ class ImageSpec:
     task: str = "classify"
     activation: str = "softmax"
     detection: DetectionSpec | None = None
+    mask_size: str = "input"
 
 
 @dataclass(frozen=True)

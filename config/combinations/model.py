@@ -68,13 +68,15 @@ def _classes_are_named(spec: Spec) -> Conflicts:
         yield "model.image.top_k", "got 0, but answers of the `image` handler name classes", "top_k: 5"
 
 
-@rule("model.task", "model.detection", "model.labels", "model.activation")
+@rule("model.task", "model.detection", "model.labels", "model.activation", "model.mask_size")
 def _the_task_has_its_fields(spec: Spec) -> Conflicts:
     model = spec.model
     if model.handler != "image":
         return
     if model.detection is not None and model.task != "detect":
         yield "model.detection", f"not for `task: {model.task}`", "delete `detection`"
+    if model.mask_size != "input" and model.task != "segment":
+        yield "model.mask_size", f"not for `task: {model.task}`", "delete `mask_size`"
     if model.labels is not None and model.task in ("embed", "segment"):
         yield "model.labels", f"not for `task: {model.task}`, whose answers name no classes", "delete `labels`"
     if model.activation is not None and model.task == "embed":

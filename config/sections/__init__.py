@@ -20,7 +20,7 @@ from marina.config.sections.model import (
     Tensor,
     kind_of,
 )
-from marina.config.sections.picture import Activation, Detection, Image, PictureTask
+from marina.config.sections.picture import Activation, Detection, Image, MaskSize, PictureTask
 from marina.config.sections.scaling import Scaling
 from marina.config.sections.section import LARGEST, PATTERNS, REGISTRY_PATTERN, Name, Positive, Section, Version
 from marina.config.sections.serving import Serving
@@ -46,6 +46,7 @@ __all__ = [
     "Image",
     "Kubernetes",
     "Load",
+    "MaskSize",
     "Model",
     "Name",
     "Patch",

@@ -12,7 +12,7 @@ from marina.config.errors import listed
 from marina.config.other_formats import other_format
 from marina.config.remote import meant_hub_id, parse_remote, remote_form
 from marina.config.sections.encoding import Encoding
-from marina.config.sections.picture import Activation, Detection, Image, PictureTask
+from marina.config.sections.picture import Activation, Detection, Image, MaskSize, PictureTask
 from marina.config.sections.section import Count, Filled, Identifier, PathPart, Section, Share
 from marina.config.sections.varying import Varying
 
@@ -40,6 +40,7 @@ _ABSENT: dict[str, Any] = {
     "task": None,
     "activation": None,
     "detection": None,
+    "mask_size": "input",
     "encoding": None,
     "image": None,
     "inputs": None,
@@ -180,6 +181,7 @@ class Model(Section):
         task: Task | PictureTask | Literal["transcribe"] | None
         activation: Activation | None
         detection: Detection | None
+        mask_size: MaskSize
         max_seconds: float
         encoding: Encoding | None
         image: Image | None
@@ -338,6 +340,9 @@ class ImageModel(Network):
     for `detect`. Lands in the record and the compiled graph."""
     detection: Detection | None = None
     """What a detector's outputs mean."""
+    mask_size: MaskSize = "input"
+    """The size of a mask. input: that of the model's input; picture: that of the picture that was sent, each pixel with
+    the class of the nearest one of the model's input. Lands in the record of the MAR."""
     image: Picture = None
     labels: LabelFile = None
 

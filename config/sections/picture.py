@@ -8,6 +8,7 @@ from marina.config.sections.section import Count, Natural, Section, Share
 
 PictureTask = Literal["classify", "detect", "embed", "segment"]
 Activation = Literal["none", "sigmoid", "softmax"]
+MaskSize = Literal["input", "picture"]
 
 
 class Image(Section):

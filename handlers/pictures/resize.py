@@ -31,6 +31,10 @@ class Placement:
         inside: Array = moved.clip(0, np.array([self.width, self.height] * 2))
         return inside
 
+    def box(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the picture, in pixels of the model's input."""
+        return self.left, self.top, self.left + self.scaled_width, self.top + self.scaled_height
+
 
 def place(height: int, width: int, spec: ImageSpec) -> Placement:
     """Where a picture of this size lies in the model's input. Sizes are truncated and rounded as in torchvision, so

@@ -15,6 +15,7 @@ import marina
 from marina.archiver.graph import activation, build_graph
 from marina.archiver.sources import load_source
 from marina.archiver.staging import _explicit_image
+from marina.config.errors import SourceError
 from marina.config.load import load_spec
 from marina.config.spec import Spec
 from marina.handlers.detection import find_objects
@@ -138,7 +139,20 @@ def test_a_mask_is_that_of_transformers(picture: Image.Image) -> None:
     with torch.no_grad():
         output = model(**processor(images=picture, return_tensors="pt"))
     assert np.abs(scores - output.logits[0].numpy()).max() < 1e-2
-    assert (how.task, how.activation) == ("segment", "softmax")
+    assert (how.task, how.activation, how.mask_size) == ("segment", "softmax", "input")
+
+
+def test_a_mask_has_the_pictures_size_only_where_all_of_it_is_seen(picture: Image.Image) -> None:
+    save("segment")
+    init()
+    file = Path("mine/spec.yaml")
+    file.write_text(file.read_text().replace("task: segment", "task: segment\n  mask_size: picture"))
+    _, how, _ = answered(load_spec(file), picture)
+    assert how.mask_size == "picture"
+    cut = "mask_size: picture\n  image: {height: 64, width: 64, mean: [0.5], std: [0.5]}"
+    file.write_text(file.read_text().replace("mask_size: picture", cut))
+    with pytest.raises(SourceError, match="cut off before the model sees it"):
+        load_source(load_spec(file))
 
 
 def test_boxes_are_those_of_transformers(picture: Image.Image) -> None:

@@ -120,6 +120,29 @@ def mask(scores: np.ndarray, activation: str) -> list[list[int]]:
     return found
 
 
+@pytest.mark.parametrize(("fit", "size"), [("squash", (40, 8)), ("letterbox", (40, 20)), ("letterbox", (2, 3))])
+def test_a_mask_of_the_pictures_size_lies_where_the_picture_does(fit: str, size: tuple[int, int]) -> None:
+    handler = SegmentationHandler()
+    handler.spec, handler.place = replace(IMAGE, fit=fit, activation="softmax", mask_size="picture"), 0
+    # A picture whose right half is white, and a network that sees that, and calls the bars the class 2.
+    picture = np.zeros((*size[::-1], 3), np.uint8)
+    picture[:, size[0] // 2 :] = 255
+    body = io.BytesIO()
+    Image.fromarray(picture).save(body, "PNG")
+    pixels, placement = decode_placed(body.getvalue(), handler.spec)
+    grey = pixels[:, :, 0].astype(np.float32)
+    bars = np.ones_like(grey, bool)
+    left, top, right, bottom = placement.box()
+    bars[top:bottom, left:right] = False
+    scores = np.stack([255 - grey, grey, np.where(bars, 999, 0)])
+    answer = handler.encode([scores], SimpleNamespace(kept=placement))  # type: ignore[arg-type]
+    found = np.asarray(Image.open(io.BytesIO(answer.body)))
+    assert (found == (picture[:, :, 0] > 0)).all()
+    # Arrays have no other size than the model's input.
+    answer = handler.encode([scores], SimpleNamespace(kept=None))  # type: ignore[arg-type]
+    assert Image.open(io.BytesIO(answer.body)).size == (64, 64)
+
+
 def test_a_mask_is_cut_at_one_half_of_a_score_and_at_zero_of_a_logit() -> None:
     values = np.array([[[0.2, 0.6], [-0.5, 0.5]]])
     assert mask(values, "none") == [[0, 1], [0, 1]]
