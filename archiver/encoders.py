@@ -32,6 +32,7 @@ from marina.handlers.torchvision_import import prepare_torchvision
 from marina.handlers.validation import RequestError
 
 CLASSES = {
+    "answer": "AutoModelForQuestionAnswering",
     "classify": "AutoModelForSequenceClassification",
     "embed": "AutoModel",
     "fill": "AutoModelForMaskedLM",
@@ -39,6 +40,7 @@ CLASSES = {
     "tokens": "AutoModelForTokenClassification",
 }
 OUTPUTS = {
+    "answer": ("starts", "ends"),
     "classify": ("top_probs", "top_indices"),
     "embed": ("embedding",),
     "fill": ("top_probs", "top_indices"),
@@ -75,6 +77,9 @@ class EncoderGraph(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.task == "embed":
             return (self._embedding(self._outputs(inputs).last_hidden_state.to(torch.float32), inputs[1]),)
+        if self.task == "answer":
+            found = self._outputs(inputs)
+            return found.start_logits.to(torch.float32), found.end_logits.to(torch.float32)
         logits = self._logits_at_end(*inputs) if self.has_decoder else self._outputs(inputs).logits
         logits = logits.to(torch.float32)
         if self.task == "rerank":
@@ -263,12 +268,15 @@ def sample_body(spec: Spec) -> bytes:
     """The body of a sample request for the spec's task."""
     if spec.model.task == "rerank":
         return json.dumps({"query": "Hello?", "documents": [SAMPLE_TEXT]}).encode()
+    if spec.model.task == "answer":
+        return json.dumps({"question": "Hello?", "context": SAMPLE_TEXT}).encode()
     mask = f" {_read(spec).mask}" if spec.model.task == "fill" else ""
     return json.dumps({"text": SAMPLE_TEXT + mask}).encode()
 
 
 def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np.ndarray, ...]]:
-    """The rows of a file with one text per line; for `rerank`, a line is a query, a tab and a document."""
+    """The rows of a file with one text per line; for `rerank`, a line is a query, a tab and a document,
+    and for `answer` a question, a tab and a context."""
     folder = _read(spec)
     how = EncodingSpec(
         task=str(spec.model.task),
@@ -278,7 +286,7 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
     )
     highest = next((port.max for port in ports), None)
     reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports], highest)
-    pairs = spec.model.task == "rerank"
+    pairs = spec.model.task in ("answer", "rerank")
     try:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         read = reader.read([(line.partition("\t")[0], line.partition("\t")[2]) if pairs else line for line in lines])

@@ -16,7 +16,12 @@ _TRANSFORMER, _PROMPTS = "sentence_*_config.json", "config_sentence_transformers
 # An older name of the function that it applies to the scores of pairs.
 _ACTIVATION = "sbert_ce_default_activation_function"
 # The heads that `transformers` puts on an encoder, and the tasks that they are made for.
-_MADE_FOR = {"ForMaskedLM": "fill", "ForSequenceClassification": "classify", "ForTokenClassification": "tokens"}
+_MADE_FOR = {
+    "ForMaskedLM": "fill",
+    "ForQuestionAnswering": "answer",
+    "ForSequenceClassification": "classify",
+    "ForTokenClassification": "tokens",
+}
 # The functions that may follow a linear layer, by the names that torch gives them.
 ACTIVATIONS = ("GELU", "Identity", "ReLU", "Tanh")
 # Written by `setfit`: a classifier of embeddings.
@@ -254,6 +259,9 @@ def read_model_folder(path: Path, *, weights: bool = True, pickled: bool = False
             f"in model.py: `def build(): return AutoModel….from_pretrained('{path}')`, then `source: ./model.py:build`"
         )
         raise FolderRefused(f"`{path}` holds a model of pictures or sound, allowed as a folder: a model of texts", hint)
+    if "max_2d_position_embeddings" in config:
+        text = f"`{path}` reads where words are on a page, allowed as a folder: a model of texts alone"
+        raise FolderRefused(text, "source: ./model.py:build, with `handler: tensor` or a handler of your own")
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)

@@ -216,7 +216,7 @@ class Code(Packed):
 class EncoderSetup(Packed):
     """How an encoder reads texts: the spec's `task` and `encoding`, and the tokenizer from the model's folder."""
 
-    task: Literal["classify", "embed", "fill", "rerank", "tokens"]
+    task: Literal["answer", "classify", "embed", "fill", "rerank", "tokens"]
     max_tokens: int
     truncate: Literal["error", "left", "right"]
     tokenizer: str

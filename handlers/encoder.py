@@ -1,9 +1,10 @@
-"""`handler: text` with a `task`: texts in; labels, embeddings, scores, labelled tokens or tokens for masks out.
+"""`handler: text` with a `task`: texts in; labels, embeddings, scores, labelled tokens, tokens for masks or answers to
+questions out.
 
 Takes `{"text": "..."}`, `{"text": [...]}`, a JSON string or a list of them, and plain text. `rerank` takes
-`{"query": "...", "documents": [...]}` instead, and `embed` also the requests of OpenAI's clients to `/v1/embeddings`.
-Several texts get a list of answers. The handler tokenises the texts with `tokenizers`; each becomes a row of its own
-length."""
+`{"query": "...", "documents": [...]}` and `answer` `{"question": "...", "context": "..."}` instead, and `embed` also
+the requests of OpenAI's clients to `/v1/embeddings`. Several texts get a list of answers. The handler tokenises the
+texts with `tokenizers`; each becomes a row of its own length."""
 
 import base64
 import os
@@ -24,8 +25,12 @@ from marina.handlers.validation import Malformed, NonFiniteOutput, RequestError,
 # a request take about a second then; a query counts once with each of its documents.
 MAX_CHARACTERS, MAX_ALL_CHARACTERS = 200_000, 1_000_000
 _TEXT = '{"%s": "..."}, or a list of texts'
+# As many as `transformers` allows unless told otherwise.
+_MOST_ANSWER_TOKENS = 15
+_QUESTION = '{"question": "...", "context": "..."}'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
 # The fields of each kind of body; a further one would be ignored silently.
+_ANSWER_FIELDS = ("question", "context", "model", "user")
 _RERANK_FIELDS = ("query", "documents", "top_n", "model", "user")
 _OPENAI_FIELDS = ("input", "model", "encoding_format", "dimensions", "prompt_name", "user")
 _TEXT_FIELDS = ("text", "model", "prompt_name", "user")
@@ -75,6 +80,8 @@ class TextReader:
         if self._spec.task == "tokens":
             places = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
             return [None if is_special else place for place, is_special in places]
+        if self._spec.task == "answer":
+            return _places_in_context(encoding)
         if self._mask is None:
             return []
         if self._mask not in encoding.ids:
@@ -125,7 +132,8 @@ class EncoderHandler(Handler):
 
     @property
     def tensor_names(self) -> set[str]:
-        return {"query", "documents"} if self.spec.task == "rerank" else {"text"}
+        named = {"answer": {"question", "context"}, "rerank": {"query", "documents"}}
+        return named.get(self.spec.task, {"text"})
 
     def exchange(self, request: Request) -> Exchange:
         """The rows of all texts in a body, and how to make its answer."""
@@ -142,21 +150,21 @@ class EncoderHandler(Handler):
             given = _given(value, _RERANK_FIELDS)
             rank = partial(_rank, count=_top_n(given, len(documents)))
             return self._exchange([(query, document) for document in documents], rank)
-        texts, single = _texts(value)
-        texts = self._prompted(texts, value)
+        texts, single = self._texts(value)
         return self._exchange(texts, lambda results: results[0] if single else results)
 
     def decode(self, request: Request) -> Row:
         """The row of a single text: one instance of a request with several."""
-        texts, single = _texts(_value(request)) if self.spec.task != "rerank" else (_single_pair(_value(request)), True)
+        value = _value(request)
+        texts, single = self._texts(value) if self.spec.task != "rerank" else (_single_pair(value), True)
         if not single:
             raise Unprocessable("one text is needed", field="text", got=f"{len(texts)} texts")
-        texts = self._prompted(texts, _value(request))
-        ((row, request.kept),) = self.reader.read(texts)
+        ((row, places),) = self.reader.read(texts)
+        request.kept = places, texts[0]
         return row
 
     def encode(self, outputs: Row, request: Request) -> Answer:
-        return Answer(to_json(self._result(outputs, request.kept)))
+        return Answer(to_json(self._result(outputs, *request.kept)))
 
     def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
         columns = {name: _strings(tensor) for name, tensor in tensors.items()}
@@ -165,6 +173,12 @@ class EncoderHandler(Handler):
             if len(columns["query"]) != 1:
                 raise Unprocessable("one query is needed", field="query", got=f"{len(columns['query'])} elements")
             texts = [(columns["query"][0], document) for document in columns["documents"]]
+        elif self.spec.task == "answer":
+            questions, contexts = columns["question"], columns["context"]
+            if len(questions) != len(contexts):
+                got, allowed = f"{len(questions)} elements", f"{len(contexts)}, as `context` has"
+                raise Unprocessable("each context needs a question", field="question", got=got, allowed=allowed)
+            texts = list(zip(questions, contexts, strict=True))
         else:
             texts = self._prompted(columns["text"], None)
         return [row for row, _ in self.reader.read(texts)], True
@@ -180,18 +194,29 @@ class EncoderHandler(Handler):
         read = self.reader.read(texts)
 
         def answer(outputs: list[Row]) -> Answer:
-            results = [self._result(row, places) for row, (_, places) in zip(outputs, read, strict=True)]
+            results = [
+                self._result(row, places, text) for row, (_, places), text in zip(outputs, read, texts, strict=True)
+            ]
             value = combine(results)
             return Answer(to_json(value) if isinstance(value, dict) else b"[" + b",".join(map(to_json, value)) + b"]")
 
         return Exchange([row for row, _ in read], answer)
 
-    def _result(self, outputs: Row, places: Places) -> dict[str, Any]:
+    def _texts(self, value: object) -> tuple[list[Text], bool]:
+        """The texts in a JSON value, each with its prompt, and whether it was a single one instead of a list."""
+        if self.spec.task == "answer":
+            return [_question(value)], True
+        texts, single = _texts(value)
+        return self._prompted(texts, value), single
+
+    def _result(self, outputs: Row, places: Places, text: Text = "") -> dict[str, Any]:
         """The result for one text."""
         if any(output.dtype.kind == "f" and not np.isfinite(output).all() for output in outputs):
             raise NonFiniteOutput
         if self.spec.task == "tokens":
             return {"tokens": self._labelled_tokens(outputs[0], places)}
+        if self.spec.task == "answer":
+            return _best_answer(outputs[0], outputs[1], places, text[1])
         if self.spec.task == "fill":
             return {"masks": self._filled_masks(outputs[0], outputs[1], places)}
         return dict(self.name_outputs(outputs))
@@ -304,6 +329,46 @@ def _rank(results: list[Any], count: int) -> dict[str, Any]:
     scores = [float(result["score"]) for result in results]
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     return {"results": [{"index": index, "relevance_score": scores[index]} for index in order[:count]]}
+
+
+def _question(value: object) -> tuple[str, str]:
+    """The question and the context in a body."""
+    given = _given(value, _ANSWER_FIELDS)
+    question, context = given.get("question"), given.get("context")
+    if not isinstance(question, str) or not isinstance(context, str):
+        got = describe_json(value)
+        raise Unprocessable("a question and a context are needed", field="question", got=got, allowed=_QUESTION)
+    return question, context
+
+
+def _places_in_context(encoding: Any) -> Places:
+    """The place of the word of each token of the context, because an answer never ends within a word."""
+    places: Places = [
+        (encoding.word_to_chars(word, 1) if word is not None else place) if sequence == 1 else None
+        for sequence, word, place in zip(encoding.sequence_ids, encoding.word_ids, encoding.offsets, strict=True)
+    ]
+    if not any(places):
+        raise Unprocessable("the context has no tokens", field="context", got="0 tokens", allowed="at least 1")
+    return places
+
+
+def _best_answer(starts: Array, ends: Array, places: Places, context: str) -> dict[str, Any]:
+    """The likeliest span of the context, with the probability that it starts and ends there."""
+    inside = [at for at, place in enumerate(places) if place is not None]
+    spans = np.outer(_softmax(starts[inside]), _softmax(ends[inside]))
+    spans = np.tril(np.triu(spans), _MOST_ANSWER_TOKENS - 1)
+    first, last = np.unravel_index(spans.argmax(), spans.shape)
+    (start, _), (_, end) = places[inside[first]] or (0, 0), places[inside[last]] or (0, 0)
+    answer = context[start:end]
+    start += len(answer) - len(answer.lstrip())
+    answer = answer.strip()
+    return {"answer": answer, "score": float(spans[first, last]), "start": start, "end": start + len(answer)}
+
+
+def _softmax(logits: Array) -> Array:
+    exponents = np.exp(logits.astype(np.float64) - logits.max())
+    shares: Array = exponents / exponents.sum()
+    return shares
 
 
 def _pairs(value: object) -> tuple[str, list[str]]:

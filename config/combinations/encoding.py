@@ -11,7 +11,7 @@ from marina.config.spec import Spec
 @rule("model")
 def _the_task_fits_its_fields(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.labels is not None and model.task in ("embed", "fill", "rerank"):
+    if model.labels is not None and model.task in ("answer", "embed", "fill", "rerank"):
         yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
     # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
     if model.encodes and model.task != "embed" and spec.encoding.pooling != "mean":

@@ -17,7 +17,7 @@ from marina.config.sections.section import Count, Filled, Identifier, PathPart, 
 from marina.config.sections.varying import Varying
 
 HANDLERS = ("archive", "audio", "image", "tensor", "text")
-Task = Literal["classify", "embed", "fill", "rerank", "tokens"]
+Task = Literal["answer", "classify", "embed", "fill", "rerank", "tokens"]
 Precision = Literal["bf16", "fp16", "fp32", "int4", "int8"]
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
@@ -373,7 +373,8 @@ class Encoder(Batched):
     handler: Literal["text"]
     """`text`: texts in; what comes out says `task`."""
     task: Task
-    """What an encoder from a `hf:` folder answers. classify: the most likely labels of a text; embed: its embedding;
+    """What an encoder from a `hf:` folder answers. answer: where a text answers a question;
+    classify: the most likely labels of a text; embed: its embedding;
     fill: the most likely tokens in the place of each mask; rerank: how well documents fit a query; tokens: a label for
     each token. Compiled into the graph."""
     encoding: Encoding | None = None

@@ -56,7 +56,7 @@ def add_verbs(verbs: Any) -> None:
     add("--handler", choices=("image", "tensor", "own"), help="handler of the requests (default: what fits the model)")
     add("--template", choices=("text",), help="write a handler to start from, which takes texts")
     text = "what is answered for a text, a picture or a sound (default: what the model's files say)"
-    tasks = ("classify", "detect", "embed", "fill", "rerank", "segment", "tokens", "transcribe")
+    tasks = ("answer", "classify", "detect", "embed", "fill", "rerank", "segment", "tokens", "transcribe")
     add("--task", choices=tasks, help=text)
     text = "a line under `model` of the spec, such as 'activation: sigmoid'; may be repeated"
     add("--set", metavar="LINE", action="append", help=text)

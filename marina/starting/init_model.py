@@ -60,7 +60,6 @@ _UNSERVED = {
     "MultipleChoice": "chooses one of several texts",
     "NextSentencePrediction": "says whether one text follows another",
     "PreTraining": "is as its training left it, without a task",
-    "QuestionAnswering": "finds the answer to a question in a text",
 }
 
 
@@ -88,7 +87,7 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
     source, here = paths_of(name, resolve_source(options.source), fetched)
     if here.startswith("hf:"):
         return _of_folder(source, here.removeprefix("hf:"), options)
-    if options.task in ("fill", "rerank", "tokens"):
+    if options.task in ("answer", "fill", "rerank", "tokens"):
         raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name, fetched)

@@ -9,6 +9,7 @@ from marina.starting.init_spec import ModelFacts
 # Arrays with more values than this are not written as JSON: nobody would read or edit them.
 _READABLE = 1000
 _TEXT = "The ship was very good."
+_QUESTION = {"question": "Where is the ship?", "context": "The ship is in the harbour. The sea is blue."}
 _PAIR = {"query": "Where is the ship?", "documents": ["The ship is in the harbour.", "The sea is blue."]}
 
 
@@ -26,7 +27,8 @@ def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
         return _json_sample({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
     if facts.task is not None or facts.template == "text":
         text = _TEXT.replace("good", facts.mask) if facts.task == "fill" and facts.mask else _TEXT
-        return _json_sample(_PAIR if facts.task == "rerank" else {"text": text})
+        named = {"answer": _QUESTION, "rerank": _PAIR}
+        return _json_sample(named.get(str(facts.task), {"text": text}))
     values = {key: _example_values(tensor) for key, tensor in (facts.inputs or {}).items() if "mask_of" not in tensor}
     first = next(iter(values.values()))
     if len(values) == 1 and first.size > _READABLE and facts.handler == "tensor":

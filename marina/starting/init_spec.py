@@ -234,7 +234,7 @@ def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
     if facts.handler == "text" and facts.task is not None:
         embedding = facts.embedding if facts.task == "embed" else ""
         return [
-            (f"  task: {facts.task}", "classify | embed | fill | rerank | tokens"),
+            (f"  task: {facts.task}", "answer | classify | embed | fill | rerank | tokens"),
             (
                 f"  encoding: {{max_tokens: {facts.longest}, buckets: dynamic{embedding}}}",
                 "`truncate: right` cuts off the end of longer texts",

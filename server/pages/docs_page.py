@@ -61,8 +61,8 @@ def _takes(record: Record) -> str:
     if record.handler == "tensor":
         return "JSON with the inputs by name" + (", the bare array, or .npy" if len(record.inputs) == 1 else "")
     if record.encoding is not None:
-        is_rerank = record.encoding.task == "rerank"
-        return "`query` and `documents`" if is_rerank else "JSON with `text`, a list of texts, or text"
+        named = {"answer": "`question` and `context`", "rerank": "`query` and `documents`"}
+        return named.get(record.encoding.task, "JSON with `text`, a list of texts, or text")
     return f"what {record.handler} takes, {'as declared below' if record.takes else 'such as the sample'}"
 
 

@@ -204,6 +204,8 @@ def _text_answer_schema() -> Schema:
 
 def _encoder_schema(task: str) -> Schema:
     texts = array_of(TEXT, minItems=1)
+    if task == "answer":
+        return object_of({"question": TEXT, "context": TEXT})
     if task == "rerank":
         pairs = object_of({"query": TEXT, "documents": texts})
         return pairs | {"properties": pairs["properties"] | {"top_n": {"type": "integer", "minimum": 1}}}
@@ -256,7 +258,8 @@ def _normalised_images(image: Image) -> list[Schema]:
 def _text_inputs(record: Record) -> tuple[str, ...]:
     if record.encoding is None:
         return ()
-    return ("query", "documents") if record.encoding.task == "rerank" else ("text",)
+    named = {"answer": ("question", "context"), "rerank": ("query", "documents")}
+    return named.get(record.encoding.task, ("text",))
 
 
 def _tensor(port: Port) -> dict[str, Any]:

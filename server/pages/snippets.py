@@ -94,7 +94,7 @@ def _triton(record: Record, server: str) -> str | None:
     if record.handler == "image" and record.sample.content_type.startswith("image/"):
         picture = f'np.array([open("{Path(record.sample.file).name}", "rb").read()], dtype=object)'
         arrays, datatypes = {"image": picture}, {"image": "BYTES"}
-    elif record.encoding is not None and record.encoding.task != "rerank":
+    elif record.encoding is not None and record.encoding.task not in ("answer", "rerank"):
         text = f"Hello. {record.encoding.mask}" if record.encoding.mask else "Hello."
         arrays, datatypes = {"text": f'np.array([b"{text}"], dtype=object)'}, {"text": "BYTES"}
     elif record.encoding is None and record.inputs:

@@ -41,6 +41,7 @@ model:
   encoding: {encoding}
 """
 KINDS = {
+    "answer": "QuestionAnswering",
     "classify": "SequenceClassification",
     "embed": "",
     "fill": "MaskedLM",
@@ -63,7 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         into = tmp_path_factory.mktemp(task) / "model"
         torch.manual_seed(0)
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "dog", "ran", "[MASK]"]
-        labels = {"num_labels": 1} if task == "rerank" else {"id2label": dict(enumerate(LABELS))}
+        labels: dict[str, Any] = {"id2label": dict(enumerate(LABELS))}
+        labels = {"answer": {"num_labels": 2}, "rerank": {"num_labels": 1}}.get(task, labels)
         config = transformers.BertConfig(
             vocab_size=len(words),
             hidden_size=16,
@@ -197,6 +199,39 @@ def test_tokens_are_labelled_with_their_position_in_the_text(served: Callable[..
     tokens = asked(handler, {"text": "the  cat sat"}).json()["tokens"]
     assert [(token["start"], token["end"]) for token in tokens] == [(0, 3), (5, 8), (9, 12)]
     assert {token["label"] for token in tokens} <= set(LABELS)
+
+
+def test_a_question_is_answered_by_the_likeliest_words_of_its_context(served: Callable[..., Any]) -> None:
+    from transformers import AutoModelForQuestionAnswering
+
+    handler = served("answer", "{max_tokens: 16}")
+    folder = handler.directory.parent / "model"
+    network = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    question, answers = ["cat", "sat"], set[str]()
+    for context in ("the dog ran on a mat", "a mat", "mat the  cat sat on the dog"):
+        ids = [handler.reader._tokenizer.token_to_id(word) for word in context.split()]
+        asks = [handler.reader._tokenizer.token_to_id(word) for word in question]
+        tokens, types = [2, *asks, 3, *ids, 3], [0] * (len(asks) + 2) + [1] * (len(ids) + 1)
+        with torch.no_grad():
+            found = network(input_ids=torch.tensor([tokens]), token_type_ids=torch.tensor([types]))
+        begin = len(asks) + 2
+        starts = found.start_logits[0, begin:-1].softmax(0)
+        ends = found.end_logits[0, begin:-1].softmax(0)
+        best = max((float(starts[i] * ends[j]), i, j) for j in range(len(ids)) for i in range(j + 1))
+        body = {"question": " ".join(question), "context": context}
+        answer = asked(handler, body).json()
+        assert answer["answer"].split() == context.split()[best[1] : best[2] + 1]
+        assert answer["score"] == pytest.approx(best[0], abs=1e-5)
+        assert context[answer["start"] : answer["end"]] == answer["answer"]
+        assert asked(handler, {"instances": [body]}).json() == {"predictions": [answer]}
+        answers.add(answer["answer"])
+    assert len(answers) > 1
+    for body, told in (
+        ({"question": "cat"}, "a question and a context"),
+        ({"question": "cat", "context": ""}, "no tok"),
+    ):
+        refused = asked(handler, body)
+        assert (refused.status, told in refused.body.decode()) == (422, True)
 
 
 def test_masks_are_filled_as_transformers_fills_them(served: Callable[..., Any]) -> None:

@@ -131,7 +131,7 @@ def test_an_adapter_without_its_model_is_refused(here: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("BertForQuestionAnswering", "finds the answer to a question in a text"),
+        ("BertForNextSentencePrediction", "says whether one text follows another"),
         ("BertForMultipleChoice", "chooses one of several texts"),
     ],
 )

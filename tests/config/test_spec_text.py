@@ -142,6 +142,7 @@ def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
         ({"config__json": {"auto_map": {}}}, "comes with its own code"),
         ({"config__json": {}, "tokenizer_config__json": {"auto_map": {}}}, "comes with its own code"),
         ({"config__json": {}}, "has no `tokenizer.json`"),
+        (GOOD | {"config__json": {"max_2d_position_embeddings": 8}}, "where words are on a page"),
         (GOOD, "has no `.safetensors`"),
         (GOOD | {"pytorch_model__bin": ""}, "and `pytorch_model.bin` may hold code"),
     ],

@@ -70,7 +70,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "outputs": (X,),
         "encoding": EncoderSetup(task=task, max_tokens=8, truncate="error", tokenizer="tokenizer.json"),  # type: ignore[arg-type]
     }
-    for task in ("embed", "rerank")
+    for task in ("answer", "embed", "rerank")
 }
 
 
