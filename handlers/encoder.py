@@ -88,8 +88,10 @@ class TextReader:
             raise Unprocessable(
                 "the text has no mask", field="text", got="none", allowed=f"{self._spec.mask} once or more"
             )
-        places = zip(encoding.offsets, encoding.ids, strict=True)
-        return [place if token == self._mask else None for place, token in places]
+        # Some tokenizers count the space before a mask as a part of it.
+        length = len(self._spec.mask or "")
+        ends = ((end, token) for (_, end), token in zip(encoding.offsets, encoding.ids, strict=True))
+        return [(end - length, end) if token == self._mask else None for end, token in ends]
 
     def token(self, number: int) -> str:
         """The text of a token."""

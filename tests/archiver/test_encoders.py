@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     prepare_torchvision()
     import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
     def make(task: str) -> Path:
         into = tmp_path_factory.mktemp(task) / "model"
@@ -80,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
         if task == "fill":
-            tokenizer.add_special_tokens(["[MASK]"])
+            tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True)])
             said = {"mask_token": "[MASK]", "pad_token": "[PAD]", "tokenizer_class": "PreTrainedTokenizerFast"}
             (into / "tokenizer_config.json").write_text(json.dumps(said))
         tokenizer.save(str(into / "tokenizer.json"))

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 import torch
@@ -162,3 +163,24 @@ def test_a_token_that_the_weights_do_not_have_is_refused(tmp_path):
     assert (known.status, unknown.status) == (200, 422)
     assert unknown.json()["error"] == "the text has a token that the model does not know"
     assert unknown.json()["allowed"] == "up to 300"
+
+
+@pytest.mark.parametrize(
+    ("words", "start", "end", "answer"),
+    [
+        pytest.param(30, 3, 5, range(3, 6), id="3 words"),
+        pytest.param(30, 5, 3, (3,), id="an end before its start"),
+        pytest.param(30, 3, 18, (18,), id="16 words"),
+        pytest.param(30, 3, 17, range(3, 18), id="15 words"),
+    ],
+)
+def test_an_answer_has_an_order_and_a_longest_length(words, start, end, answer):
+    starts, ends = np.zeros(words + 2), np.zeros(words + 2)
+    # The question, which may not be its own answer, and then the context.
+    starts[0] = ends[0] = 90
+    starts[end + 2], starts[start + 2], ends[end + 2] = 1, 8, 9
+    context = " ".join(f"w{at:02}" for at in range(words))
+    places = [None, None, *((4 * at, 4 * at + 3) for at in range(words))]
+    best = encoder._best_answer(starts, ends, places, context)
+    assert best["answer"] == " ".join(f"w{at:02}" for at in answer)
+    assert context[best["start"] : best["end"]] == best["answer"]
