@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from marina.archiver.yolo import YoloNetwork
 from marina.config.picture_folder import WITH_BACKGROUND, WITHOUT_BACKGROUND
 from marina.handlers.networks import flat_outputs
 
@@ -154,6 +155,8 @@ class EndingTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def read_meaning(traced: Trace) -> Meaning | Unsaid | None:
     """What the outputs mean; None if they have no form that a task of pictures has."""
+    if isinstance(traced.network, YoloNetwork):
+        return Meaning("detect", "its class in ultralytics", "none", detection=traced.network.detection)
     shapes = [tuple(value.shape[1:]) for value in traced.outputs]
     names = traced.names or ()
     if any("box" in name for name in names) or _looks_like_boxes(shapes):

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from marina.archiver.yolo import YoloNetwork
+
 # Pillow's numbers of filters. Lanczos is nearest to bicubic.
 _FILTERS = {0: "nearest", 1: "bicubic", 2: "bilinear", 3: "bicubic"}
 _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -31,6 +33,8 @@ class NotServed(Exception):
 
 def input_size(network: nn.Module) -> tuple[int, int, int] | None:
     """The channels, rows and columns that the model was made for, if its library says them."""
+    if isinstance(network, YoloNetwork):
+        return network.picture
     size = (_timm_settings(network) or {}).get("input_size")
     if size is None and (config := _transformers_config(network)) is not None:
         side, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
@@ -42,6 +46,8 @@ def input_size(network: nn.Module) -> tuple[int, int, int] | None:
 def library_image(network: nn.Module, picture: tuple[int, int, int]) -> tuple[dict[str, Any], str] | None:
     """Fields of `model.image` beside its size, with the words for what says them; None if no library does. Raises
     ScalingUnsaid for a model of transformers without the settings of its processor."""
+    if isinstance(network, YoloNetwork):
+        return network.image, "as ultralytics does it"
     if settings := _timm_settings(network):
         return _of_timm(settings, picture), "as `pretrained_cfg` of timm says"
     if (config := _transformers_config(network)) is not None:

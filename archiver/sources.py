@@ -22,6 +22,7 @@ from marina.archiver.torchvision_import import import_torchvision
 from marina.archiver.user_code import import_file, running_user_code
 from marina.archiver.weights import load_weights
 from marina.archiver.weights.whole_module import is_scripted, load_module
+from marina.archiver.yolo import YoloNetwork, as_detector
 from marina.config.errors import SourceError, listed, nearest
 from marina.config.hf_folder import pickled_weights
 from marina.config.record import Lengths, Port
@@ -221,10 +222,13 @@ def _from_program(spec: Spec, file: Path) -> Source:
 
 def _from_saved(spec: Spec, file: Path) -> Source:
     network, notes = load_module(f"{spec.file}: `model.source`", file, trust=spec.model.trust_pickle)
+    image = spec.model.image
+    network = as_detector(network, (image.height, image.width) if image is not None else None)
     _check_plain(spec, network)
     # What TorchScript computes of a size is a fixed number in the exported program.
     only = 1 if is_scripted(network) else None
-    return _make_source(spec, network, spec.model.image, None, only_batch=only, notes=notes)
+    labels = network.names if isinstance(network, YoloNetwork) else None
+    return _make_source(spec, network, image, labels, only_batch=only, notes=notes)
 
 
 def _fixed_sides(value: torch.Tensor) -> tuple[int, ...]:
@@ -280,7 +284,8 @@ def _make_source(
             f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its pictures look like",
             hint="add `image: {height: 224, width: 224}` under `model`",
         )
-    labelled = _labels(spec, labels) or (tuple(labels) if labels and model.folder is not None else None)
+    has_own = model.folder is not None or isinstance(network, YoloNetwork)
+    labelled = _labels(spec, labels) or (tuple(labels) if labels and has_own else None)
     return Source(network, image, ports, labelled, only_batch, _lengths(spec), notes)
 
 

@@ -180,6 +180,8 @@ def _chosen(where: str, file: Path, content: Any) -> tuple[str, nn.Module]:
     if isinstance(content, nn.Module):
         return "", content
     modules = {key: value for key, value in content.items() if isinstance(value, nn.Module)}
+    if type(modules.get("ema")).__module__.startswith("ultralytics."):
+        return "ema", modules["ema"]  # as ultralytics itself chooses
     usual = next((key for key in _KEYS if key in modules), next(iter(modules)) if len(modules) == 1 else None)
     if usual is None:
         raise SourceError(

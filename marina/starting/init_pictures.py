@@ -59,7 +59,11 @@ def _of_pictures(
     import torch
 
     from marina.archiver.meaning import Unsaid, meaning_of_task, read_meaning, trace
+    from marina.archiver.yolo import other_class
 
+    if (kind := other_class(network)) and options.handler != "own":
+        text = f"`--source`: a `{kind}` of ultralytics, of whose kinds only the `DetectionModel` has a task here"
+        raise InputError(text, hint="--handler own, or --handler tensor for the numbers that it returns")
     pictures = torch.rand(facts.only_batch or 2, *picture, generator=torch.Generator().manual_seed(0))
     traced = trace(network, pictures, facts.outputs)
     read = read_meaning(traced) if options.task is None else meaning_of_task(traced, options.task)
