@@ -102,7 +102,7 @@ def read_picture_folder(path: Path) -> PictureFolder:
         raise PictureFolderRefused(f"`{path / 'config.json'}`: `auto_map`: the model comes with its own code")
     is_read = any(path.glob("*.safetensors")) or (pickled_weights(path) and "architecture" not in config)
     if not is_read:
-        hint = "model.save_pretrained(FOLDER), which writes `model.safetensors`"
+        hint = f"model.save_pretrained('{path}'), which writes `model.safetensors`"
         raise PictureFolderRefused(f"`{path}` has no `.safetensors`", hint)
     return PictureFolder(path, config, _json(path / PROCESSOR))
 

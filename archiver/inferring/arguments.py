@@ -104,7 +104,9 @@ def forward_arguments(network: nn.Module, given: Sequence[GivenInput]) -> list[A
     every = inspect.signature(network.forward).parameters.values()
     if [entry.kind for entry in every] == [inspect.Parameter.VAR_KEYWORD]:
         text = f"`--source`: `forward` takes only `**{next(iter(every)).name}`, allowed: tensors, each with a name"
-        raise InputError(text, hint="a subclass with `def forward(self, x): return super().forward(NAME=x)`")
+        raise InputError(
+            text, hint="a subclass with `def forward(self, x): return super().forward(…=x)`, with its name"
+        )
     parameters = [entry for entry in every if entry.kind not in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD)]
     arguments: list[Argument] = []
     names = {value.name for value in given}

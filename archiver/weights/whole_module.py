@@ -184,9 +184,10 @@ def _chosen(where: str, file: Path, content: Any) -> tuple[str, nn.Module]:
         return "ema", modules["ema"]  # as ultralytics itself chooses
     usual = next((key for key in _KEYS if key in modules), next(iter(modules)) if len(modules) == 1 else None)
     if usual is None:
+        chosen = f"torch.load('{file}', weights_only=False)['{next(iter(modules))}']"
         raise SourceError(
             f"{where}: `{file}` holds the modules {listed(modules)}, allowed: one, or one under {listed(_KEYS)}",
-            hint="torch.save(torch.load(FILE, weights_only=False)['KEY'], NEW-FILE)",
+            hint=f"torch.save({chosen}, '{file.stem}-module.pt')",
         )
     return usual, modules[usual]
 
