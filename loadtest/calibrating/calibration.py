@@ -103,8 +103,9 @@ def _search(trials: RateTrials, first: float | None) -> tuple[Knee | None, Laten
         reason = Reason(id="cut-short" if measured else "no-knee", text=str(err))
         return measured, None, [reason, *trials.last_reasons()]
     reasons = []
-    if measured.width > _WIDEST:
-        text = f"the knee's interval reaches {measured.width:.0%} to each side, allowed: {_WIDEST:.0%}"
+    allowed = max(_WIDEST, trials.tolerance)
+    if measured.width > 1.001 * allowed:
+        text = f"the knee's interval reaches {measured.width:.0%} to each side, allowed: {allowed:.0%}"
         reasons.append(Reason(id="knee-unsure", text=text))
     if confirmed.status != "PASS":
         text = f"a run at {figure(confirmed.rate)} requests/s, 70 % of the knee, ended as {confirmed.status}"

@@ -54,6 +54,11 @@ class RateTrials:
         self._number = 0
         self._measured_s = self._reserved_s = 0.0
 
+    @property
+    def tolerance(self) -> float:
+        """Half the width of the interval that was asked for, as a share of the knee."""
+        return self._options.tolerance
+
     def judge_rate(self, rate: float) -> VerdictStatus:
         """Whether a rate is held, by one short run if that is clear, otherwise by the figures of longer ones.
 
@@ -139,7 +144,7 @@ class RateTrials:
         if first is None:
             first = _UNDER_ESTIMATE * self.warm_up()
             self._say_how_long(first)
-        return bisect_knee(self.judge_rate, first, max(_COARSE, self._options.tolerance))
+        return bisect_knee(self.judge_rate, first, max(_COARSE, self.tolerance))
 
     def narrow(self, found: Knee) -> Knee:
         """Measures the knee by runs in the middle of its interval and beside it, until that is narrow enough or the
@@ -151,14 +156,14 @@ class RateTrials:
         self._reserved_s = self._confirming_s(found.rps)
         try:
             for number in range(_MOST_RUNS):
-                if number >= _FEWEST_RUNS and narrow.width <= 1.001 * self._options.tolerance:
+                if number >= _FEWEST_RUNS and narrow.width <= 1.001 * self.tolerance:
                     break
                 rate = narrow.rps * _BESIDE[number % len(_BESIDE)]
                 length_s = _NARROWING_LENGTHS * self._options.length_s(rate, self._objective)
                 knee.holds(partial(self._judge_once, length_s=length_s), rate)
-                narrow = narrowed(found, narrow.rps, self.runs, self._objective, self._options.tolerance)
+                narrow = narrowed(found, narrow.rps, self.runs, self._objective, self.tolerance)
         except OutOfTime:
-            narrow = narrowed(found, narrow.rps, self.runs, self._objective, self._options.tolerance)
+            narrow = narrowed(found, narrow.rps, self.runs, self._objective, self.tolerance)
         finally:
             self._reserved_s = 0.0
         return narrow

@@ -84,8 +84,8 @@ def test_a_wrong_spec_is_no_fail(url: str, tmp_path: Path) -> None:
 TIMEOUTS = """
 import json
 from locust.env import Environment
+from marina.config.measured import Objective
 from marina.loadtest.closed_loop import ClosedLoop
-from marina.loadtest.judging import Objective
 environment = Environment()
 loop = ClosedLoop(environment, Objective(p99_ms=50, error_rate=0.01, throughput_rps=None))
 loop.attach()
