@@ -181,8 +181,8 @@ ERRORS: list[Any] = [
                  id="more at rest than at most"),
     pytest.param({"load.samples": {"cat.png": 0}}, "spec.yaml:7: `load.samples.cat.png`: got `0`, allowed: more than 0",
                  id="a sample that is never sent"),
-    pytest.param({"load.sample": "cat.gif"}, "spec.yaml:6: `load.sample`: got `cat.gif`, allowed: a file that ends in "
-                 "`.flac`, `.jpeg`, `.jpg`, `.json`, `.mp3`, `.npy`, `.ogg`, `.png`, `.wav`, `.webp`", id="a sample of an unknown kind"),
+    pytest.param({"load.sample": "cat.avif"}, "spec.yaml:6: `load.sample`: got `cat.avif`, allowed: a file that ends in "
+                 "`.bmp`, `.flac`, `.gif`, `.jpeg`, `.jpg`, `.json`, `.mp3`, `.npy`, `.ogg`, `.png`, `.tif`, `.tiff`, `.wav`, `.webp`", id="a sample of an unknown kind"),
     pytest.param({"scaling.metric": "gpu"}, "spec.yaml:6: `scaling.metric`: got `gpu`, but `kubernetes.resources.gpu` "
                  "is 0\n\nhint: metric: requests",
                  id="a metric of GPUs that are not there"),

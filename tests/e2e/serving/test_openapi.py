@@ -71,7 +71,7 @@ def saved(array: np.ndarray) -> bytes:
 
 
 SIDE, LEVEL = st.integers(1, 40), st.integers(0, 255)
-for form in ("jpeg", "png", "webp"):
+for form in ("jpeg", "png", "webp", "gif", "tiff", "bmp"):
     schemathesis.openapi.media_type(
         f"image/{form}", st.builds(picture, st.just(form.upper()), SIDE, SIDE, st.tuples(LEVEL, LEVEL, LEVEL))
     )
