@@ -11,16 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from marina.archiver.quantize import silence_torchao
-from marina.config.distribution import install_command
-from marina.config.errors import SourceError, ToolMissing
+from marina.archiver.transformers_folder import import_transformers, load_pretrained
+from marina.config.errors import SourceError
 from marina.config.hf_folder import (
     CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
     FolderRefused,
     ModelFolder,
-    pickled_weights,
     read_model_folder,
 )
 from marina.config.record import EncoderSetup, Port
@@ -28,7 +26,6 @@ from marina.config.sections import Encoder
 from marina.config.spec import Spec
 from marina.handlers.encoder import TextReader
 from marina.handlers.record import EncodingSpec
-from marina.handlers.torchvision_import import prepare_torchvision
 from marina.handlers.validation import RequestError
 
 CLASSES = {
@@ -311,34 +308,11 @@ def _read(spec: Spec) -> ModelFolder:
 
 def load_network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
     """The network of a folder in fp32, by this class of `transformers`. Raises SourceError if a weight is missing."""
-    prepare_torchvision()
-    silence_torchao()
-    try:
-        import transformers
-    except ImportError as err:
-        raise ToolMissing("`transformers` is not installed", hint=install_command("serve,package")) from err
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    encoders = transformers.models.auto.modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+    encoders = import_transformers().models.auto.modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
     if spec.model.task == "embed" and encoders.get(str(folder.config.get("model_type")), "").endswith("EncoderModel"):
         # Folders of T5's encoder alone have no weights for the decoder of `AutoModel`.
         kind = "AutoModelForTextEncoding"
-    try:
-        network, loaded = getattr(transformers, kind).from_pretrained(
-            folder.path,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=pickled_weights(folder.path) is None,
-            weights_only=True,
-            output_loading_info=True,
-            # Else the error does not say which: the report that it refers to is not shown.
-            ignore_mismatched_sizes=True,
-            dtype=torch.float32,
-        )
-    except Exception as err:
-        first = next((line for line in str(err).splitlines() if line.strip()), type(err).__name__)
-        raise SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be loaded: {first}") from err
-    # transformers fills weights that do not fit, or that the file lacks, with random numbers.
+    network, loaded = load_pretrained(spec, folder.path, kind)
     if mismatched := sorted(name for name, *_ in loaded["mismatched_keys"]):
         raise SourceError(
             f"{spec.file}: `model.source`: `{mismatched[0]}` in the weights of `{spec.model.source}` has another size "

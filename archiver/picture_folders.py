@@ -3,7 +3,6 @@ how it makes its input of a picture, and its labels.
 
 The libraries are needed on the packaging machine only: a pod has the compiled graph."""
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,8 @@ import torch
 from torch import nn
 
 from marina.archiver.preprocessing import PROCESSOR, NotServed, library_image, processor_image, processor_levels
-from marina.config.distribution import install_command
-from marina.config.errors import SourceError, ToolMissing
+from marina.archiver.transformers_folder import cannot_be_loaded, import_library, load_pretrained
+from marina.config.errors import SourceError
 from marina.config.hf_folder import pickled_weights
 from marina.config.picture_folder import PictureFolder, PictureFolderRefused, read_picture_folder
 from marina.config.sections import Image
@@ -73,25 +72,8 @@ def load_picture_folder(spec: Spec) -> LoadedFolder:
 
 
 def _from_transformers(spec: Spec, folder: PictureFolder) -> LoadedFolder:
-    prepare_torchvision()
-    transformers = _library("transformers", install_command("serve,package"))
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     task = str(spec.model.task)
-    try:
-        model, loaded = getattr(transformers, _CLASSES[task]).from_pretrained(
-            folder.path,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=pickled_weights(folder.path) is None,
-            weights_only=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            dtype=torch.float32,
-        )
-    except Exception as err:
-        first = next((line for line in str(err).splitlines() if line.strip()), type(err).__name__)
-        raise SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be loaded: {first}") from err
+    model, loaded = load_pretrained(spec, folder.path, _CLASSES[task])
     lost = sorted({*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])})
     if lost := [name for name in lost if "pooler" not in name or task != "embed"]:
         text = f"`{spec.model.source}` has no weights for `{lost[0]}`, which `task: {task}` needs"
@@ -139,7 +121,7 @@ def _from_timm(spec: Spec, folder: PictureFolder) -> LoadedFolder:
     from safetensors.torch import load_file
 
     prepare_torchvision()
-    timm = _library("timm", "pip install timm")
+    timm = import_library("timm", "pip install timm")
     config, task = folder.config, str(spec.model.task)
     settings = dict(config.get("pretrained_cfg") or {})
     classes = 0 if task == "embed" else int(config.get("num_classes") or settings.get("num_classes") or 1000)
@@ -150,8 +132,7 @@ def _from_timm(spec: Spec, folder: PictureFolder) -> LoadedFolder:
         left = {name: value for name, value in weights.items() if name in own or task != "embed"}
         model.load_state_dict(left)
     except (OSError, RuntimeError, TypeError, ValueError) as err:
-        first = next((line for line in str(err).splitlines() if line.strip()), type(err).__name__)
-        raise SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be loaded: {first}") from err
+        raise cannot_be_loaded(spec, err) from err
     model.pretrained_cfg = settings
     channels, height, width = settings.get("input_size", (3, 224, 224))
     fields, _ = library_image(model, (channels, height, width)) or ({}, "")
@@ -168,10 +149,3 @@ def _timm_labels(timm: Any, config: dict[str, Any], classes: int) -> tuple[str, 
     subset = timm.data.infer_imagenet_subset(classes)
     info = timm.data.ImageNetInfo(subset) if subset else None
     return tuple(info.label_descriptions()) if info else None
-
-
-def _library(name: str, hint: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as err:
-        raise ToolMissing(f"`{name}` is not installed", hint=hint) from err

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from marina.archiver.archive import RESERVED_MODULES
+from marina.archiver.import_names import statement_names
 from marina.archiver.requirements import hint_for_library, hint_for_missing
 from marina.config.errors import SourceError
 from marina.config.requirements import IMAGE_PYTHON
@@ -170,13 +171,8 @@ def imported_names(path: Path, root: Path) -> Iterator[str]:
     """The dotted names that a file imports, relative to the folder; each `from` import may name a module itself."""
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*parents, *([node.module] if node.module else [])))
-            yield base
-            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name.lstrip(".") for name in statement_names(node, package))
         elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
             bare = name.lstrip(".")
             parents = package[: len(package) - (len(name) - len(bare)) + 1] if bare != name else ()

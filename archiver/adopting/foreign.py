@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from marina.archiver.adopting.syntax import needed_imports
 from marina.archiver.archive import MANIFEST
+from marina.archiver.import_names import needed_imports
 from marina.archiver.inspecting import Archive, open_archive
 from marina.archiver.inspecting.reading import READ_ERRORS
 from marina.config.errors import ArchiveError

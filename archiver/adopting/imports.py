@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from marina.archiver.adopting.foreign import ForeignArchive
-from marina.archiver.adopting.syntax import needed_imports
+from marina.archiver.import_names import needed_imports
 from marina.archiver.rehearse import hidden_modules
 
 _TORCHSERVE = "ts"

@@ -1,13 +1,12 @@
 """Where fetched files are kept: `~/.cache/marina/sources`, with a folder for each version of a source, and beside it
 the list of its files, which is written when all of them are there."""
 
-import fcntl
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,17 +48,6 @@ def kept_versions(remote: Remote) -> list[Kept]:
 def part_of(file: Path) -> Path:
     """Where a file is before all of it is there; the next run goes on with it."""
     return file.with_name(f".{file.name}.partial")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps out other processes that fetch into this folder; the kernel ends it with the process."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def keep(remote: Remote, version: str, names: Iterable[str]) -> None:

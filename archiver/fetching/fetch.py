@@ -10,7 +10,6 @@ from marina.archiver.fetching.cache import (
     check_room,
     keep,
     kept_versions,
-    locked,
     make_folder,
     part_of,
     size_text,
@@ -19,6 +18,7 @@ from marina.archiver.fetching.cache import (
 from marina.archiver.fetching.found import ATTEMPTS, Found, Unreachable
 from marina.config.errors import SourceError, listed, nearest
 from marina.config.load import check_files
+from marina.config.locks import locked
 from marina.config.progress import Progress
 from marina.config.record import Pin, file_sha256
 from marina.config.remote import Remote, parse_remote

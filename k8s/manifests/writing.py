@@ -1,15 +1,12 @@
 """Writes the manifests to a folder, which is replaced as a whole, and beside it the files for a cluster's
 Prometheus."""
 
-import fcntl
-import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from marina.config.locks import locked
 from marina.config.record import write_text
 from marina.k8s.manifests.notes import DerivedNumber, Note, derived_numbers, notes
 from marina.k8s.manifests.objects import Files, dashboard_text, render_objects, rule_groups
@@ -105,18 +102,7 @@ def replace_folder(folder: Path, texts: dict[str, str]) -> None:
             file = fresh / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-        with _locked(folder.parent):
+        with locked(folder.parent):
             if folder.exists():
                 folder.rename(old)
             fresh.rename(folder)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps out other processes and threads that do the same in this folder; the kernel ends it with the process."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
