@@ -1,13 +1,13 @@
 """Servers behind the pods of two revisions, which have answered more at each reading of their page `/latencies`."""
 
-import json
 import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from json_server import answering
 
 from marina.config.histogram import Histogram
 from marina.config.latency import EDGES_MS
@@ -45,30 +45,9 @@ class Revision:
 def serving(revision: Revision) -> Iterator[None]:
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._send({"top": revision.answer})
+    def get(path: str) -> dict[str, Any]:
+        with lock:
+            return revision.page() if path == "/latencies" else {"sha256": revision.sha256}
 
-        def do_GET(self) -> None:
-            with lock:
-                self._send(revision.page() if self.path == "/latencies" else {"sha256": revision.sha256})
-
-        def _send(self, data: dict[str, Any]) -> None:
-            body = json.dumps(data).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    revision.port = server.server_address[1]
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
+    with answering(get, lambda *_: (200, {"top": revision.answer})) as revision.port:
         yield
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -1,16 +1,15 @@
 """A fake cluster with a real server behind its pods, and a small release to deploy to it."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from fake_apiserver import FakeCluster
+from json_server import answering
 
 from marina.config.progress import Progress
 from marina.k8s.cluster import connect
@@ -163,33 +162,11 @@ def rig(folder: Path, **cluster: Any) -> Iterator[Rig]:
 def _serving() -> Iterator[Pod]:
     pod = Pod()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            pod.asked.append((self.path, body, self.headers["Content-Type"]))
-            if pod.before_answer:
-                pod.before_answer()
-            self._send(pod.status, {"top_labels": ["whelk"]} if pod.status == 200 else {"error": "no worker"})
+    def post(path: str, body: bytes, content_type: str) -> tuple[int, dict[str, Any]]:
+        pod.asked.append((path, body, content_type))
+        if pod.before_answer:
+            pod.before_answer()
+        return pod.status, {"top_labels": ["whelk"]} if pod.status == 200 else {"error": "no worker"}
 
-        def do_GET(self) -> None:
-            self._send(200, {"sha256": pod.sha256})
-
-        def _send(self, status: int, data: dict[str, Any]) -> None:
-            body = json.dumps(data).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    pod.port = server.server_address[1]
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
+    with answering(lambda _: {"sha256": pod.sha256}, post) as pod.port:
         yield pod
-    finally:
-        server.shutdown()
-        server.server_close()
