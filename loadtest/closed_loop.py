@@ -18,7 +18,7 @@ from marina.config.measured import Objective
 from marina.loadtest.judging import BUSY_CPU, judge, stream_figures
 from marina.loadtest.measuring import GeneratorHealth, Histogram, Measurement, Streams, bucket_ms, merge_streams
 from marina.loadtest.reporting import stream_lines, verdict_lines
-from marina.loadtest.sending import TIMEOUT, StreamCounts
+from marina.loadtest.sending import LIMITED, TIMEOUT, StreamCounts
 
 CLOSED_LOOP_WARNING = (
     "closed loop: a user waits for its answer before it sends again, so a server that stalls gets fewer requests "
@@ -65,7 +65,10 @@ class ClosedLoop:
     def measurement(self) -> Measurement:
         """The test as a measurement: the offered rate is the answered one, since a closed loop has no schedule."""
         good = self._response.count - self._errors[TIMEOUT]
-        count = good + sum(self._errors.values())
+        # A rate limit's refusals are counted with the errors until here.
+        limited, errors = self._errors[LIMITED], {name: self._errors[name] for name in sorted(self._errors)}
+        errors.pop(LIMITED, None)
+        count = good + limited + sum(errors.values())
         elapsed = max((self._ended or time.monotonic()) - self._begun, 1e-3)
         runner: Any = self._environment.runner
         busy = runner is not None and (runner.cpu_warning_emitted or runner.worker_cpu_warning_emitted)
@@ -78,7 +81,8 @@ class ClosedLoop:
             dropped=0,
             warmup=self._warmup,
             in_time=good,
-            errors=dict(sorted(self._errors.items())),
+            limited=limited,
+            errors=errors,
             response=self._response,
             service=self._response,
             lag=Histogram(),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from marina.config.errors import MarinaError
+from marina.config.errors import InputError, MarinaError
 from marina.config.measured import Knee, LatencyAtRate, Objective, Reason, Verdict, VerdictStatus
 from marina.loadtest.calibrating import knee
 from marina.loadtest.calibrating.knee import Untrusted, bisect_knee, narrowed
@@ -127,6 +127,9 @@ class RateTrials:
         self._measured_s += schedule.total_s
         if measurement.interrupted:
             raise KeyboardInterrupt
+        if measurement.limited:
+            text = f"{measurement.limited:,} requests were refused with 429: the knee would be that of a rate limit"
+            raise InputError(text, hint="--url, with the address of the server itself and not of its gateway")
         if measurement.server_end is not None:
             raise ServerEnded(f"the server died at {figure(schedule.rate)} requests/s: {measurement.server_end}")
         return measurement

@@ -160,12 +160,12 @@ def missed_clumps(runs: Sequence[Measurement]) -> float:
 
 
 def _missed(measurement: Measurement) -> Counts:
-    missed = [piece.due - (piece.streams.met if piece.streams else 0) for piece in measurement.slices]
-    return Counts(missed, [piece.due for piece in measurement.slices])
+    missed = [piece.admitted - (piece.streams.met if piece.streams else 0) for piece in measurement.slices]
+    return Counts(missed, [piece.admitted for piece in measurement.slices])
 
 
 def _failed(measurement: Measurement) -> Counts:
-    return Counts([piece.failed for piece in measurement.slices], [piece.due for piece in measurement.slices])
+    return Counts([piece.failed for piece in measurement.slices], [piece.admitted for piece in measurement.slices])
 
 
 def _share_between(counts: Counts) -> tuple[float, float, float]:

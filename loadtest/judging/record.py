@@ -106,7 +106,7 @@ def stream_figures(measurement: Measurement) -> StreamFigures | None:
         ttft=latency_summary(streams.first),
         itl=latency_summary(streams.gaps),
         tpot=latency_summary(streams.pace),
-        goodput=streams.met / max(1, measurement.due),
+        goodput=streams.met / max(1, measurement.admitted),
         goodput_rps=streams.met / measurement.window_s,
         tokens_per_s=streams.tokens / measurement.written_s,
         cached_share=streams.cached_tokens / max(1, streams.prompt_tokens),

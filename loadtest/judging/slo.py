@@ -193,6 +193,7 @@ def _throughput(run: Measurement, objective: Objective, runs: Sequence[Measureme
         check, status = decide(check, throughput_interval(run, least), least)
     if status == "FAIL":
         text = f"{figure(held)} requests/s were answered well and in time < {figure(limit)}"
+        text += f": a rate limit refused {run.limited:,} requests with 429" if run.limited else ""
         check = with_status(check, "FAIL", "throughput-not-held", text)
     if grows := backlog_grows(runs):
         failures = check.reasons if check.status == "FAIL" else ()
@@ -204,7 +205,7 @@ def _goodput(limit: float, run: Measurement) -> Check:
     check = Check(objective="goodput", status="PASS", limit=limit, measured=None, unit="share")
     if run.streams is None or not run.finished:
         return with_status(check, "INVALID")
-    met = run.streams.met / run.due
+    met = run.streams.met / max(1, run.admitted)
     check = check.model_copy(update={"measured": met})
     status: VerdictStatus = "PASS" if met >= limit else "FAIL"
     if run.slices:

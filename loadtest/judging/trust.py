@@ -57,16 +57,19 @@ def _not_run(measurement: Measurement) -> Iterator[Reason]:
         yield Reason(id="warm-up-only", text=text)
     elif not measurement.sent:
         yield Reason(id="no-samples", text="no request was sent in the measured window")
+    elif measurement.limited == measurement.sent:
+        text = f"all {measurement.limited:,} requests were refused with 429, so nothing was measured"
+        yield Reason(id="no-samples", text=text)
     if measurement.ran_s < WHOLE_SHARE * measurement.asked_s:
         text = f"the run ended after {measurement.ran_s:.1f} s of {measurement.asked_s:g} s"
         yield Reason(id="cut-short", text=text)
-    elif measurement.interrupted and (unanswered := measurement.sent - measurement.finished):
+    elif measurement.interrupted and (unanswered := _uncounted(measurement)):
         yield Reason(id="cut-short", text=f"the run ended while {unanswered:,} requests waited for their answers")
 
 
 def _lost(measurement: Measurement) -> Iterator[Reason]:
     """Reasons if requests are missing in the counts: what was neither answered nor failed could have been anything."""
-    lost = measurement.sent - measurement.finished
+    lost = _uncounted(measurement)
     if measurement.lost_processes:
         names = ", ".join(measurement.lost_processes)
         text = f"generator process {names} ended or stopped answering, so its counts are missing"
@@ -74,6 +77,11 @@ def _lost(measurement: Measurement) -> Iterator[Reason]:
     elif lost and not measurement.interrupted:
         sent = f"{lost:,} of {measurement.sent:,} requests were sent"
         yield Reason(id="requests-lost", text=f"{sent}, but counted neither as answered nor as failed")
+
+
+def _uncounted(measurement: Measurement) -> int:
+    """Requests that were sent, but of which nothing is known."""
+    return measurement.sent - measurement.finished - measurement.limited
 
 
 def _held_back(measurement: Measurement, objective: Objective) -> Iterator[Reason]:

@@ -59,6 +59,8 @@ class Second(Part):
     """Arrivals that the schedule has in this second."""
     answered: int = 0
     """Good answers that came in this second."""
+    limited: int = 0
+    """How many of its arrivals were refused with 429."""
     errors: dict[str, int] = Field(default_factory=dict)
     """How many of its arrivals failed, by the name of the error."""
     response: Latencies = Histogram()
@@ -74,10 +76,17 @@ class Slice(Part):
     in_time: int = 0
     """How many of its arrivals got a good answer in time."""
     failed: int = 0
+    limited: int = 0
+    """How many were refused with 429; they are neither good nor failed."""
     response: Latencies = Histogram()
     """As `response` of the whole run, exact at the same limits."""
     streams: Streams | None = None
     """None if answers are not streamed."""
+
+    @property
+    def admitted(self) -> int:
+        """Its arrivals that no rate limit refused."""
+        return self.due - self.limited
 
 
 class PodShare(Part):
@@ -116,7 +125,9 @@ class Measurement(Part):
     in_time: int
     """Good answers no later than the window's end plus the latency limit: what the server kept up with."""
     errors: dict[str, int]
-    """Requests without a good answer, by the name of the error."""
+    """Requests without a good answer, by the name of the error; without those that a rate limit refused."""
+    limited: int = 0
+    """Requests that a rate limit refused with 429."""
     response: Latencies
     """From the intended send to the answer, of good answers, and of timeouts until they were given up."""
     service: Latencies
@@ -157,7 +168,7 @@ class Measurement(Part):
 
     @property
     def finished(self) -> int:
-        """The number of requests that ended, well or not."""
+        """The number of requests that ended, well or not; without those that a rate limit refused."""
         return self.good + self.failed
 
     @property
@@ -185,6 +196,11 @@ class Measurement(Part):
         return sum(piece.due for piece in self.slices) or self.planned
 
     @property
+    def admitted(self) -> int:
+        """The arrivals that no rate limit refused."""
+        return self.due - self.limited
+
+    @property
     def held_rps(self) -> float:
         """Good answers in time, per second."""
         return self.in_time / self.window_s
@@ -192,7 +208,7 @@ class Measurement(Part):
 
 def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
     """The measurement of a run from those of its processes."""
-    counts = ("sent", "dropped", "warmup", "in_time", "errors")
+    counts = ("sent", "dropped", "warmup", "in_time", "limited", "errors")
     histograms = ("response", "service", "lag", "loop_lag")
     seconds = zip_longest(*(part.seconds for part in parts), fillvalue=Second())
     return parts[0].model_copy(
@@ -209,13 +225,13 @@ def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
 
 def merge_seconds(parts: Sequence[Second]) -> Second:
     """One second of a run from those of its processes."""
-    return Second(**add_up(parts, "due", "answered", "errors", "response"))
+    return Second(**add_up(parts, "due", "answered", "limited", "errors", "response"))
 
 
 def merge_slices(parts: Sequence[Slice]) -> Slice:
     """One slice from the same slices of several processes, or from neighbouring slices of a run."""
     streams = merge_streams(part.streams for part in parts)
-    return Slice(**add_up(parts, "due", "in_time", "failed", "response"), streams=streams)
+    return Slice(**add_up(parts, "due", "in_time", "failed", "limited", "response"), streams=streams)
 
 
 def merge_pod_shares(runs: Iterable[tuple[PodShare, ...]]) -> tuple[PodShare, ...]:
@@ -231,7 +247,7 @@ def pool(runs: Sequence[Measurement]) -> Measurement:
     """The runs as one measurement, as if they were a single run one after another."""
     if len(runs) == 1:
         return runs[0]
-    counts = ("asked_s", "ran_s", "planned", "sent", "dropped", "warmup", "in_time", "errors")
+    counts = ("asked_s", "ran_s", "planned", "sent", "dropped", "warmup", "in_time", "limited", "errors")
     histograms = ("response", "service", "lag", "loop_lag")
     return runs[0].model_copy(
         update={

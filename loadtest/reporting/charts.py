@@ -77,6 +77,7 @@ def _latency(outcome: LoadTestOutcome) -> Drawing:
 
 def _rate(outcome: LoadTestOutcome) -> Drawing:
     seconds = _seconds(outcome)
+    limited = [(at + 0.5, float(second.limited)) for at, second in seconds] if outcome.pooled.limited else []
     chart = Chart(
         title="Rate",
         x=_time_axis(outcome),
@@ -84,10 +85,12 @@ def _rate(outcome: LoadTestOutcome) -> Drawing:
         lines=[
             Line("intended", "two", [(at + 0.5, float(second.due)) for at, second in seconds]),
             Line("achieved", "one", [(at + 0.5, float(second.answered)) for at, second in seconds]),
+            *([Line("limited", "three", limited)] if limited else []),
         ],
         shaded=_warmups(outcome),
     )
     legend = {"intended": "ink-two", "achieved: good answers": "ink-one", "warm-up": "ink-shade block"}
+    legend |= {"refused with 429": "ink-three"} if limited else {}
     return Drawing(chart, "Requests per second", legend)
 
 

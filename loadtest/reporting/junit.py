@@ -89,6 +89,7 @@ def _properties(outcome: LoadTestOutcome) -> dict[str, str]:
         "served": tested.served or "unknown",
         "machine": str(outcome.machine),
         "load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, for {load.duration_s:g} s",
+        **({"limited": str(outcome.pooled.limited)} if outcome.pooled.limited else {}),
     }
 
 

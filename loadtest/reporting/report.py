@@ -12,6 +12,7 @@ from marina.loadtest.reporting.text import (
     arrivals_text,
     check_title,
     interval_note,
+    limited_text,
     ms,
     pod_share_text,
     stream_facts,
@@ -112,6 +113,7 @@ def _generator(outcome: LoadTestOutcome) -> dict[str, str]:
         "Requests sent late, p99": f"{late:.2f} ms of {outcome.objective.late_ms:g} ms allowed",
         "Event loop late, p99": f"{loop:.2f} ms of {outcome.objective.coarse_ms:g} ms allowed",
         "Requests sent": f"{sum(run.sent for run in measurements):,}",
+        **({"Refused by a rate limit": limited_text(outcome.pooled)} if outcome.pooled.limited else {}),
     }
 
 

@@ -28,8 +28,15 @@ def verdict_lines(verdict: Verdict, measured: Measurement, arrivals: Spacing = "
     to one trace."""
     spacing = f", {arrivals_text(arrivals)}" if arrivals != "poisson" else ""
     length = f"{measured.finished:,} requests in {figure(measured.ran_s)} s"
+    if measured.limited:
+        length += f", {limited_text(measured)}"
     lines = [f"slo: {verdict.status} {figures_text(verdict)}, {length}{spacing}"]
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())])
+
+
+def limited_text(measured: Measurement) -> str:
+    """How many requests a rate limit refused: `3,120 more refused with 429`."""
+    return f"{measured.limited:,} more refused with 429"
 
 
 def arrivals_text(arrivals: Spacing) -> str:
@@ -149,6 +156,7 @@ def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats:
     left = max(0.0, schedule.total_s - second)
     phase = "warm-up" if second <= schedule.warmup_s else f"{left:3.0f} s left"
     errors = ", ".join(f"{count} {name}" for name, count in ended.errors.items()) or "none"
+    errors += f"  limited {ended.limited}" if ended.limited else ""
     cpu, lag = max(beat.cpu for beat in beats), max(beat.loop_lag_ms for beat in beats)
     p50, p99 = (ms(ended.response.percentile(share)) for share in (0.5, 0.99))
     return (

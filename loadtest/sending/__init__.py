@@ -3,7 +3,7 @@
 No name in `__all__` imports Locust, which patches its whole process. The sending processes do, and `generate` starts
 them."""
 
-from marina.loadtest.sending.client import BROKEN, TIMEOUT, Checker, Client, RequestResult, send_and_check
+from marina.loadtest.sending.client import BROKEN, LIMITED, TIMEOUT, Checker, Client, RequestResult, send_and_check
 from marina.loadtest.sending.generator import Generator, OnSecond, generate, running_generator
 from marina.loadtest.sending.log_lines import read_record_lines, read_second_line
 from marina.loadtest.sending.plan import Body, Header, LoadPlan, LoadRequest, Server, parse_header
@@ -14,6 +14,7 @@ from marina.loadtest.sending.wire import BrokenAnswer, HttpAnswer
 
 __all__ = [
     "BROKEN",
+    "LIMITED",
     "TIMEOUT",
     "Body",
     "BrokenAnswer",

@@ -4,6 +4,7 @@ checks whether answers are good. What is wrong with one has a name:
 timeout        no answer in time
 refused        the server accepts no connection
 broken         the connection ended before the answer was complete, or the answer was not HTTP
+limited        429: a rate limit before the server refused it, which is no failure of the server
 shed           503 because the model's queue was full, or a language model had no slot in time
 http 404 …     any other status than 2xx
 malformed      2xx, but without the structure that the package promises
@@ -23,7 +24,7 @@ from gevent import socket
 from marina.loadtest.sending.plan import Expected, LoadRequest
 from marina.loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
-TIMEOUT, REFUSED, BROKEN, SHED = "timeout", "refused", "broken", "shed"
+TIMEOUT, REFUSED, BROKEN, SHED, LIMITED = "timeout", "refused", "broken", "shed", "limited"
 MALFORMED, UNFINISHED, UNSENT = "malformed", "unfinished", "unsent"
 # Texts of our server and of a bare TorchServe; a handler that fails also answers 503, but with other texts.
 _QUEUE_FULL = (b'"overloaded: ', b"has no worker to serve", b'"code":"busy"')
@@ -51,6 +52,8 @@ class Checker:
         """The name of what is wrong with an answer (and its events, if it is streamed); None if it is good."""
         if answer.status == 503 and any(words in answer.body for words in _QUEUE_FULL):
             return SHED
+        if answer.status == 429:
+            return LIMITED
         if not 200 <= answer.status < 300:
             return f"http {answer.status}"
         if events is not None:

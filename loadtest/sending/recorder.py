@@ -14,7 +14,7 @@ from marina.loadtest.measuring import (
     Streams,
     merge_streams,
 )
-from marina.loadtest.sending.client import TIMEOUT
+from marina.loadtest.sending.client import LIMITED, TIMEOUT
 from marina.loadtest.sending.plan import LoadPlan
 from marina.loadtest.sending.wire import EventReader
 
@@ -23,19 +23,26 @@ class _Counts:
     """The requests of one second, of one slice of the window, or of one pod."""
 
     def __init__(self, *limits_ms: float) -> None:
-        self.due = self.good = 0
+        self.due = self.good = self.limited = 0
         self.errors: Counter[str] = Counter()
         self.response = Histogram(limits_ms)
 
     def end(self, failure: str | None, response_ms: float) -> None:
         """Counts a request that ended, well or with the name of a failure; the time of a timeout counts, too."""
-        if failure is not None:
+        self.limited += failure == LIMITED
+        if failure not in (None, LIMITED):
             self.errors[failure] += 1
         if failure in (None, TIMEOUT):
             self.response.add(response_ms)
 
     def second(self) -> Second:
-        return Second(due=self.due, answered=self.good, errors=dict(self.errors), response=self.response)
+        return Second(
+            due=self.due,
+            answered=self.good,
+            limited=self.limited,
+            errors=dict(self.errors),
+            response=self.response,
+        )
 
 
 class StreamCounts:
@@ -104,7 +111,7 @@ class Recorder:
         self._health: list[GeneratorHealth] = []
         self._worst_loop_lag_ms = 0.0
         self._clocks = (time.perf_counter(), time.process_time())
-        self.sent = self.dropped = self.warmup = self.in_time = 0
+        self.sent = self.dropped = self.warmup = self.in_time = self.limited = 0
 
     def count_due(self, due: float, *, dropped: bool) -> None:
         """Counts an arrival that is due; `dropped` if it cannot be sent."""
@@ -134,7 +141,9 @@ class Recorder:
         if failure in (None, TIMEOUT):
             self._response.add(response)
             self._service.add((ended - begun) * 1000)
-        if failure is not None:
+        if failure == LIMITED:
+            self.limited += 1
+        elif failure is not None:
             self._errors[failure] += 1
         elif ended <= self._in_time_until:
             self.in_time += 1
@@ -185,6 +194,7 @@ class Recorder:
                 due=counts.due,
                 in_time=counts.good,
                 failed=counts.errors.total(),
+                limited=counts.limited,
                 response=counts.response,
                 streams=streams[at] if streams else None,
             )
@@ -203,6 +213,7 @@ class Recorder:
             dropped=self.dropped,
             warmup=self.warmup,
             in_time=self.in_time,
+            limited=self.limited,
             errors=dict(sorted(self._errors.items())),
             response=self._response,
             service=self._service,

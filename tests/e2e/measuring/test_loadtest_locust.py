@@ -89,19 +89,20 @@ from marina.loadtest.closed_loop import ClosedLoop
 environment = Environment()
 loop = ClosedLoop(environment, Objective(p99_ms=50, error_rate=0.01, throughput_rps=None))
 loop.attach()
-for exception in (None, Exception("timeout"), Exception("timeout"), Exception("http 500")):
+for exception in (None, *map(Exception, ("timeout", "timeout", "http 500", "limited"))):
     environment.events.request.fire(
         request_type="POST", name="m", response_time=9000 if exception else 10, response_length=0, exception=exception
     )
 measured = loop.measurement()
-print(json.dumps([measured.sent, measured.good, measured.error_rate, measured.response.max_ms, measured.in_time]))
+counted = (measured.sent, measured.good, measured.error_rate, measured.response.max_ms, measured.in_time)
+print(json.dumps([*counted, measured.limited]))
 """
 
 
 def test_its_timeouts_count_in_the_percentiles_and_once_among_the_errors() -> None:
     words = [sys.executable, "-c", TIMEOUTS]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert json.loads(done.stdout) == [4, 1, 0.75, 9000, 1]
+    assert json.loads(done.stdout) == [5, 1, 0.75, 9000, 1, 1]
 
 
 def test_no_samples_are_invalid(tmp_path: Path) -> None:

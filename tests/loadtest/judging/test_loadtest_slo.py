@@ -120,6 +120,21 @@ VERDICTS: dict[str, tuple[Measurement, Objective, VerdictStatus, list[str], str]
         ["errors-over", "shed", "throughput-not-held"],
         "errors 25 % > 0.1 %: 499 shed, 1 timeout of 2,000 requests; 499 requests were shed",
     ),
+    "a rate limit refused half, and the others hold the objective": (
+        measured(*[20.0] * 2000, limited=2000, sent=4000, planned=4000), OBJECTIVE, "PASS", [], "",
+    ),
+    "a rate limit that admits less than the objective": (
+        measured(*[20.0] * 1500, limited=500, sent=2000, planned=2000, asked_s=20, ran_s=20), OBJECTIVE, "FAIL",
+        ["throughput-not-held"], "75 requests/s were answered well and in time < 100: a rate limit refused 500",
+    ),
+    "a rate limit refused everything": (
+        measured(**NOTHING, sent=90, limited=90), OBJECTIVE, "INVALID", ["no-samples"],
+        "all 90 requests were refused with 429, so nothing was measured",
+    ),
+    "errors of those that a rate limit admitted": (
+        measured(*[20.0] * 1997, errors={"http 500": 3}, limited=2000, sent=4000, planned=4000), OBJECTIVE, "FAIL",
+        ["errors-over"], "3 http 500 of 2,000 requests",
+    ),
     "too little throughput": (
         measured(*[20.0] * 2000, in_time=1900), OBJECTIVE, "FAIL", ["throughput-not-held"],
         "95 requests/s were answered well and in time < 100",

@@ -191,6 +191,22 @@ def test_html_is_one_file_that_fetches_nothing(made: LoadTestOutcome) -> None:
     assert "<script" not in text
 
 
+def test_every_report_counts_what_a_rate_limit_refused_apart_from_failures() -> None:
+    run = measured(20, limited=1000, sent=3000, planned=3000)
+    seconds = tuple(second.model_copy(update={"due": 300, "limited": 100}) for second in run.seconds)
+    made = outcome(run.model_copy(update={"seconds": seconds}))
+    # Without an objective of its own, the whole offered rate must be held.
+    assert [check.status for check in made.verdict.checks] == ["PASS", "PASS", "FAIL"]
+    assert ", 1,000 more refused with 429" in verdict_text(made)
+    page, junit = verdict_html(made), ElementTree.fromstring(verdict_xml(made))
+    assert "Refused by a rate limit" in page
+    assert "refused with 429" in page
+    assert "No request failed" in page
+    assert {each.get("name"): each.get("value") for each in junit.iter("property")}["limited"] == "1000"
+    assert made.to_data()["runs"][0]["measurement"]["limited"] == 1000
+    assert "Refused by a rate limit" not in verdict_html(PASSED)
+
+
 def test_html_shows_what_the_issue_lists() -> None:
     reader = Reader()
     reader.feed(verdict_html(FAILED))

@@ -203,6 +203,7 @@ EXPECTED = Expected(form="json", keys=("top_indices",))
         pytest.param(503, b'{"message": "Prediction failed"}', "http 503", id="handler failed"),
         pytest.param(500, b"has no worker to serve", "http 500", id="shed in words only"),
         pytest.param(413, b"", "http 413", id="too large"),
+        pytest.param(429, b"", "limited", id="refused by a rate limit"),
         pytest.param(302, b"", "http 302", id="redirect"),
     ],
 )
