@@ -128,8 +128,8 @@ class _InputSearch:
         }
         inferred = {name for at, name in enumerate(self._names) if at not in self._given}
         guessed, free = describe_guesses(self._network, inputs, inferred, unreached)
-        notes = (*notes, *more, *guessed)
-        return InferredInputs(inputs, result.shapes, None if independent else 1, result.names, notes, free)
+        said = (*notes, *more, *guessed)
+        return InferredInputs(inputs, result.shapes, None if independent else 1, result.names, said, free)
 
     def failure(self) -> InputError | SourceError:
         """The error to raise if no guess works."""

@@ -11,9 +11,13 @@ from marina.config.errors import InputError, listed
 from marina.starting.init_spec import ModelFacts
 
 _FLIP = "--handler tensor; or source: a module around it, whose `forward` returns `self.model(picture.flip(1))`"
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+_Levels = dict[str, tuple[float, ...]]
+_IMAGENET: _Levels = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _FITS = ("crop", "letterbox", "squash")
-_NAMED = {"0..1": {"mean": (0.0,), "std": (1.0,)}, "0..255": {"mean": (0.0,), "std": (round(1 / 255, 8),)}}
+_NAMED: dict[str, _Levels] = {
+    "0..1": {"mean": (0.0,), "std": (1.0,)},
+    "0..255": {"mean": (0.0,), "std": (round(1 / 255, 8),)},
+}
 
 
 def picture_options(options: argparse.Namespace, channels: int) -> dict[str, Any]:
@@ -40,7 +44,7 @@ def refuse_picture_options(options: argparse.Namespace, what: str) -> None:
             )
 
 
-def _levels(text: str, channels: int) -> dict[str, tuple[float, ...]]:
+def _levels(text: str, channels: int) -> _Levels:
     if text == "imagenet" and channels == 3:
         return _IMAGENET
     if text in _NAMED:
