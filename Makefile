@@ -120,6 +120,9 @@ bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: 
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
 	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 
+bench-drill: setup  ## requests lost when pods and nodes are taken away  (ARGS='--drills 5 --kinds evict')
+	$(BIN)/python tests/bench/drilling/bench_drill.py $(ARGS)
+
 bench-adopt: setup  ## old archives stopped under load, adopted and under TorchServe alone  (ARGS='--stops 5 --kinds stream')
 	$(BIN)/python tests/bench/bench_adopt.py $(ARGS)
 

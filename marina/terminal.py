@@ -26,7 +26,7 @@ _COLOURS = {
     "DAMAGED": _RED,
     "CODE": _YELLOW,
 }
-_CLUSTER_VERBS = ("deploy", "rollback", "status", "delete")
+_CLUSTER_VERBS = ("deploy", "rollback", "status", "delete", "drill")
 _FILE_VERBS = ("package", "serve", "loadtest", "calibrate", "compare", "image", "manifests", "simulate", "verify")
 # The options that say where things are, and the verbs that take each.
 PLACES = {"out": (*_FILE_VERBS, *_CLUSTER_VERBS), "context": _CLUSTER_VERBS, "kubeconfig": _CLUSTER_VERBS}

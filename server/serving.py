@@ -1,5 +1,6 @@
 """`serve` checks everything first, then runs one supervisor around one TorchServe until it is asked to stop."""
 
+import os
 import shlex
 import sys
 import time
@@ -12,7 +13,6 @@ from marina.config.mar import open_mar
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
 from marina.config.requirements import WHEELS, installed_requirements
-from marina.config.signatures import check_signatures
 from marina.config.spec import Spec
 from marina.server.java.checks import (
     MAX_CONNECTIONS,
@@ -33,7 +33,7 @@ from marina.server.pages import body_types, door_pages
 from marina.server.supervisor import Supervisor
 from marina.server.system.output import LogFile, Output, Sink, log_line
 from marina.server.system.processes import adopt_orphans
-from marina.server.system.rundir import create_run_directory, temporary_parent
+from marina.server.system.rundir import create_run_directory, frozen_file, temporary_parent
 from marina.server.system.signals import Signals
 from marina.server.system.sockets import reachable_host
 from marina.server.watching.disk import Disk
@@ -58,15 +58,13 @@ def serve(
     host: str = "127.0.0.1",
     docs: bool = False,
     log_file: Path | None = None,
-    signatures: Path | None = None,
 ) -> int:
     """Runs a server and blocks until it has ended. Returns one of `Exit`; raises MarinaError if a check fails, before
     anything was started.
 
     Inference and the supervisor's pages listen on `host`, and nothing else listens. `docs` adds the page for trying the
-    model to the port of inference; `log_file` also receives the log, for a sidecar that ships it; what `serving.verify`
-    demands is checked if `signatures` is the folder in which it is. Must run in the main thread, because it handles
-    SIGTERM and SIGINT."""
+    model to the port of inference; `log_file` also receives the log, for a sidecar that ships it. Must run in the main
+    thread, because it handles SIGTERM and SIGINT."""
     began = time.monotonic()
     ports, java = Ports(port_base), find_java()
     record = check_package(spec, mar)
@@ -74,8 +72,6 @@ def serve(
     check_temporary_folder(temporary_parent())
     check_disk_space(mar, temporary_parent())
     sink, sha256 = _log_sink(log_file), file_sha256(mar)
-    if signatures and spec.serving.verify:
-        check_signatures(spec, signatures, sha256)
     with open_mar(mar) as archive:
         sample = archive.read(record.sample.file)
         declared = record.archive and record.archive.metrics
@@ -200,9 +196,14 @@ class _ModelServer:
         package = {"name": record.name, "version": record.version, "compile": record.compile}
         package |= {"sha256": self._launch.sha256, "mar": str(self._launch.mar)}
 
+        frozen = frozen_file(os.getpid())
+        # The folder may be one that outlives a container of the pod.
+        frozen.unlink(missing_ok=True)
+
         def ready() -> PageResponse:
             body = {**supervisor.readiness(), "warnings": self._disk.warnings()}
-            return json_response(200 if body["ready"] else 503, body)
+            is_frozen = supervisor.state == "draining" and frozen.exists()
+            return json_response(200 if body["ready"] or is_frozen else 503, body)
 
         return {
             "/live": lambda: json_response(200, {"live": True, "state": supervisor.state}),

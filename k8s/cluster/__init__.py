@@ -3,6 +3,7 @@ its pods and its Prometheus. It knows nothing of releases."""
 
 from marina.k8s.cluster.api_errors import ApiError, FieldConflict
 from marina.k8s.cluster.client import MANAGER, Cluster, Document, Ref
+from marina.k8s.cluster.execution import execute
 from marina.k8s.cluster.kubeconfig import connect
 from marina.k8s.cluster.pods import PodFacts, is_ready, label_text, read_endpoints, read_pod_facts
 from marina.k8s.cluster.prometheus import prometheus_selectors, unselected_monitors
@@ -16,6 +17,7 @@ __all__ = [
     "PodFacts",
     "Ref",
     "connect",
+    "execute",
     "is_ready",
     "label_text",
     "prometheus_selectors",

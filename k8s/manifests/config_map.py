@@ -4,13 +4,12 @@ Objectives, scaling and other settings of the cluster are not in it, so changing
 
 import hashlib
 
-from marina.config.signatures import verify_keys
 from marina.config.spec import Spec
 from marina.k8s.manifests.labels import metadata
 from marina.k8s.manifests.plan import Plan
 from marina.k8s.manifests.yaml_text import Manifest, one_document, resource
 
-CONFIG, CONFIG_FOLDER, CONFIG_FILE = "config", "/config", "spec.yaml"
+CONFIG_FILE = "spec.yaml"
 
 
 def mounted_spec(spec: Spec) -> str:
@@ -18,9 +17,6 @@ def mounted_spec(spec: Spec) -> str:
     written = spec.model_dump(mode="json", exclude_unset=True, include={"name", "version", "model", "serving"})
     if spec.text and (spec.text.route or spec.text.sessions):
         written |= {"text": spec.text.model_dump(mode="json", exclude_unset=True)}
-    if spec.serving.verify:
-        keys = [key.pem for key in verify_keys(spec)]
-        written["serving"]["verify"] = written["serving"]["verify"] | {"keys": keys}
     resources = spec.kubernetes.resources
     # The numbers of workers and threads are derived from the resources; the version is in labels and metrics.
     written |= {"version": spec.version, "kubernetes": {"resources": {"cpu": resources.cpu, "gpu": resources.gpu}}}
@@ -28,8 +24,8 @@ def mounted_spec(spec: Spec) -> str:
 
 
 def config_sha256(plan: Plan) -> str:
-    """The hash of what is mounted."""
-    return hashlib.sha256("".join(_data(plan).values()).encode()).hexdigest()
+    """The hash of the mounted spec."""
+    return hashlib.sha256(mounted_spec(plan.spec).encode()).hexdigest()
 
 
 def config_name(plan: Plan) -> str:
@@ -39,15 +35,5 @@ def config_name(plan: Plan) -> str:
 
 def config_map(plan: Plan) -> Manifest:
     """The immutable ConfigMap that pods mount at `/config`."""
-    return resource("v1", "ConfigMap", metadata(plan, config_name(plan)), data=_data(plan), immutable=True)
-
-
-def config_volume(plan: Plan) -> Manifest:
-    """Its volume."""
-    items = [{"key": name, "path": name} for name in _data(plan)]
-    return {"name": CONFIG, "configMap": {"name": config_name(plan), "items": items}}
-
-
-def _data(plan: Plan) -> dict[str, str]:
-    """The spec, and the signatures that `serving.verify` demands."""
-    return {CONFIG_FILE: mounted_spec(plan.spec), **plan.signatures}
+    data = {CONFIG_FILE: mounted_spec(plan.spec)}
+    return resource("v1", "ConfigMap", metadata(plan, config_name(plan)), data=data, immutable=True)

@@ -7,12 +7,14 @@ from marina.k8s.rollout.record import RolloutOptions, RolloutRecord
 from marina.k8s.rollout.release import make_release
 from marina.k8s.rollout.rollback import delete, rollback
 from marina.k8s.rollout.status import ServiceStatus, read_status
+from marina.k8s.rollout.wait import availability
 
 __all__ = [
     "Placement",
     "RolloutOptions",
     "RolloutRecord",
     "ServiceStatus",
+    "availability",
     "delete",
     "deploy",
     "make_release",

@@ -154,18 +154,21 @@ class Client:
         addresses: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
         self._addresses = [(family, address) for family, _, _, _, address in addresses]
         self._idle: list[Connection] = []
+        self._fresh_every, self._sent = request.fresh_every, 0
 
     def send(self, which: int = 0, on_body: OnBody | None = None) -> HttpAnswer:
         """Sends one of the request's bodies and returns the answer; `on_body` gets its chunks as they arrive.
 
         A request is never sent twice, because a lost one must be counted."""
-        connection = self._take()
+        self._sent += 1
+        fresh = bool(self._fresh_every) and self._sent % self._fresh_every == 0
+        connection = self._connect() if fresh else self._take()
         try:
             answer = connection.exchange(self._data[which], on_body)
         except BaseException:
             connection.close()
             raise
-        if answer.keep_alive:
+        if answer.keep_alive and not fresh:
             self._idle.append(connection)
         else:
             connection.close()

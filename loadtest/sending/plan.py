@@ -57,6 +57,8 @@ class LoadRequest(Part):
     """The bodies to send instead of `body`, each as often as its weight says; empty: only `body`."""
     servers: tuple[Server, ...] = ()
     """The servers that get the requests in turn, instead of the URL's; empty: only that of the URL."""
+    fresh_every: int = 0
+    """Each request whose number this divides has a connection of its own, as of a client that comes once; 0: none."""
     headers: tuple[Header, ...] = ()
     """Additional headers; a `Host`, `User-Agent` or `Accept` among them replaces the usual one."""
     cacert: str | None = None

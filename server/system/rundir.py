@@ -98,6 +98,12 @@ def temporary_parent() -> Path:
     return Path(os.environ.get("TMPDIR") or "/tmp").absolute()
 
 
+def frozen_file(pid: int) -> Path:
+    """While this file is there, `/ready` of the draining server with this pid stays 200, as if nobody had asked since
+    before the drain: `marina drill shutdown` creates it."""
+    return temporary_parent() / f"marina-{pid}.frozen"
+
+
 def _remove_if_dead(lock: Path) -> None:
     try:
         handle = _open_locked(lock, 0)

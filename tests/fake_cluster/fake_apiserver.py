@@ -188,10 +188,15 @@ class FakeCluster(World):
         if not match or not kind or (match["namespace"] and not kind.namespaced):
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         namespace, name, sub = match["namespace"] or "", match["name"] or "", match["sub"] or ""
-        if sub in ("portforward", "log"):
-            self.authorize("get", kind, namespace, sub)
-            answer = self._streams.forward if sub == "portforward" else self._streams.log
-            return await answer(request, kind, namespace, name)
+        streams = {"portforward": self._streams.forward, "log": self._streams.log, "exec": self._streams.execute}
+        if sub in streams:
+            self.authorize("create" if sub == "exec" else "get", kind, namespace, sub)
+            return await streams[sub](request, kind, namespace, name)
+        if sub == "eviction":
+            self.authorize("create", kind, namespace, sub)
+            with self.store.lock:
+                self._single.evict(self.controllers, self.store.get(kind, namespace, name))
+            return web.json_response({"kind": "Status", "status": "Success"}, status=201)
         return await self._objects(request, kind, namespace, name)
 
     async def _objects(self, request: web.Request, kind: Kind, namespace: str, name: str) -> web.StreamResponse:

@@ -94,6 +94,8 @@ class Controllers:
         """If set, every pod is refused, with this message."""
         self.stuck = False
         """If set, no controller does anything."""
+        self.has_kubelet = False
+        """Whether pods follow no script: a kubelet starts and ends them."""
         self.scripts = dict(SCRIPTS)
         self._store = store
         self._stop = threading.Event()
@@ -125,7 +127,7 @@ class Controllers:
         for number, replicaset in enumerate(known):
             replicaset = known[number] = self._scale(replicaset, wanted[replicaset["metadata"]["name"]], limits)
             self._fill(replicaset)
-            for pod in self._pods(replicaset):
+            for pod in () if self.has_kubelet else self._pods(replicaset):
                 self._advance(pod)
         self._report(deployment, known[-1] if newest else None, known[: len(older)])
 
@@ -134,7 +136,7 @@ class Controllers:
         return Size(
             name=metadata["name"],
             replicas=replicaset["spec"]["replicas"],
-            available=sum(map(_ready, self._pods(replicaset))),
+            available=sum(map(is_ready, self._pods(replicaset))),
             wanted=int(metadata["annotations"][_WANTED]),
             most=int(metadata["annotations"][_MOST]),
             age=int(metadata["annotations"][_REVISION]),
@@ -159,9 +161,9 @@ class Controllers:
                 self._warn(replicaset, "FailedCreate", combined)
             else:
                 self._make_pod(replicaset)
-        oldest = sorted(pods, key=lambda pod: (not _ready(pod), self._born[pod["metadata"]["uid"]]))
+        oldest = sorted(pods, key=lambda pod: (not is_ready(pod), self._born[pod["metadata"]["uid"]]))
         for pod in oldest[wanted:]:
-            self._delete(pod, "Pod")
+            self.delete(pod, "Pod")
 
     def _replicasets(self, deployment: Document, limits: Limits) -> tuple[Document | None, list[Document]]:
         """The ReplicaSet of the Deployment's template, and the others. While it is paused, none is made."""
@@ -257,7 +259,7 @@ class Controllers:
             conditions.append(
                 {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
             )
-        ready = sum(map(_ready, [*new, *old]))
+        ready = sum(map(is_ready, [*new, *old]))
         changed["status"] = {
             "observedGeneration": deployment["metadata"]["generation"],
             "replicas": len(new) + len(old),
@@ -294,10 +296,16 @@ class Controllers:
         self._store.put(KIND["Event"], event)
 
     def _pods(self, replicaset: Document) -> list[Document]:
-        return [document for document in self._store.list(KIND["Pod"], "") if _owned(document, replicaset)]
+        owned = [document for document in self._store.list(KIND["Pod"], "") if _owned(document, replicaset)]
+        return [document for document in owned if "deletionTimestamp" not in document["metadata"]]
 
-    def _delete(self, document: Document, kind: str) -> None:
+    def delete(self, document: Document, kind: str) -> None:
         metadata = document["metadata"]
+        if self.has_kubelet and kind == "Pod":
+            # It ends when its server does.
+            metadata.setdefault("deletionTimestamp", now())
+            self._store.put(KIND[kind], document)
+            return
         self._store.remove(key(KIND[kind], metadata["namespace"], metadata["name"]))
 
 
@@ -307,7 +315,7 @@ def _filled(step: Step, image: str) -> Step:
     return Step(step.phase, state, step.ready, step.restarts, last, step.unscheduled, tuple(map(tuple, warnings)))
 
 
-def _ready(pod: Document) -> bool:
+def is_ready(pod: Document) -> bool:
     conditions = pod.get("status", {}).get("conditions", [])
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 

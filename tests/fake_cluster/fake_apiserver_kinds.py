@@ -24,7 +24,7 @@ class Kind:
 
 BUILT_IN = (
     Kind("", "v1", "Namespace", "namespaces", False, ("status",)),
-    Kind("", "v1", "Pod", "pods", True, ("log", "portforward", "status")),
+    Kind("", "v1", "Pod", "pods", True, ("eviction", "exec", "log", "portforward", "status")),
     Kind("", "v1", "Service", "services", True, ("status",)),
     Kind("", "v1", "ServiceAccount", "serviceaccounts"),
     Kind("", "v1", "ConfigMap", "configmaps"),

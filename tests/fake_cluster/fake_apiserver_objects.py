@@ -5,7 +5,7 @@ import json
 import fake_apiserver_fields as fields
 import yaml
 from aiohttp import web
-from fake_apiserver_controllers import KIND
+from fake_apiserver_controllers import KIND, Controllers, is_ready
 from fake_apiserver_kinds import Kind, defaults
 from fake_apiserver_store import Document, Refusal, key, now
 from fake_apiserver_world import World
@@ -96,6 +96,21 @@ class Objects:
         self.store.remove(key(kind, namespace, name))
         return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
+    def evict(self, controllers: Controllers, pod: Document) -> None:
+        """Deletes a pod if its disruption budget allows that."""
+        labels, space = pod["metadata"].get("labels", {}), pod["metadata"]["namespace"]
+        for budget in self.store.list(KIND["PodDisruptionBudget"], space):
+            chosen = budget["spec"]["selector"]["matchLabels"].items()
+            if chosen <= labels.items():
+                pods = [each for each in self.store.list(KIND["Pod"], space) if chosen <= _labels(each).items()]
+                alive = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
+                templates = [each["spec"] for each in self.store.list(KIND["Deployment"], space)]
+                wanted = sum(each["replicas"] for each in templates if chosen <= _labels(each["template"]).items())
+                if sum(map(is_ready, alive)) <= wanted - budget["spec"]["maxUnavailable"]:
+                    text = "Cannot evict pod as it would violate the pod's disruption budget."
+                    raise Refusal(429, "TooManyRequests", text)
+        controllers.delete(pod, "Pod")
+
     def _must_fit(self, config: Document, kind: Kind, namespace: str, name: str) -> None:
         """Checks an apply against the schema and the address."""
         if (config.get("apiVersion"), config.get("kind")) != (kind.group_version, kind.kind):
@@ -115,3 +130,8 @@ class Objects:
             raise Refusal(
                 404, "NotFound", f'namespaces "{namespace}" not found', {"name": namespace, "kind": "namespaces"}
             )
+
+
+def _labels(document: Document) -> dict[str, str]:
+    labels: dict[str, str] = document["metadata"].get("labels", {})
+    return labels

@@ -1,6 +1,7 @@
 """The streams of the fake API server: port-forwards and logs."""
 
 import asyncio
+import json
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -44,6 +45,19 @@ class Streams:
                 await writer.drain()
         writer.close()
         task.cancel()
+        return socket
+
+    async def execute(self, request: web.Request, kind: Kind, namespace: str, name: str) -> web.StreamResponse:
+        with self.store.lock:
+            pod = self.store.get(kind, namespace, name)
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        code, said = await asyncio.to_thread(self._world.execute, pod, request.query.getall("command"))
+        cause = {"reason": "ExitCode", "message": str(code)}
+        status = {"status": "Failure", "details": {"causes": [cause]}} if code else {"status": "Success"}
+        await socket.send_bytes(b"\x01" + said.encode())
+        await socket.send_bytes(b"\x03" + json.dumps(status).encode())
+        await socket.close()
         return socket
 
     async def log(self, request: web.Request, kind: Kind, namespace: str, name: str) -> web.StreamResponse:

@@ -41,6 +41,8 @@ class World:
     """Ports of pods, and the local ports behind them."""
     backend_of: Callable[[Document], dict[int, int]] = lambda _: {}
     """Those of one pod, if it has others than the rest."""
+    execute: Callable[[Document, list[str]], tuple[int, str]] = lambda *_: (0, "")
+    """Runs a command in a pod: its exit code and output."""
     denied: set[tuple[str, str]] = field(default_factory=set)
     """(verb, resource) that the user may not do, such as ("patch", "deployments.apps")."""
     logs: dict[str, str] = field(default_factory=dict)
