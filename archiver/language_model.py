@@ -20,6 +20,7 @@ from marina.config.hf_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, FolderR
 from marina.config.machine import free_memory
 from marina.config.record import Agreement, Artifact, Draft, Writing
 from marina.config.spec import Spec
+from marina.handlers.generation.dialects.choosing import ChatForm
 from marina.handlers.generation.engine import Engine, NoToken, Sampling, Token
 from marina.handlers.generation.engines import make_engine
 from marina.handlers.generation.engines.compiled import LIBRARY
@@ -27,7 +28,7 @@ from marina.handlers.generation.engines.llama import Llama
 from marina.handlers.generation.engines.shape import OtherFamily, UnknownModel
 from marina.handlers.generation.engines.vllm_engine import fingerprint_files
 from marina.handlers.generation.engines.weights import check_weights, weight_files
-from marina.handlers.generation.prompts import Prompts, TemplateRefused
+from marina.handlers.generation.prompts import Conversation, Prompts, TemplateRefused
 from marina.handlers.generation.tokenizer import ModelTokenizer, template_source
 from marina.handlers.record import TextSpec, parse_record
 
@@ -54,7 +55,7 @@ _TOKENS_AT_ONCE = 256
 def stage_language_model(spec: Spec, staged: Path) -> Draft:
     """Stages a language model's files, and returns its record as far as it is known before the comparison."""
     folder, ends = _stage_folder(spec, staged / FOLDER)
-    chosen = {"engine", "context", "slots", "max_tokens", "vllm"}
+    chosen = {"engine", "context", "slots", "max_tokens", "tools", "vllm"}
     settings = spec.writing.model_dump(include=chosen) | {"waiting": spec.waiting}
     settings |= TUNED | {"prefill_chunk": _VLLM_PREFILL if spec.vllm else _PREFILL}
     if spec.vllm is not None:
@@ -114,7 +115,7 @@ def _check_template(folder: Path) -> str | None:
         return None
     with closing(Prompts(folder, limit=_MOST_TOKENS)) as prompts:
         try:
-            prompts.read([{"role": "user", "content": PROMPT}])
+            prompts.read(Conversation([{"role": "user", "content": PROMPT}]))
         except TemplateRefused as err:
             if err.is_broken:
                 raise
@@ -130,6 +131,14 @@ def folder_warnings(draft: Draft, staged: Path) -> Iterator[str]:
             f"`{TOKENIZER}` has no {listed(tokens.missing)}, which `{TOKENIZER_CONFIG}` adds: prompts will have each "
             "as plain text. This writes both files anew: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
+    template = template_source(staged / FOLDER)
+    if template is not None and draft.text is not None:
+        form = ChatForm.of(template, draft.text.tools)
+        if form.has_tools and form.dialect is None:
+            yield (
+                "the chat template shows tools, but not in a form that is known, and requests with tools will get 400: "
+                "name the form as `text.tools`"
+            )
     if reason := _check_template(staged / FOLDER):
         yield f"the chat template refuses a conversation of one message, and such requests will get 400: {reason}"
     if draft.text is None or draft.text.engine == "fake":

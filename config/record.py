@@ -201,6 +201,8 @@ class Writing(Packed):
     """auto: where a text repeats itself, the compiled engine guesses the next tokens and checks several of them in one
     step, as long as that is faster."""
     vllm: VllmSetup | None = None
+    tools: str = "auto"
+    """The form in which the model calls tools; auto: as its chat template tells."""
 
 
 class Code(Packed):

@@ -176,6 +176,8 @@ class TextSpec:
     speculation: str
     ends: tuple[int, ...]
     vllm: VllmSpec | None = None
+    tools: str = "auto"
+    """The form of its calls of tools; auto: as its chat template tells."""
 
 
 @dataclass(frozen=True)

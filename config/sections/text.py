@@ -59,6 +59,10 @@ class Text(Section):
     """How many answers are written at the same time. Lands in the record, and with `waiting` in `batchSize`."""
     max_tokens: Count = 512
     """Longest answer, tokens; also the default for requests without `max_tokens`. Lands in the record."""
+    tools: Literal["auto", "granite", "hermes", "llama", "mistral", "pythonic"] = "auto"
+    """The form in which the model calls tools. auto: as its chat template tells; the others are for a template that
+    does not: granite, Granite 3; hermes, Hermes and Qwen; llama, Llama 3 as JSON; mistral, Mistral; pythonic, Llama 4.
+    Lands in the record."""
     route: TextRoute | None = None
     """Sends short prompts to a small model that is served elsewhere; default: this model answers all of them."""
     sessions: TextSessions | None = None

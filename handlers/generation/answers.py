@@ -3,10 +3,12 @@
 import time
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import orjson
 
+from marina.handlers.generation.dialects.reading import AnswerReader, Call, Delta, read_whole
 from marina.handlers.generation.engine import Token
 from marina.handlers.generation.parameters import Parameters
 from marina.handlers.generation.sequence import Piece
@@ -43,6 +45,7 @@ class AnswerWriter(VerbatimWriter):
     def __init__(self, parameters: Parameters, model: str, request_id: str, tokenizer: ModelTokenizer) -> None:
         super().__init__(stream=parameters.stream)
         self._parameters, self._tokenizer = parameters, tokenizer
+        self._reader = None if parameters.reading is None else AnswerReader(parameters.reading)
         self.has_schema = parameters.schema is not None
         of_chat = "chat.completion.chunk" if parameters.stream else "chat.completion"
         prefix, kind = ("chatcmpl", of_chat) if parameters.endpoint == "chat" else ("cmpl", "text_completion")
@@ -52,7 +55,7 @@ class AnswerWriter(VerbatimWriter):
             "created": int(time.time()),
             "model": model,
         }
-        self._begun = False
+        self._begun = self._has_called = False
         self._count = self._offset = 0
         self._characters = getincrementaldecoder("utf-8")("replace")
         self._pieces: list[Piece] = []
@@ -92,14 +95,54 @@ class AnswerWriter(VerbatimWriter):
 
     def _choice(self, piece: Piece) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0}
+        end: str | None = piece.end
         if self._parameters.endpoint == "completion":
             choice["text"] = piece.text
         elif self._parameters.stream:
-            choice["delta"] = {"content": piece.text} if piece.text else {}
+            delta = self._read(piece)
+            choice["delta"] = {"content": delta.content} if delta.content else {}
+            choice["delta"] |= self._reasoning_and_calls(delta)
         else:
-            choice["message"] = {"role": "assistant", "content": piece.text, "refusal": None}
+            choice["message"] = self.message(piece.text) | {"refusal": None}
+        if self._has_called and end == "stop" and not self._parameters.is_named:
+            end = "tool_calls"
         choice["logprobs"] = self._logprobs(piece.tokens) if self._parameters.with_logprobs else None
-        return choice | {"finish_reason": piece.end}
+        return choice | {"finish_reason": end}
+
+    def message(self, text: str) -> dict[str, Any]:
+        """The message of a complete answer."""
+        reading = self._parameters.reading
+        delta = Delta(content=text) if reading is None else read_whole(reading, text)
+        more = self._reasoning_and_calls(delta)
+        content = None if "tool_calls" in more and not delta.content else delta.content
+        return {"role": "assistant", "content": content} | more
+
+    def _read(self, piece: Piece) -> Delta:
+        """What a piece of a stream adds."""
+        if self._reader is None:
+            return Delta(content=piece.text)
+        delta = self._reader.feed(piece.text)
+        if piece.end:
+            last = self._reader.finish()
+            delta = Delta(delta.reasoning + last.reasoning, delta.content + last.content, delta.calls + last.calls)
+        return delta
+
+    def _reasoning_and_calls(self, delta: Delta) -> dict[str, Any]:
+        fields: dict[str, Any] = {"reasoning_content": delta.reasoning} if delta.reasoning else {}
+        tools = self._parameters.tools
+        if calls := [self._call(number, call) for number, call in delta.calls if tools and (tools.many or not number)]:
+            self._has_called = True
+            fields["tool_calls"] = calls
+        return fields
+
+    def _call(self, number: int, call: Call) -> dict[str, Any]:
+        index = {"index": number} if self._parameters.stream else {}
+        if not call.name:
+            return index | {"function": {"arguments": call.arguments}}
+        # Mistral's templates take no other ids than those of nine letters.
+        name = blake2b(f"{self._head['id']} {number}".encode(), digest_size=4).hexdigest()
+        head = {"id": f"c{name}", "type": "function"}
+        return index | head | {"function": {"name": call.name, "arguments": call.arguments}}
 
     def _usage(self) -> dict[str, int]:
         prompt = len(self._parameters.prompt)

@@ -176,8 +176,13 @@ def read_tokenizer(file: str, ends: list[int]) -> LLTokenizer:
 
 
 def _compile(tokenizer: LLTokenizer, schema: str) -> LLMatcher:
-    """Raises ValueError with the reason if the schema cannot be enforced."""
-    grammar = LLMatcher.grammar_from_json_schema(schema, overrides=OPTIONS)
+    """Raises ValueError with the reason if the schema cannot be enforced, a JSON schema or a grammar of `dialects`."""
+    is_json = schema.startswith("{")
+    grammar = (
+        LLMatcher.grammar_from_json_schema(schema, overrides=OPTIONS)
+        if is_json
+        else LLMatcher.grammar_from_lark(schema)
+    )
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if reason := matcher.get_error() or " ".join(matcher.get_grammar_warnings()):
         raise ValueError(_main_line(reason))

@@ -20,6 +20,7 @@ from marina.handlers.artifact import mismatch_error
 from marina.handlers.base import Context
 from marina.handlers.caching import open_cache
 from marina.handlers.generation.answers import AnswerWriter, VerbatimWriter
+from marina.handlers.generation.dialects.choosing import ChatForm
 from marina.handlers.generation.engines import make_engine
 from marina.handlers.generation.engines.weights import vocabulary_size
 from marina.handlers.generation.grammars import Grammars
@@ -89,14 +90,14 @@ class TextHandler:
         sys.setswitchinterval(0.001)
         folder = self.directory / self.text.folder
         self.tokenizer = ModelTokenizer(folder)
+        template = template_source(folder)
         limits = Limits(
             model=self.record.name,
             context=self.text.context,
             max_tokens=self.text.max_tokens,
             vocabulary=vocabulary_size(folder),
-            tokens=self.tokenizer.count,
-            longest=self.tokenizer.longest,
-            has_template=template_source(folder) is not None,
+            tokenizer=self.tokenizer,
+            chat=None if template is None else ChatForm.of(template, self.text.tools),
         )
         self._reader = RequestReader(limits, self.record.max_request_bytes)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
@@ -273,11 +274,14 @@ class TextHandler:
         writer = AnswerWriter(request.parameters, self.record.name, request.task.id, self.tokenizer)
         if request.turn is None:
             return OpenAnswer(source, writer, recording)
-        return OpenAnswer(ConversationAnswer(source, request.turn), writer, recording, request.turn.known_messages)
+        return OpenAnswer(
+            ConversationAnswer(source, request.turn, writer.message), writer, recording, request.turn.known_messages
+        )
 
     def _make_sequence(self, task: GenerationTask) -> TextSequence:
         ends = () if task.sampling.ignore_eos else self.text.ends
-        return TextSequence(task, Detokenizer(self.tokenizer.decode, task.prompt[-DECODED_TOGETHER:]), frozenset(ends))
+        decode = self.tokenizer.decoder(task.marks)
+        return TextSequence(task, Detokenizer(decode, task.prompt[-DECODED_TOGETHER:]), frozenset(ends))
 
     def _wait(self, responses: dict[str, FullResponse]) -> None:
         """Waits until there is something to send, and starts answers meanwhile. Text of running answers is sent at most

@@ -94,8 +94,8 @@ class SchemaWait:
         try:
             grammar = grammars.begin(self.awaited)
         except GrammarRefused as err:
-            text = f"`response_format`: this schema cannot be enforced: {err}"
-            raise RequestRefused(text, param="response_format") from err
+            param = "tools" if self.request.parameters.tools else "response_format"
+            raise RequestRefused(f"`{param}`: this schema cannot be enforced: {err}", param=param) from err
         schema = with_options(self.request.parameters.schema or "{}")
         sampling = replace(self.request.task.sampling, grammar=grammar, schema=schema)
         return replace(self.request, task=replace(self.request.task, sampling=sampling))

@@ -8,14 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from marina.handlers.generation.dialects.choosing import CallGrammar, ChatForm
+from marina.handlers.generation.dialects.reading import Read
 from marina.handlers.generation.engine import Sampling
-from marina.handlers.generation.prompts import Messages
+from marina.handlers.generation.messages import Tools, count_characters, read_messages, read_tools, read_variables
+from marina.handlers.generation.prompts import Conversation
 from marina.handlers.generation.refusals import RequestRefused, as_json, describe_briefly, quote_choice, wrong_value
-from marina.handlers.generation.response_format import read_schema
+from marina.handlers.generation.response_format import OPTIONS, read_schema
+from marina.handlers.generation.tokenizer import ModelTokenizer
+from marina.handlers.generation.values import check_unicode, read_flag, read_number, read_whole
 
 Endpoint = Literal["chat", "completion"]
 # A prompt as it was sent: a text, a conversation, or tokens.
-Prompt: TypeAlias = str | Messages | tuple[int, ...]
+Prompt: TypeAlias = str | Conversation | tuple[int, ...]
 
 # Parameters that are not supported, with the values that are accepted all the same, because they change nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -26,15 +31,17 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "logit_bias": ({},),
     "store": (False,),
     "service_tier": ("auto", "default"),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
+    "use_beam_search": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "priority": (0,),
 }
 _NEUTRAL_OF_ONE: dict[Endpoint, dict[str, tuple[object, ...]]] = {
     "completion": {"best_of": (1,), "echo": (False,), "suffix": ("",)},
-    "chat": {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "parallel_tool_calls": (True, False),
-        "modalities": (["text"],),
-    },
+    "chat": {"modalities": (["text"],), "add_generation_prompt": (True,)},
 }
 # Names that a client gives to its requests, for its own use.
 UNUSED_TEXTS = ("user", "safety_identifier", "prompt_cache_key")
@@ -45,22 +52,24 @@ _SUPPORTED_BY_BOTH = {
 }
 _SUPPORTED: dict[Endpoint, set[str]] = {
     "completion": {*_SUPPORTED_BY_BOTH, "prompt"},
-    "chat": {*_SUPPORTED_BY_BOTH, "messages", "top_logprobs", "max_completion_tokens"},
+    "chat": {
+        *(*_SUPPORTED_BY_BOTH, "messages", "top_logprobs", "max_completion_tokens"),
+        *("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort"),
+    },
 }
-MAX_MESSAGES = 1000
+# A mark that a template ends with is among the last tokens of its prompt.
+_TAIL = 16
 _MAX_STOPS, _MAX_STOP_LENGTH = 4, 200
 _MAX_LOGPROBS: dict[Endpoint, int] = {"completion": 5, "chat": 20}
 _STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}
-_ROLES = ("assistant", "developer", "system", "user")
-# OpenAI's server and clients add these to an assistant's message, and clients send it back like that: lists, accepted
-# if they are empty, and the text as the JavaScript client has parsed it, which may have any value.
-_EMPTY_LISTS, _PARSED = ("annotations", "tool_calls"), "parsed"
 
 
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of one request, its prompt or messages as tokens. With `usage_so_far` every event of the
-    stream has the usage. `schema` is the JSON schema that the answer has to match, as text."""
+    stream has the usage. `schema` is the JSON schema or the grammar that the answer has to match, as text. With `tools`
+    it may be calls of them. `marks` are the special tokens that are not left out of its text, and `reading` takes the
+    text apart; None if all of it is content."""
 
     endpoint: Endpoint
     prompt: tuple[int, ...]
@@ -72,20 +81,27 @@ class Parameters:
     with_logprobs: bool
     usage_so_far: bool = False
     schema: str | None = None
+    tools: Tools | None = None
+    marks: tuple[str, ...] = ()
+    reading: Read | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the request names the tool that has to be called."""
+        return self.tools is not None and self.tools.named is not None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the served model allows. `vocabulary` is how many tokens its weights have, None if that is unknown; its
-    tokenizer has `tokens`, the longest of them with `longest` characters."""
+    """What the served model allows. `vocabulary` is how many tokens its weights have, None if that is unknown; `chat`
+    is None without a chat template."""
 
     model: str
     context: int
     max_tokens: int
     vocabulary: int | None
-    tokens: int
-    longest: int
-    has_template: bool
+    tokenizer: ModelTokenizer
+    chat: ChatForm | None
 
 
 def read_parameters(
@@ -100,26 +116,31 @@ def read_parameters(
     _check_names(given, endpoint)
     check_model(given.get("model", limits.model), limits.model)
     _check_unused(given)
-    prompt = _conversation(given, limits) if endpoint == "chat" else _text(given, limits)
+    prompt, tools = _conversation(given, limits) if endpoint == "chat" else (_text(given, limits), None)
     length, max_tokens = _max_tokens(given, limits)
-    stream = _flag(given, "stream")
+    stream = read_flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, endpoint)
     schema = read_schema(given.get("response_format"))
-    ignore_eos = _flag(given, "ignore_eos")
+    if schema is not None and tools is not None and tools.choice == "required":
+        text = (
+            "`response_format` is not supported where a tool has to be called, allowed: `tool_choice`: `auto` or `none`"
+        )
+        raise RequestRefused(text, param="response_format", code="unsupported_parameter")
+    ignore_eos = read_flag(given, "ignore_eos")
     if ignore_eos and schema is not None:
         text = "`ignore_eos`: got `true`, allowed: `false` with `response_format`, since the schema ends the answer"
         raise RequestRefused(text, param="ignore_eos")
     sampling = Sampling(
-        temperature=_number(given, "temperature", 1.0, 0, 2),
-        top_p=_number(given, "top_p", 1.0, 0, 1),
-        top_k=_whole(given, "top_k", 0, 0, 1_000_000),
-        seed=_whole(given, "seed", None, -(2**63), 2**63 - 1),
+        temperature=read_number(given, "temperature", 1.0, 0, 2),
+        top_p=read_number(given, "top_p", 1.0, 0, 1),
+        top_k=read_whole(given, "top_k", 0, 0, 1_000_000),
+        seed=read_whole(given, "seed", None, -(2**63), 2**63 - 1),
         logprobs=logprobs if with_logprobs else None,
         ignore_eos=ignore_eos,
     )
     usage, so_far = _stream_options(given, stream)
     parameters = Parameters(
-        endpoint, (), max_tokens, sampling, _stop(given), stream, usage, with_logprobs, so_far, schema
+        endpoint, (), max_tokens, sampling, _stop(given), stream, usage, with_logprobs, so_far, schema, tools
     )
     return prompt, partial(_with_prompt, parameters, limits, length)
 
@@ -141,7 +162,22 @@ def _with_prompt(parameters: Parameters, limits: Limits, length: str | None, pro
         raise RequestRefused(text, param=length, code="context_length_exceeded")
     max_tokens = min(max_tokens, room)
     sampling = replace(parameters.sampling, max_tokens=max_tokens)
-    return replace(parameters, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling)
+    parameters = replace(parameters, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling)
+    return _with_form(parameters, limits.chat, limits.tokenizer) if parameters.endpoint == "chat" else parameters
+
+
+def _with_form(parameters: Parameters, form: ChatForm | None, tokenizer: ModelTokenizer) -> Parameters:
+    """The parameters with how the answer is read, and with the grammar of calls."""
+    if form is None or (form.reasoning is None and parameters.tools is None):
+        return parameters
+    tail = tokenizer.decoder(form.marks)(parameters.prompt[-_TAIL:])
+    reading, tools = form.reading(calls=parameters.tools is not None, prompt=tail), parameters.tools
+    parameters = replace(parameters, marks=form.marks, reading=reading)
+    grammar = CallGrammar(tokenizer.special_id, OPTIONS, form.open_reasoning(tail), parameters.schema)
+    if tools is not None and form.dialect is not None and (tools.choice == "required" or parameters.schema is not None):
+        text = grammar.calls(form.dialect, tools.schemas, many=tools.many, is_forced=tools.choice == "required")
+        return replace(parameters, schema=text)
+    return replace(parameters, schema=grammar.answer()) if parameters.schema else parameters
 
 
 def _too_long(got: str, limits: Limits, param: str) -> RequestRefused:
@@ -187,73 +223,35 @@ def _text(given: Mapping[str, Any], limits: Limits) -> Prompt:
         prompt = prompt[0]
     if isinstance(prompt, str):
         _check_fits(len(prompt), limits, "prompt")
-        return _check_unicode(prompt, "prompt")
-    allowed = f"a text, or a list of tokens from 0 to {limits.tokens - 1}"
+        return check_unicode(prompt, "prompt")
+    allowed = f"a text, or a list of tokens from 0 to {limits.tokenizer.count - 1}"
     if not isinstance(prompt, list):
         raise wrong_value("prompt", prompt, allowed)
-    known = range(limits.tokens)
+    known = range(limits.tokenizer.count)
     wrong = next((place for place, token in enumerate(prompt) if type(token) is not int or token not in known), None)
     if wrong is None:
         return tuple(prompt)
     if isinstance(prompt[wrong], str | list):
         raise RequestRefused(f"`prompt`: got a list of {len(prompt)} prompts, allowed: {allowed}", param="prompt")
-    raise wrong_value(f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {limits.tokens - 1}", param="prompt")
+    raise wrong_value(
+        f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {limits.tokenizer.count - 1}", param="prompt"
+    )
 
 
-def _conversation(given: Mapping[str, Any], limits: Limits) -> Messages:
-    if not limits.has_template:
+def _conversation(given: Mapping[str, Any], limits: Limits) -> tuple[Conversation, Tools | None]:
+    if limits.chat is None:
         raise RequestRefused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
-    messages = read_messages(given.get("messages"))
-    _check_fits(sum(len(message["content"]) for message in messages), limits, "messages")
-    return messages
+    messages, tools = read_messages(given.get("messages")), read_tools(given, limits.chat)
+    conversation = Conversation(messages, tools.shown if tools else None, read_variables(given, limits.chat))
+    texts = [message["content"] for message in messages]
+    _check_fits(count_characters(texts), limits, "messages")
+    return conversation, tools
 
 
 def _check_fits(characters: int, limits: Limits, param: str) -> None:
     """Refuses a text that is too long whatever its tokens are, before it is read."""
-    if characters > limits.context * limits.longest:
+    if characters > limits.context * limits.tokenizer.longest:
         raise _too_long(f"{characters} characters, so more than {limits.context} tokens", limits, param)
-
-
-def read_messages(messages: object) -> list[dict[str, str]]:
-    """A conversation's messages, each as its role and its text."""
-    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
-        raise wrong_value("messages", messages, f"a list of 1 to {MAX_MESSAGES} messages")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
-
-
-def _message(message: object, where: str) -> dict[str, str]:
-    if not isinstance(message, Mapping):
-        raise wrong_value(where, message, "an object with `role` and `content`")
-    if (role := message.get("role")) not in _ROLES:
-        allowed = ", ".join(f"`{role}`" for role in _ROLES)
-        raise RequestRefused(f"`{where}.role`: got {quote_choice(role)}, allowed: {allowed}", param=where)
-    if extra := [name for name, value in message.items() if not _is_redundant(role, name, value)]:
-        raise RequestRefused(
-            f"`{where}.{str(extra[0])[:80]}` is not supported", param=where, code="unsupported_parameter"
-        )
-    content = message.get("content")
-    if isinstance(content, list) and all(map(_is_text, content)):
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise wrong_value(f"{where}.content", content, "a text, or parts of type `text`", param=where)
-    return {"role": str(role), "content": _check_unicode(content, where)}
-
-
-def _is_redundant(role: object, name: object, value: object) -> bool:
-    """Whether a field adds nothing to the role and the content of its message."""
-    if name in ("role", "content") or value is None:
-        return True
-    return role == "assistant" and (name == _PARSED or (name in _EMPTY_LISTS and value == []))
-
-
-def _is_text(part: object) -> bool:
-    """Whether a part of a message is plain text, without further fields."""
-    return (
-        isinstance(part, Mapping)
-        and part.keys() == {"type", "text"}
-        and part["type"] == "text"
-        and isinstance(part["text"], str)
-    )
 
 
 def _max_tokens(given: Mapping[str, Any], limits: Limits) -> tuple[str | None, int]:
@@ -262,16 +260,16 @@ def _max_tokens(given: Mapping[str, Any], limits: Limits) -> tuple[str | None, i
     if given.get("max_tokens", given.get(name)) != given.get(name):
         text = "`max_tokens`: differs from `max_completion_tokens`: give only one of them"
         raise RequestRefused(text, param="max_tokens")
-    wanted = _whole(given, name, None, 1, limits.max_tokens)
+    wanted = read_whole(given, name, None, 1, limits.max_tokens)
     return (None, limits.max_tokens) if wanted is None else (name, int(wanted))
 
 
 def _logprobs(given: Mapping[str, Any], endpoint: Endpoint) -> tuple[bool, int]:
     limit = _MAX_LOGPROBS[endpoint]
     if endpoint == "completion":
-        count = _whole(given, "logprobs", None, 0, limit)
+        count = read_whole(given, "logprobs", None, 0, limit)
         return count is not None, count or 0
-    wanted, count = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, limit) or 0
+    wanted, count = read_flag(given, "logprobs"), read_whole(given, "top_logprobs", 0, 0, limit) or 0
     if count and not wanted:
         raise RequestRefused("`top_logprobs` needs `logprobs`: true", param="top_logprobs")
     return wanted, count
@@ -291,7 +289,7 @@ def _stream_options(given: Mapping[str, Any], stream: bool) -> tuple[bool, bool]
     if unknown := sorted(set(options) - _STREAM_OPTIONS):
         text = f"`stream_options.{unknown[0][:80]}` is not supported, allowed: {allowed}"
         raise RequestRefused(text, param="stream_options")
-    flags = {name: _flag(options, name, "stream_options") for name in _STREAM_OPTIONS}
+    flags = {name: read_flag(options, name, "stream_options") for name in _STREAM_OPTIONS}
     if flags["include_obfuscation"]:
         text = "`stream_options.include_obfuscation` is not supported: got `true`, allowed: `false`"
         raise RequestRefused(text, param="stream_options")
@@ -310,36 +308,3 @@ def _stop(given: Mapping[str, Any]) -> tuple[str, ...]:
         if len(text) > _MAX_STOP_LENGTH:
             raise RequestRefused(f"`stop`: got a text of {len(text)} characters, allowed: {allowed}", param="stop")
     return tuple(stops)
-
-
-def _flag(given: Mapping[str, Any], name: str, inside: str | None = None) -> bool:
-    value = given.get(name, False)
-    if inside and value is None:
-        return False
-    if not isinstance(value, bool):
-        raise wrong_value(f"{inside}.{name}" if inside else name, value, "`true` or `false`", param=inside)
-    return value
-
-
-def _number(given: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = given.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise wrong_value(name, value, f"a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _whole(given: Mapping[str, Any], name: str, default: Any, low: int, high: int) -> Any:
-    value = given.get(name, default)
-    if value is default:
-        return default
-    if type(value) is not int or not low <= value <= high:
-        raise wrong_value(name, value, f"a whole number from {low} to {high}")
-    return value
-
-
-def _check_unicode(text: str, where: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as err:
-        raise RequestRefused("the text is not valid Unicode", param=where) from err
-    return text

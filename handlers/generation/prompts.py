@@ -4,9 +4,11 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from jinja2 import TemplateError, nodes
@@ -17,8 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from marina.handlers.generation.limited import LimitedProcess, TookTooMuch, limited, serve
 from marina.handlers.generation.tokenizer import ModelTokenizer, special_names, template_source
 
-# A conversation: each message has its role and its text.
-Messages: TypeAlias = list[dict[str, str]]
+# The messages of a conversation: each has its role, its content, and what else its role has.
+Messages: TypeAlias = list[dict[str, Any]]
 # Memory for one conversation's template, in bytes.
 _MEMORY = 128 << 20
 _DEVELOPER = "developer"
@@ -30,6 +32,15 @@ class TemplateRefused(Exception):
     def __init__(self, message: str, reason: str | None = None, *, is_broken: bool = False) -> None:
         super().__init__(message)
         self.reason, self.is_broken = reason or message, is_broken
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a chat template makes a prompt of: messages, the tools that may be called, and its own variables."""
+
+    messages: Messages
+    tools: list[dict[str, Any]] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,13 +66,13 @@ class Prompts:
         self._process = LimitedProcess(__name__, str(folder), str(limit))
         self._thread = ThreadPoolExecutor(1, "prompts")
 
-    def begin(self, prompt: str | Messages, when_ready: Callable[[], None]) -> PendingPrompt:
+    def begin(self, prompt: str | Conversation, when_ready: Callable[[], None]) -> PendingPrompt:
         """Starts with a prompt; calls `when_ready` when it is tokens or was refused."""
         future = self._thread.submit(self.read, prompt)
         future.add_done_callback(lambda _: when_ready())
         return PendingPrompt(future)
 
-    def read(self, prompt: str | Messages) -> list[int]:
+    def read(self, prompt: str | Conversation) -> list[int]:
         """The tokens of a prompt; raises TemplateRefused."""
         try:
             answer = self._process.ask(prompt)
@@ -93,15 +104,27 @@ class ChatTemplate:
         except (TemplateError, SyntaxError, RecursionError) as err:
             raise TemplateRefused(f"the chat template cannot be read: {err}", is_broken=True) from err
 
-    def render(self, messages: Messages) -> str:
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether it takes a content in parts, and not only as one text."""
+        parts = [{"type": "text", "text": text} for text in ("first part", "second part")]
+        try:
+            text = self.render([{"role": "user", "content": parts}])
+        except TemplateRefused:
+            return False
+        return "first part" in text and "second part" in text and "'type'" not in text and '"type"' not in text
+
+    def render(
+        self, messages: Messages, tools: object = None, variables: Mapping[str, Any] = MappingProxyType({})
+    ) -> str:
         """The prompt of a conversation, up to where the assistant's answer begins."""
         # Templates test `tools is not none`, so these must not be undefined.
-        absent = {"tools": None, "documents": None}
+        given = {**variables, "tools": tools, "documents": None, **self._special}
         if not self._names_developer:
             names = {_DEVELOPER: "system"}
             messages = [{**message, "role": names.get(message["role"], message["role"])} for message in messages]
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **absent, **self._special)
+            return self._template.render(given, messages=messages, add_generation_prompt=True)
         except (MemoryError, TemplateRefused):
             raise
         except (TemplateError, RecursionError) as err:
@@ -157,20 +180,33 @@ class _PromptReader:
         self._tokenizer = ModelTokenizer(folder)
         self._template: ChatTemplate | None = None
 
-    def read(self, prompt: str | Messages) -> list[int] | dict[str, Any]:
+    def read(self, prompt: str | dict[str, Any]) -> list[int] | dict[str, Any]:
         """The tokens, or the arguments of TemplateRefused."""
         if isinstance(prompt, str):
             return self._tokenizer.encode(prompt, limit=self._limit)
-        # Or else a message could end its turn and begin another one, as the system's.
-        messages = [each | {"content": self._tokenizer.divide_special(each["content"])} for each in prompt]
         try:
             with limited(_MEMORY):
-                text = self._read_template().render(messages)
+                template = self._read_template()
+                for message in prompt["messages"]:
+                    if isinstance(message["content"], list) and not template.reads_parts:
+                        message["content"] = "\n".join(part["text"] for part in message["content"])
+                # Or else a message could end its turn and begin another one, as the system's.
+                text = template.render(*map(self._divided, (prompt["messages"], prompt["tools"], prompt["variables"])))
         except TemplateRefused as err:
             # The template may repeat a divided text.
             message, reason = (text.encode(errors="ignore").decode()[:300] for text in (str(err), err.reason))
             return {"message": message, "reason": reason, "is_broken": err.is_broken}
         return self._tokenizer.encode(text, special=False, limit=self._limit)
+
+    def _divided(self, value: Any) -> Any:
+        """The same value, of whose texts no special tokens are made."""
+        if isinstance(value, str):
+            return self._tokenizer.divide_special(value)
+        if isinstance(value, list):
+            return [self._divided(item) for item in value]
+        if isinstance(value, dict):
+            return {self._divided(name): self._divided(item) for name, item in value.items()}
+        return value
 
     def _read_template(self) -> ChatTemplate:
         """Here and not before, because to read one may take too much, too."""

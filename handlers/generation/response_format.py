@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from marina.handlers.generation.refusals import RequestRefused, quote_choice, wrong_value
+from marina.handlers.generation.values import check_keys
 
 OPTIONS: Any = {
     # The white space between the parts of an answer; without a limit a model may write spaces up to `max_tokens`.
@@ -40,7 +41,7 @@ def read_schema(wanted: object) -> str | None:
     if not isinstance(kind, str) or kind not in _KEYS:
         text = f"`response_format.type`: got {quote_choice(kind)}, allowed: {allowed}"
         raise RequestRefused(text, param="response_format")
-    _check_keys(wanted, _KEYS[kind], "response_format")
+    check_keys(wanted, _KEYS[kind], "response_format")
     if kind == "text":
         return None
     return '{"type":"object"}' if kind == "json_object" else _schema(wanted.get("json_schema"))
@@ -48,6 +49,8 @@ def read_schema(wanted: object) -> str | None:
 
 def with_options(schema: str) -> str:
     """The schema with our options in it, for an engine that makes its own grammar with the same library."""
+    if not schema.startswith("{"):
+        return schema
     return orjson.dumps({"x-guidance": OPTIONS} | orjson.loads(schema)).decode()
 
 
@@ -55,7 +58,7 @@ def _schema(given: object) -> str:
     where = "response_format.json_schema"
     if not isinstance(given, Mapping):
         raise wrong_value(where, given, "an object with `name` and `schema`")
-    _check_keys(given, {"name", "description", "schema", "strict"}, where)
+    check_keys(given, {"name", "description", "schema", "strict"}, where)
     name, schema, strict = given.get("name"), given.get("schema"), given.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise wrong_value(f"{where}.name", name, "1 to 64 letters, digits, `_` and `-`")
@@ -66,18 +69,23 @@ def _schema(given: object) -> str:
         raise wrong_value(f"{where}.strict", strict, "`true` or `false`")
     if not isinstance(schema, Mapping):
         raise wrong_value(f"{where}.schema", schema, "an object, which is a JSON schema")
+    return read_object_schema(schema, f"{where}.schema")
+
+
+def read_object_schema(schema: Mapping[str, Any], where: str) -> str:
+    """A schema that is an object, as text; raises RequestRefused if it would not be enforced."""
     if "x-guidance" in schema:
-        raise RequestRefused(f"`{where}.schema`: `x-guidance` is not supported", param=f"{where}.schema")
+        raise RequestRefused(f"`{where}`: `x-guidance` is not supported", param=where)
     try:
         text = orjson.dumps(schema)
     except TypeError as err:
         raise RequestRefused(
-            f"`{where}.schema`: it is nested too deeply, or a text in it is not valid Unicode", param=f"{where}.schema"
+            f"`{where}`: it is nested too deeply, or a text in it is not valid Unicode", param=where
         ) from err
     if len(text) > _MAX_BYTES:
-        raise RequestRefused(f"`{where}.schema`: got {len(text)} bytes, allowed: {_MAX_BYTES}", param=f"{where}.schema")
+        raise RequestRefused(f"`{where}`: got {len(text)} bytes, allowed: {_MAX_BYTES}", param=where)
     if reason := _not_enforced(schema):
-        raise RequestRefused(f"`{where}.schema`: {reason}", param=f"{where}.schema")
+        raise RequestRefused(f"`{where}`: {reason}", param=where)
     return text.decode()
 
 
@@ -116,8 +124,3 @@ def _has_control_characters(schema: Mapping[str, object]) -> bool:
 def _may_repeat_names(schema: Mapping[str, object]) -> bool:
     least, required = schema.get("minProperties"), schema.get("required")
     return isinstance(least, int) and least > 1 + (len(required) if isinstance(required, list) else 0)
-
-
-def _check_keys(given: Mapping[str, object], allowed: set[str], where: str) -> None:
-    if extra := sorted(given.keys() - allowed):
-        raise RequestRefused(f"`{where}.{extra[0][:80]}` is not supported", param=where, code="unsupported_parameter")

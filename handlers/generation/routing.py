@@ -40,6 +40,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 Result = Literal["forwarded", "returned", "broken", "cancelled"]
 _DONE = b"data: [DONE]"
+# What the first text of a chat may be.
+_WRITTEN = ("content", "reasoning_content", "tool_calls")
 # The longest time between two pieces of an answer that has begun.
 _GAP_S = 30.0
 
@@ -206,7 +208,7 @@ def _is_text(event: dict[str, Any]) -> bool:
     if "error" in event:
         raise NotAnswered
     return any(
-        choice.get("text") or (choice.get("delta") or {}).get("content") or choice.get("finish_reason")
+        choice.get("text") or choice.get("finish_reason") or any(map((choice.get("delta") or {}).get, _WRITTEN))
         for choice in event["choices"]
     )
 

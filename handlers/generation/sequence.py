@@ -13,7 +13,8 @@ INTERACTIVE, BATCH = 0, 1
 
 @dataclass(frozen=True)
 class GenerationTask:
-    """What the engine has to do for one request. `deadline` and `arrived` are times of `time.monotonic`."""
+    """What the engine has to do for one request. `deadline` and `arrived` are times of `time.monotonic`; `marks` are
+    the special tokens that are not left out of the text."""
 
     id: str
     prompt: tuple[int, ...]
@@ -23,6 +24,7 @@ class GenerationTask:
     priority: int = INTERACTIVE
     deadline: float | None = None
     arrived: float = field(default_factory=time.monotonic)
+    marks: tuple[str, ...] = ()
 
     def is_overdue(self, now: float) -> bool:
         return self.deadline is not None and now > self.deadline

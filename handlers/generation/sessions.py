@@ -19,12 +19,12 @@ import orjson
 from prometheus_client import CollectorRegistry, Counter
 
 from marina.handlers.caching import redis_client
-from marina.handlers.generation.parameters import MAX_MESSAGES
+from marina.handlers.generation.messages import MAX_MESSAGES
 from marina.handlers.generation.refusals import RequestRefused
 from marina.handlers.generation.sequence import AnswerSource, End, Piece
 
 SETTINGS, AUTH = "MARINA_SESSIONS", "MARINA_SESSIONS_AUTH"
-ChatMessage = dict[str, str]
+ChatMessage = dict[str, Any]
 _RESULTS = ("begun", "continued", "unread", "unkept")
 # How many threads talk to Redis, and how long a read or a write may hold up an answer.
 _THREADS, _TIMEOUT_S = 4, 2.0
@@ -41,9 +41,9 @@ class ConversationTurn:
     messages: Sequence[ChatMessage]
     known_messages: int
 
-    def begin_append(self, answer: str) -> Future[None]:
+    def begin_append(self, answer: ChatMessage) -> Future[None]:
         """Starts to store the new messages, with the answer to them."""
-        new = [*self.messages[self.known_messages :], {"role": "assistant", "content": answer}]
+        new = [*self.messages[self.known_messages :], answer]
         return self.store.begin_append(self.conversation, new)
 
 
@@ -84,11 +84,11 @@ class HistoryRead:
 
 
 class ConversationAnswer:
-    """The answer to a turn, an `AnswerSource`. Its last piece is held back until the turn is stored; if that fails, the
-    answer ends with an error."""
+    """The answer to a turn, an `AnswerSource`. Its last piece is held back until the turn is stored, as the message
+    that `message` makes of its text; if that fails, the answer ends with an error."""
 
-    def __init__(self, source: AnswerSource, turn: ConversationTurn) -> None:
-        self._source, self._turn, self._text = source, turn, ""
+    def __init__(self, source: AnswerSource, turn: ConversationTurn, message: Callable[[str], ChatMessage]) -> None:
+        self._source, self._turn, self._message, self._text = source, turn, message, ""
         self._stored: Future[None] | None = None
         self._last: list[Piece] = []
         self._until = 0.0
@@ -123,7 +123,7 @@ class ConversationAnswer:
         if not pieces or pieces[-1].end is None:
             return pieces
         self._last, self._until = pieces[-1:], time.monotonic() + _TIMEOUT_S
-        self._stored = self._turn.begin_append(self._text)
+        self._stored = self._turn.begin_append(self._message(self._text))
         return pieces[:-1]
 
 

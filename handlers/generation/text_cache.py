@@ -101,6 +101,8 @@ class TextCache:
             include_usage=False,
             with_logprobs=False,
             usage_so_far=False,
+            tools=None,
+            reading=None,
         )
         return answer_key(self._cache.package, ["text", repr(plain)])
 

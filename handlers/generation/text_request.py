@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from marina.handlers.caching import CacheControl, parse_cache_control
-from marina.handlers.generation.parameters import Endpoint, Limits, Parameters, read_messages, read_parameters
-from marina.handlers.generation.prompts import Messages
+from marina.handlers.generation.messages import read_messages
+from marina.handlers.generation.parameters import Endpoint, Limits, Parameters, read_parameters
+from marina.handlers.generation.prompts import Conversation
 from marina.handlers.generation.refusals import RequestRefused, quote_choice
 from marina.handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 from marina.handlers.generation.sessions import ChatMessage, ConversationTurn
@@ -52,7 +53,7 @@ class TextRequest:
 class UnreadRequest:
     """A request whose prompt is not tokens yet; `with_tokens` makes a TextRequest of it."""
 
-    prompt: str | Messages
+    prompt: str | Conversation
     deadline: float | None
     with_tokens: Callable[[Sequence[int]], TextRequest]
 
@@ -71,7 +72,7 @@ class RequestReader:
 
     def __init__(self, limits: Limits, max_bytes: int) -> None:
         self._limits, self._max_bytes = limits, max_bytes
-        self._body_bytes = _OTHER_BYTES + _BYTES_PER_CHARACTER * limits.longest * limits.context
+        self._body_bytes = _OTHER_BYTES + _BYTES_PER_CHARACTER * limits.tokenizer.longest * limits.context
         self._max_values = _OTHER_VALUES + _VALUES_PER_TOKEN * limits.context
 
     def read(
@@ -130,7 +131,8 @@ class RequestReader:
             given = with_prompt(tokens)
             control, is_routed = parse_cache_control(request.headers), request.headers.get(ROUTED_HEADER) is not None
             task = GenerationTask(
-                request.id, given.prompt, given.max_tokens, given.sampling, given.stop, priority, deadline, arrived
+                *(request.id, given.prompt, given.max_tokens, given.sampling, given.stop, priority, deadline, arrived),
+                given.marks,
             )
             return TextRequest(task, given, control, body if isinstance(body, Mapping) else {}, is_routed, turn)
 

@@ -3,7 +3,7 @@ may become a stop string."""
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,10 @@ class ModelTokenizer:
         self.count = self._tokenizer.get_vocab_size()
         self.longest = max(map(len, self._tokenizer.get_vocab()), default=1)
         """How many characters the longest token has."""
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        names = sorted(re.escape(token.content) for token in added if token.special and len(token.content) > 1)
+        added = self._tokenizer.get_added_tokens_decoder()
+        names = sorted(re.escape(token.content) for token in added.values() if token.special and len(token.content) > 1)
         self._special = re.compile("|".join(names)) if names else None
+        self._special_ids = {token.content: at for at, token in added.items() if token.special}
         self._end = _text(config.get("eos_token"))
 
     def _mark_special(self, config: Mapping[str, Any]) -> None:
@@ -109,6 +110,22 @@ class ModelTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens))
+
+    def decoder(self, marks: Collection[str]) -> Callable[[Sequence[int]], str]:
+        """Decodes tokens; of the special ones only `marks` are text."""
+        ids = {name: at for name, at in self._special_ids.items() if name in marks}
+        if not ids:
+            return self.decode
+        left_out = set(self._special_ids.values()) - set(ids.values())
+
+        def decode(tokens: Sequence[int]) -> str:
+            return self._tokenizer.decode([at for at in tokens if at not in left_out], skip_special_tokens=False)
+
+        return decode
+
+    def special_id(self, name: str) -> int | None:
+        """The special token of this name; None if there is none."""
+        return self._special_ids.get(name)
 
     def name(self, token: int) -> str:
         """The text of a single token, as log-probabilities name it."""

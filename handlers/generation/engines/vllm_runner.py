@@ -100,7 +100,8 @@ def start(arguments: Message) -> tuple[Any, Callable[..., Any], Message]:
     def sampling(given: Message) -> Any:
         schema = given.pop("json", None)
         if schema is not None:
-            given["structured_outputs"] = StructuredOutputsParams(json=schema)
+            kind = "json" if schema.startswith("{") else "grammar"
+            given["structured_outputs"] = StructuredOutputsParams(**{kind: schema})
         return vllm.SamplingParams(output_kind=RequestOutputKind.DELTA, detokenize=False, **given)
 
     settings = vllm.EngineArgs(**arguments)

@@ -118,8 +118,11 @@ def test_unusual_but_valid_requests_are_answered(rounds: Rounds, path: str, body
 
 SEED = "`seed`: got a text, allowed: a whole number from -9223372036854775808 to 9223372036854775807"
 MODALITIES = '`modalities` is not supported: got a list of 1, allowed: `["text"]`'
-CHOICE = '`tool_choice` is not supported: got `required`, allowed: `"none"` or `"auto"`'
-ROLE = "`messages[0].role`: got `robot`, allowed: `assistant`, `developer`, `system`, `user`"
+CHOICE = (
+    "`tool_choice`: got `required`, allowed: `none`, `auto`, `required`, or "
+    '{"type": "function", "function": {"name": …}} with the name of a tool'
+)
+ROLE = "`messages[0].role`: got `robot`, allowed: `assistant`, `developer`, `system`, `tool`, `user`"
 PROMPT, CONTENT = "a text, or a list of tokens from 0 to 255", "a text, or parts of type `text`"
 STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
 

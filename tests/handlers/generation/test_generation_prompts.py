@@ -10,10 +10,10 @@ import pytest
 from generating import TEMPLATE, Rounds, serving, write_text_package, write_tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from marina.handlers.generation.prompts import ChatTemplate, Prompts, TemplateRefused
+from marina.handlers.generation.prompts import ChatTemplate, Conversation, Prompts, TemplateRefused
 from marina.handlers.generation.tokenizer import ModelTokenizer, special_names, template_source
 
-CONVERSATION = [{"role": "user", "content": "hi"}]
+CONVERSATION = Conversation([{"role": "user", "content": "hi"}])
 CHAT = "v1/chat/completions"
 
 
@@ -64,7 +64,7 @@ def test_a_template_that_takes_too_much_time_or_memory_is_ended_and_the_next_one
     with closing(reading(tmp_path, source)) as prompts:
         with pytest.raises(TemplateRefused, match="the chat template takes too much time or memory"):
             prompts.read(CONVERSATION)
-        assert len(prompts.read([{"role": "user", "content": "ho"}])) == len("fine")
+        assert len(prompts.read(Conversation([{"role": "user", "content": "ho"}]))) == len("fine")
 
 
 def test_a_template_whose_constants_take_too_much_is_refused(tmp_path) -> None:
@@ -189,4 +189,4 @@ def test_a_developers_message_reaches_a_template_that_does_not_know_that_name(kn
 
 def test_a_template_gets_the_special_tokens() -> None:
     source = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}{% endfor %}"
-    assert ChatTemplate(source, {"bos_token": "<s>"}).render(CONVERSATION) == "<s>[user] hi"
+    assert ChatTemplate(source, {"bos_token": "<s>"}).render(CONVERSATION.messages) == "<s>[user] hi"
