@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from marina.k8s.manifests import Plan
     from marina.loadtest.gating import LiveGate
 
+# The engines that replace the pods of a version by those of the next one, and ask Marina's judge.
+_ENGINES = ("argo-rollouts", "flagger")
+
 
 def add_verbs(verbs: Any) -> None:
     parser = add_verb(
         verbs,
         manifests,
-        "write Kubernetes manifests, as files, as a Helm chart or for KServe",
+        "write Kubernetes manifests, as files, as a Helm chart, or for KServe, Argo Rollouts or Flagger",
         "marina manifests",
         "marina manifests my/spec.yaml --format helm",
+        "marina manifests my/spec.yaml --format argo-rollouts",
         "marina manifests my/spec.yaml --check deploy/digits",
     )
     _manifests_options(parser)
@@ -36,6 +40,7 @@ def add_verbs(verbs: Any) -> None:
         "marina verify",
         "marina verify my/spec.yaml --kubernetes 1.34",
         "marina verify my/spec.yaml --json",
+        "marina verify --format flagger",
         "marina verify --explain pdb-blocks-drain",
     )
     _verify_options(parser)
@@ -95,7 +100,7 @@ def _moved(plan: Plan) -> Iterator[str]:
 
 def manifests(options: argparse.Namespace) -> int:
     from marina.k8s.manifests import check_evidence, make_plan, next_steps, summary_text
-    from marina.k8s.platforms import diff_folder, write_format
+    from marina.k8s.platforms import diff_folder, plan_for, write_format
 
     spec = read_spec(options)
     out = options.out / spec.name
@@ -104,7 +109,7 @@ def manifests(options: argparse.Namespace) -> int:
     if options.check:
         for sentence in _moved(plan):
             progress.say(f"warning: {sentence}")
-        differing = diff_folder(plan, options.format, options.check, progress)
+        differing = diff_folder(plan_for(plan, out, options.format), options.format, options.check, progress)
         if options.json:
             print_json([{"file": file, "diff": diff} for file, diff in differing.items()])
         elif differing:
@@ -136,7 +141,8 @@ def verify(options: argparse.Namespace) -> int:
         return 0
     spec, progress = read_spec(options), Progress(quiet=options.quiet)
     folder, accepted = options.out / spec.name, options.accept
-    verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
+    how = {"live": options.live, "accepted": accepted, "output_format": options.format}
+    verified = verify_spec(spec, folder, options.kubernetes, progress, **how)
     for note in verified.notes:
         progress.say(f"note: {note}")
     print_result(options, verified.to_data(), verified.to_text())
@@ -255,8 +261,10 @@ def _accept_option(parser: argparse.ArgumentParser) -> None:
 
 def _manifests_options(parser: argparse.ArgumentParser) -> None:
     add = add_out_option(parser).add_argument
-    text = "several files, a single file, a Helm chart, or a KServe InferenceService (default: files)"
-    add("--format", choices=("files", "single", "helm", "kserve"), default="files", help=text)
+    text = (
+        "several files, a single file, a Helm chart, or what KServe, Argo Rollouts or Flagger take (default: files)"
+    )
+    add("--format", choices=("files", "single", "helm", "kserve", *_ENGINES), default="files", help=text)
     text = "write nothing; print how the files in DIR differ from the rendered ones, and exit with 1 if they do"
     add("--check", metavar="DIR", type=Path, help=text)
     _accept_option(parser)
@@ -265,6 +273,8 @@ def _manifests_options(parser: argparse.ArgumentParser) -> None:
 def _verify_options(parser: argparse.ArgumentParser) -> None:
     add = add_out_option(parser).add_argument
     _accept_option(parser)
+    text = "check the manifests of this format (default: those that `marina deploy` applies)"
+    add("--format", choices=("files", *_ENGINES), default="files", help=text)
     text = "check for this Kubernetes version, such as 1.34; may be repeated (default: all supported versions)"
     add("--kubernetes", metavar="V", action="append", default=[], help=text)
     text = "also check that a running server exports every metric that is used; URL of its pages, usually port 8090"

@@ -6,15 +6,13 @@ import json
 import re
 import secrets
 from dataclasses import replace
-from pathlib import Path
 
-from marina.config.distribution import distribution_version
 from marina.config.errors import ClusterError, InputError
 from marina.config.measured import Machine, PeakMemory, ServerLimits
 from marina.config.progress import Progress
 from marina.config.spec import Spec
 from marina.k8s.cluster import Cluster, PodFacts, connect, read_endpoints, read_pod_facts
-from marina.k8s.manifests import LoadJob, Plan, load_objects, read_load_image, to_yaml
+from marina.k8s.manifests import LoadJob, Plan, load_objects, to_yaml
 from marina.k8s.rollout import pod_metrics, run_load, served_packages
 from marina.loadtest.judging import client_timeout_s, objective_of
 from marina.loadtest.measuring import Measurement, parse_reading, this_machine
@@ -138,12 +136,6 @@ def _limits_of(facts: PodFacts, page: str) -> ServerLimits | None:
         python="",
     )
     return ServerLimits(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
-
-
-def image_of(spec: Spec, folder: Path) -> str:
-    """The image of the sending pods: by digest, if `marina image --target loadtest --push` recorded one."""
-    built = read_load_image(folder, spec)
-    return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{distribution_version()}"
 
 
 def job_of(image: str, load: LoadPlan, name: str) -> LoadJob:

@@ -58,10 +58,10 @@ def loadtest(options: argparse.Namespace) -> int:
         raise InputError("`--one-pod`: not together with `--service`, whose Service chooses the pods")
     if options.in_cluster:
         from marina import in_cluster
-        from marina.k8s.manifests import make_plan
+        from marina.k8s.manifests import load_image, make_plan
 
         plan = make_plan(spec, options.out / spec.name)
-        image = options.image or in_cluster.image_of(spec, options.out / spec.name)
+        image = options.image or load_image(options.out / spec.name, spec)
         if options.dry_run:
             print(in_cluster.dry_run_text(spec, plan, image, how, options), end="")
             return 0
@@ -126,9 +126,9 @@ def calibrate(options: argparse.Namespace) -> int:
         raise InputError(text, hint="set `text.slots` and `serving.threads`, and calibrate without `--tune`")
     if options.in_cluster:
         from marina import in_cluster
-        from marina.k8s.manifests import make_plan
+        from marina.k8s.manifests import load_image, make_plan
 
-        image = options.image or in_cluster.image_of(spec, out)
+        image = options.image or load_image(out, spec)
         target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
         where = replace(where, remote=target)
     with measuring_into(out):

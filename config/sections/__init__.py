@@ -6,7 +6,7 @@ class of all sections, and the types that several of them use."""
 from marina.config.sections.cost import Cost
 from marina.config.sections.encoding import Encoding
 from marina.config.sections.extension import Patch, Pod
-from marina.config.sections.kubernetes import Kubernetes
+from marina.config.sections.kubernetes import DEFAULT_GATE, Kubernetes
 from marina.config.sections.load import Load
 from marina.config.sections.model import (
     HANDLERS,
@@ -30,6 +30,7 @@ from marina.config.sections.varying import Varying
 from marina.config.sections.vllm import Vllm
 
 __all__ = [
+    "DEFAULT_GATE",
     "HANDLERS",
     "KINDS",
     "LARGEST",

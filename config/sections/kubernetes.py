@@ -154,6 +154,10 @@ class Gate(Section):
     requests more than the old one. Read by `deploy`."""
 
 
+# What judges for another engine, or by hand, if the spec has no gate.
+DEFAULT_GATE = Gate(minutes=10)
+
+
 class Rollout(Section):
     """How a new version replaces the old one."""
 

@@ -1,7 +1,7 @@
 """How many pods run: the autoscaler, for the HPA and KEDA, and the disruption budget."""
 
 from marina.config.quantity import canonical
-from marina.k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
+from marina.k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, pods_selector
 from marina.k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_UP_WINDOW_S, Plan
 from marina.k8s.manifests.yaml_text import Manifest, resource
 from marina.k8s.monitoring import (
@@ -19,7 +19,7 @@ def disruption_budget(plan: Plan) -> Manifest:
     """Lets one pod at a time be evicted. A pod that is not ready never blocks the drain of a node."""
     spec = {
         "maxUnavailable": 1,
-        "selector": {"matchLabels": selector_labels(plan)},
+        "selector": {"matchLabels": pods_selector(plan)},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     return resource("policy/v1", "PodDisruptionBudget", metadata(plan), spec=spec)
@@ -32,7 +32,7 @@ def autoscaler(plan: Plan) -> Manifest:
         "maxReplicas": plan.spec.scaling.max_replicas,
         "metrics": [*_pod_metrics(plan), *_cpu(plan)],
         "minReplicas": plan.spec.scaling.min_replicas,
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": plan.name},
+        "scaleTargetRef": _target(plan),
     }
     annotated = metadata(plan, annotations=_annotations(plan))
     return resource("autoscaling/v2", "HorizontalPodAutoscaler", annotated, spec=spec)
@@ -45,7 +45,7 @@ def scaled_object(plan: Plan) -> Manifest:
     fallback = {"failureThreshold": 3, "replicas": scaling.min_replicas, "behavior": "currentReplicasIfHigher"}
     averaged = any((trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue") for trigger in triggers)
     spec = {
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": plan.name},
+        "scaleTargetRef": _target(plan),
         "pollingInterval": 15,
         "minReplicaCount": scaling.min_replicas,
         "maxReplicaCount": scaling.max_replicas,
@@ -54,6 +54,10 @@ def scaled_object(plan: Plan) -> Manifest:
         "triggers": triggers,
     }
     return resource("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec=spec)
+
+
+def _target(plan: Plan) -> Manifest:
+    return {"apiVersion": plan.workload.api_version, "kind": plan.workload.kind, "name": plan.name}
 
 
 def _triggers(plan: Plan) -> list[Manifest]:

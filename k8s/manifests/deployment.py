@@ -9,9 +9,11 @@ from marina.k8s.manifests.config_map import config_sha256
 from marina.k8s.manifests.labels import (
     CONFIG_ANNOTATION,
     EVIDENCE_ANNOTATION,
+    NAME_LABEL,
     PACKAGE_ANNOTATION,
     labels,
     metadata,
+    pods_selector,
     selector_labels,
 )
 from marina.k8s.manifests.plan import MIN_READY_S, Plan, in_mib
@@ -19,6 +21,8 @@ from marina.k8s.manifests.yaml_text import Manifest, resource
 from marina.k8s.monitoring import SERVER_CONTAINER
 
 INFERENCE, PAGES = "inference", "supervisor"
+# The label by which an engine tells the pods of two versions apart.
+_HASHES = {"argo-rollouts": "rollouts-pod-template-hash"}
 
 
 def service_account(plan: Plan) -> Manifest:
@@ -136,10 +140,15 @@ def _tolerations(plan: Plan) -> list[Manifest]:
 def _spread(plan: Plan) -> list[Manifest]:
     """Spreads pods over zones and nodes as evenly as there is room. Each version is spread by itself, so that a rollout
     is spread, too."""
+    own: Manifest = {"matchLabels": selector_labels(plan)}
+    if plan.engine == "flagger":
+        # In the pods that it renames, Flagger renames this too, in this form only.
+        named = {"key": NAME_LABEL, "operator": "In", "values": [plan.name]}
+        own = {"matchExpressions": [named], "matchLabels": pods_selector(plan)}
     return [
         {
-            "labelSelector": {"matchLabels": selector_labels(plan)},
-            "matchLabelKeys": ["pod-template-hash"],
+            "labelSelector": own,
+            "matchLabelKeys": [_HASHES.get(plan.engine, "pod-template-hash")],
             "maxSkew": 1,
             "topologyKey": key,
             "whenUnsatisfiable": "ScheduleAnyway",

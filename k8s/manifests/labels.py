@@ -5,6 +5,8 @@ from marina.k8s.manifests.yaml_text import Manifest
 
 PART_OF = MANAGED_BY = "marina"
 INFERENCE_COMPONENT = "inference"
+JUDGE = "judge"
+NAME_LABEL = "app.kubernetes.io/name"
 # Marina's annotations: hashes of what an object was made from.
 PACKAGE_ANNOTATION, CONFIG_ANNOTATION, EVIDENCE_ANNOTATION = "marina/package", "marina/config", "marina/evidence"
 
@@ -12,10 +14,17 @@ PACKAGE_ANNOTATION, CONFIG_ANNOTATION, EVIDENCE_ANNOTATION = "marina/package", "
 def selector_labels(plan: Plan, component: str = INFERENCE_COMPONENT) -> dict[str, str]:
     """The labels for selectors, which are the same for every version."""
     return {
-        "app.kubernetes.io/name": plan.name,
+        NAME_LABEL: plan.name,
         "app.kubernetes.io/instance": plan.name,
         "app.kubernetes.io/component": component,
     }
+
+
+def pods_selector(plan: Plan) -> dict[str, str]:
+    """The labels of all pods that serve. Flagger renames those that clients reach: it appends `-primary` to their
+    `app.kubernetes.io/name`."""
+    whole = selector_labels(plan)
+    return {key: value for key, value in whole.items() if plan.engine != "flagger" or key != NAME_LABEL}
 
 
 def labels(plan: Plan, component: str = INFERENCE_COMPONENT) -> dict[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from marina.config.errors import InputError
 from marina.k8s.manifests import network, pod
-from marina.k8s.manifests.labels import labels, metadata, selector_labels
+from marina.k8s.manifests.labels import labels, metadata, pods_selector, selector_labels
 from marina.k8s.manifests.plan import MIB, Plan
 from marina.k8s.manifests.yaml_text import Manifest, ordered, resource
 
@@ -110,7 +110,7 @@ def _meeting_point(plan: Plan, job: LoadJob) -> Manifest:
 def _policy(plan: Plan, job: LoadJob) -> Manifest:
     """Allows the pods to talk to the server, to each other and to DNS."""
     load = {"podSelector": {"matchLabels": _selector(plan, job)}}
-    server = {"podSelector": {"matchLabels": job.selector or selector_labels(plan)}}
+    server = {"podSelector": {"matchLabels": job.selector or pods_selector(plan)}}
     ports = map(network.policy_port, job.ports or (plan.ports.inference,))
     spec = {
         "egress": [

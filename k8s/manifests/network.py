@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from marina.k8s.manifests import model_volume
 from marina.k8s.manifests.deployment import INFERENCE, PAGES
-from marina.k8s.manifests.labels import metadata, selector_labels
+from marina.k8s.manifests.labels import JUDGE, metadata, pods_selector, selector_labels
 from marina.k8s.manifests.plan import Plan
 from marina.k8s.manifests.yaml_text import Manifest, resource
 
@@ -18,15 +18,15 @@ _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 
 def service(plan: Plan) -> Manifest:
     """The Service for clients, which only has the inference port."""
-    ports = [_service_port(INFERENCE, plan.ports.inference)]
+    ports = [service_port(INFERENCE, plan.ports.inference)]
     spec = {"type": "ClusterIP", "ports": ports, "selector": selector_labels(plan)}
     return resource("v1", "Service", metadata(plan), spec=spec)
 
 
 def pages_service(plan: Plan) -> Manifest:
     """A headless Service for the supervisors' pages, for a ServiceMonitor and not for clients."""
-    ports = [_service_port(PAGES, plan.ports.supervisor)]
-    spec = {"type": "ClusterIP", "clusterIP": "None", "ports": ports, "selector": selector_labels(plan)}
+    ports = [service_port(PAGES, plan.ports.supervisor)]
+    spec = {"type": "ClusterIP", "clusterIP": "None", "ports": ports, "selector": pods_selector(plan)}
     return resource("v1", "Service", metadata(plan, f"{plan.name}-pages", component="pages"), spec=spec)
 
 
@@ -35,28 +35,28 @@ def network_policy(plan: Plan) -> Manifest:
     is closed. The kubelet of a pod's own node may always probe it."""
     network, monitoring = plan.spec.kubernetes.network, plan.spec.kubernetes.monitoring
     clients: list[Manifest] = [{"podSelector": {}}, *map(_namespace, network.clients)]
+    judges = [{"podSelector": {"matchLabels": selector_labels(plan, JUDGE)}}] if plan.engine else []
     spec = {
         "egress": _egress(plan) or None,
         "ingress": [
             allow_from(clients, plan.ports.inference),
-            allow_from([_namespace(monitoring.namespace)], plan.ports.supervisor),
+            allow_from([_namespace(monitoring.namespace), *judges], plan.ports.supervisor),
         ],
-        "podSelector": {"matchLabels": selector_labels(plan)},
+        "podSelector": {"matchLabels": pods_selector(plan)},
         "policyTypes": ["Ingress", "Egress"],
     }
     return resource("networking.k8s.io/v1", "NetworkPolicy", metadata(plan), spec=spec)
 
 
 def http_route(plan: Plan) -> Manifest | None:
-    """The Gateway's route; None without one in the spec. Its timeout is as long as an answer may take, once for the
-    queue and once for the worker."""
+    """The Gateway's route; None without one in the spec."""
     route = plan.spec.kubernetes.route
     if route is None:
         return None
     namespace, _, gateway = route.gateway.partition("/")
     rule = {
-        "matches": [{"path": {"type": kind, "value": value}} for kind, value in _paths(plan, route.path)],
-        "timeouts": {"request": f"{2 * plan.spec.serving.response_timeout_s}s"},
+        "matches": [{"path": {"type": kind, "value": value}} for kind, value in route_paths(plan)],
+        "timeouts": {"request": request_timeout(plan)},
         "backendRefs": [{"name": plan.name, "port": plan.ports.inference, "weight": 1}],
     }
     spec = {
@@ -67,9 +67,15 @@ def http_route(plan: Plan) -> Manifest | None:
     return resource("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec=spec)
 
 
-def _paths(plan: Plan, chosen: str | None) -> list[tuple[str, str]]:
+def request_timeout(plan: Plan) -> str:
+    """As long as an answer may take, once for the queue and once for the worker."""
+    return f"{2 * plan.spec.serving.response_timeout_s}s"
+
+
+def route_paths(plan: Plan) -> list[tuple[str, str]]:
     """The paths of requests for the model, and how each is compared."""
-    name = plan.spec.url_name
+    route, name = plan.spec.kubernetes.route, plan.spec.url_name
+    chosen = route.path if route else None
     if chosen or not plan.spec.model.adopted:
         return [("PathPrefix", chosen or f"/predictions/{name}")]
     # The clients of an archive may know any of TorchServe's. A prefix ends at a slash.
@@ -155,5 +161,6 @@ def _namespace(name: str) -> Manifest:
     return {"namespaceSelector": {"matchLabels": {_NAMESPACE: name}}}
 
 
-def _service_port(name: str, port: int) -> Manifest:
+def service_port(name: str, port: int) -> Manifest:
+    """A port of a Service that leads to the port of that name in the pods."""
     return {"name": name, "appProtocol": "http", "port": port, "protocol": "TCP", "targetPort": name}

@@ -7,16 +7,14 @@ object."""
 import json
 
 from marina.k8s.extending import PatchedField, extend, find_patched_fields
-from marina.k8s.manifests import autoscaler, deployment, model_volume, network
+from marina.k8s.manifests import autoscaler, deployment, engines, model_volume, network
 from marina.k8s.manifests.config_map import config_map
-from marina.k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
+from marina.k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, pods_selector, selector_labels
 from marina.k8s.manifests.plan import Plan
-from marina.k8s.manifests.yaml_text import Manifest, ordered, resource
+from marina.k8s.manifests.yaml_text import Files, Manifest, ordered, resource
 from marina.k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
 
-Files = dict[str, list[Manifest]]
-
-_DEPLOYMENT = "40-deployment.yaml"
+_DEPLOYMENT = engines.DEPLOYMENT
 # The folders, and what a cluster must have for their objects.
 ADDONS = {
     "monitoring": "the Prometheus operator",
@@ -27,16 +25,21 @@ ADDONS = {
 
 def render_objects(plan: Plan) -> Files:
     """Every object by its file, with the spec's pod fields and patches, in the order in which to apply them."""
-    containers = (SERVER_CONTAINER, model_volume.LOADER)
-    return extend(_unextended(plan), plan.spec, containers=containers, server=SERVER_CONTAINER)
+    files = _extended(plan)
+    return engines.adapted(files, plan) if plan.engine else files
 
 
 def patched_fields(plan: Plan) -> list[PatchedField]:
     """The derived fields of the pods that patches changed."""
     if not plan.spec.kubernetes.patches:
         return []
-    before, after = (files[_DEPLOYMENT][0] for files in (_unextended(plan), render_objects(plan)))
+    before, after = (files[_DEPLOYMENT][0] for files in (_unextended(plan), _extended(plan)))
     return list(find_patched_fields(before, after, SERVER_CONTAINER))
+
+
+def _extended(plan: Plan) -> Files:
+    containers = (SERVER_CONTAINER, model_volume.LOADER)
+    return extend(_unextended(plan), plan.spec, containers=containers, server=SERVER_CONTAINER)
 
 
 def _unextended(plan: Plan) -> Files:
@@ -52,7 +55,7 @@ def _base(plan: Plan) -> Files:
         # Before the pods, so that they are never unprotected.
         "30-network-policy.yaml": ordered(network.network_policy(plan)) if spec.kubernetes.network.policy else [],
         _DEPLOYMENT: ordered(deployment.deployment(plan)),
-        "50-service.yaml": ordered(network.service(plan)),
+        engines.SERVICE: ordered(network.service(plan)),
         "60-disruption-budget.yaml": ordered(autoscaler.disruption_budget(plan)),
         "70-autoscaler.yaml": ordered(autoscaler.autoscaler(plan)) if spec.scaling.autoscaler == "hpa" else [],
     }
@@ -63,7 +66,7 @@ def _addons(plan: Plan) -> Files:
     return {
         **_monitoring(plan),
         "keda/scaled-object.yaml": [autoscaler.scaled_object(plan)] if by_keda else [],
-        "gateway/http-route.yaml": [route] if route else [],
+        engines.ROUTE: [route] if route else [],
     }
 
 
@@ -80,7 +83,7 @@ def _monitoring(plan: Plan) -> Files:
     endpoint = {"port": deployment.PAGES, "path": "/metrics", "scheme": "http"}
     endpoint |= {"interval": f"{interval_s}s", "scrapeTimeout": f"{timeout_s}s"}
     spec = {
-        "selector": {"matchLabels": selector_labels(plan, "pages") if by_service else selector_labels(plan)},
+        "selector": {"matchLabels": selector_labels(plan, "pages") if by_service else pods_selector(plan)},
         # The page's labels never collide with those that Prometheus adds, so none has to be honoured over them.
         "endpoints" if by_service else "podMetricsEndpoints": [endpoint | {"honorLabels": False}],
     }
@@ -94,12 +97,13 @@ def _monitoring(plan: Plan) -> Files:
 
 def rule_groups(plan: Plan) -> list[Manifest]:
     """All rules of a service, for a PrometheusRule or a rule file."""
-    return [*recording_rules(plan.spec, plan.cold_start_s), *alert_rules(plan.spec)]
+    return [*recording_rules(plan.spec, plan.cold_start_s), *alert_rules(plan.spec, plan.workload)]
 
 
 def dashboard_text(plan: Plan) -> str:
     """The dashboard as JSON for Grafana."""
-    return json.dumps(render_dashboard(plan.spec, _target_rps(plan)), indent=1, ensure_ascii=False) + "\n"
+    page = render_dashboard(plan.spec, _target_rps(plan), plan.workload)
+    return json.dumps(page, indent=1, ensure_ascii=False) + "\n"
 
 
 def _target_rps(plan: Plan) -> float | None:

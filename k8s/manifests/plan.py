@@ -18,6 +18,7 @@ from marina.config.spec import Spec
 from marina.k8s.manifests.evidence import read_evidence
 from marina.k8s.manifests.records import read_image
 from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
+from marina.k8s.monitoring import WORKLOADS, Engine, Workload
 
 MIB = 2**20
 # On top of a measured peak, for fragmentation and for a worker that starts while another one ends.
@@ -50,6 +51,10 @@ class Plan:
     """The highest rate that meets the objective; None if it was not measured."""
     cold_start_s: float | None = None
     """The time from the start of a server to ready; None if it was not measured."""
+    engine: Engine = ""
+    """What replaces the pods of a version by those of the next one; empty for a Deployment alone."""
+    judge_image: str = ""
+    """The image of the judge that the engine asks; empty without one."""
 
     @property
     def name(self) -> str:
@@ -59,6 +64,11 @@ class Plan:
     @property
     def namespace(self) -> str:
         return self.spec.kubernetes.namespace
+
+    @property
+    def workload(self) -> Workload:
+        """What makes the pods."""
+        return WORKLOADS[self.engine]
 
     @property
     def ports(self) -> Ports:

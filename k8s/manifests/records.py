@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from marina.config.distribution import distribution_version
 from marina.config.errors import InputError
 from marina.config.record import ImageRecord, Package, read_document
 from marina.config.spec import Spec
@@ -31,7 +32,8 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
     return image
 
 
-def read_load_image(folder: Path, spec: Spec) -> ImageRecord | None:
-    """Reads `image-loadtest.json` in a build folder; None if there is none."""
+def load_image(folder: Path, spec: Spec) -> str:
+    """The image that sends load and judges: by digest, if `marina image --target loadtest --push` recorded one."""
     hint = f"marina image {spec.file} --target loadtest"
-    return read_document(folder / "image-loadtest.json", ImageRecord, hint)
+    built = read_document(folder / "image-loadtest.json", ImageRecord, hint)
+    return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{distribution_version()}"

@@ -4,6 +4,7 @@ from pathlib import Path
 from shlex import quote
 
 from marina.config.spec import Spec
+from marina.k8s.manifests.engines import ENGINES
 from marina.k8s.manifests.labels import MANAGED_BY
 from marina.k8s.manifests.objects import ADDONS
 from marina.k8s.manifests.writing import WrittenFiles
@@ -16,7 +17,7 @@ def summary_text(written: WrittenFiles, output_format: str) -> str:
     """The summary for a person; `output_format` is the value of `--format`."""
     lines = [f"{written.folder}  {written.image}"]
     lines += [f"  {name:<29} {', '.join(objects)}" for name, objects in written.files.items()]
-    if output_format in ("files", "single"):
+    if output_format not in ("helm", "kserve"):
         widest = max(len(number.value) for number in written.derived)
         lines += ["derived"]
         lines += [f"  {number.name:<29} {number.value:<{widest}}  {number.reason}" for number in written.derived]
@@ -27,6 +28,8 @@ def next_steps(written: WrittenFiles, spec: Spec, output_format: str) -> list[tu
     """The commands to type next, each with what it does."""
     if output_format in ("files", "single"):
         return _for_objects(written, spec)
+    if output_format in ENGINES:
+        return _for_engine(written, spec, output_format)
     return _for_helm(written, spec) if output_format == "helm" else _for_kserve(written)
 
 
@@ -36,8 +39,12 @@ def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
         (f"marina deploy {spec.file}", "applies them, proves that they serve, or rolls back"),
         (f"{_APPLY} -f {quote(str(written.folder))}", "by hand; -k does the same"),
     ]
+    return [*steps, *_for_addons(written, spec)]
+
+
+def _for_addons(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     folders = dict.fromkeys(str(Path(name).parent) for name in written.files if "/" in name)
-    steps += [
+    steps = [
         (f"{_APPLY} -f {quote(str(written.folder / name))}", f"if the cluster has {ADDONS[name]}") for name in folders
     ]
     if spec.scaling.autoscaler == "hpa":
@@ -48,6 +55,15 @@ def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
         where = spec.kubernetes.monitoring.namespace
         steps.append((f"{install} -n {where} -f {quote(str(values))}", "once per cluster"))
     return steps
+
+
+def _for_engine(written: WrittenFiles, spec: Spec, output_format: str) -> list[tuple[str, str]]:
+    return [
+        (f"marina verify {spec.file} --format {output_format}", "checks them, without a cluster"),
+        (f"marina image {spec.file} --target loadtest --push", "once: the image of the judge"),
+        (f"{_APPLY} -f {quote(str(written.folder))}", f"if the cluster has {ENGINES[output_format]}; it does the rest"),
+        *_for_addons(written, spec),
+    ]
 
 
 def _for_helm(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ from typing import Any, Literal
 from marina.config.locks import locked
 from marina.config.record import write_text
 from marina.k8s.manifests.notes import DerivedNumber, Note, derived_numbers, notes
-from marina.k8s.manifests.objects import Files, dashboard_text, render_objects, rule_groups
+from marina.k8s.manifests.objects import dashboard_text, render_objects, rule_groups
 from marina.k8s.manifests.plan import Plan
-from marina.k8s.manifests.yaml_text import to_yaml
+from marina.k8s.manifests.yaml_text import Files, to_yaml
 from marina.k8s.monitoring import adapter_values
 
 Layout = Literal["files", "single"]
-MANIFESTS_FOLDER = "manifests"
+_FOLDER = "manifests"
 ORIGIN = "Made by `marina manifests` from the spec: change that, not this file."
 
 
@@ -36,12 +36,19 @@ class WrittenFiles:
 
 
 def write_manifests(plan: Plan, out: Path, layout: Layout = "files") -> WrittenFiles:
-    """Writes `manifests/` and `prometheus/` into a build folder. An existing `manifests/` is replaced as a whole."""
-    replace_folder(out / MANIFESTS_FOLDER, manifest_texts(plan, layout))
+    """Writes `manifests/`, or the folder of the plan's engine, and `prometheus/` into a build folder. The first is
+    replaced as a whole."""
+    folder = manifests_folder(plan, out)
+    replace_folder(folder, manifest_texts(plan, layout))
     write_text(out / "prometheus/adapter-values.yaml", to_yaml([adapter_values(plan.spec)], [ORIGIN]))
     write_text(out / "prometheus/rules.yaml", to_yaml([{"groups": rule_groups(plan)}], [ORIGIN]))
     write_text(out / "prometheus/dashboard.json", dashboard_text(plan))
-    return describe_files(plan, out / MANIFESTS_FOLDER, _files(plan, layout))
+    return describe_files(plan, folder, _files(plan, layout))
+
+
+def manifests_folder(plan: Plan, out: Path) -> Path:
+    """Where the objects of a plan are written, in its build folder."""
+    return out / (plan.engine or _FOLDER)
 
 
 def describe_files(plan: Plan, folder: Path, files: Files) -> WrittenFiles:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 Manifest = dict[str, Any]
+Files = dict[str, list[Manifest]]
 
 # Keys that a reader looks for first; the others keep their order.
 _FIRST = ("apiVersion", "kind", "metadata", "name", "namespace", "labels", "annotations", "type")

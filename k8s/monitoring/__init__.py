@@ -24,6 +24,7 @@ from marina.k8s.monitoring.expressions import (
 )
 from marina.k8s.monitoring.promql import Matcher, selectors
 from marina.k8s.monitoring.rules import alert_rules, recording_rules
+from marina.k8s.monitoring.workloads import WORKLOADS, Engine, Workload
 
 __all__ = [
     "EXPECTED",
@@ -34,8 +35,11 @@ __all__ = [
     "SCRAPES_PER_RATE",
     "SERVER_CONTAINER",
     "TARGET_LABELS",
+    "WORKLOADS",
+    "Engine",
     "Matcher",
     "UsedSeries",
+    "Workload",
     "adapter_rules",
     "adapter_values",
     "alert_rules",

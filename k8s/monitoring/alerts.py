@@ -58,11 +58,7 @@ def state_alerts(spec: Spec, queries: Queries) -> list[Alert]:
 
 def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     ready, packages = queries.of("marina_ready"), queries.of("marina_package_info")
-    # `max`, because two kube-state-metrics in one cluster export each of its series twice.
-    wanted, available = (
-        f"max by (namespace) ({queries.of_deployment(f'kube_deployment_{name}')})"
-        for name in ("spec_replicas", "status_replicas_available")
-    )
+    wanted, available = queries.wanted(), queries.available()
     # A container that fails at its start can be gone for five minutes between two attempts; its last word stands.
     last = f"sum by (namespace) (last_over_time({ready}[10m]))"
     none = f"(sum by (namespace) ({ready}) or {last}) == 0"
@@ -74,7 +70,7 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         Alert(
             "MarinaReplicasMissing",
             f"{available} < {wanted}",
-            "{{ $value }} pods are available, fewer than the Deployment wants",
+            f"{{{{ $value }}}} pods are available, fewer than {queries.workload.shown}",
             for_=f"{start_min}m",
         ),
         Alert(
@@ -176,7 +172,7 @@ def _autoscaler_alerts(queries: Queries) -> list[Alert]:
     at_max = f"{wanted} >= {most} and {most} > {least}"
     text = "the autoscaler wants {{ $value }} pods, its maximum"
     # Scaled to 0, an autoscaler is switched off, which the same condition tells.
-    off = f"{queries.of_deployment('kube_deployment_spec_replicas')} == 0"
+    off = f"{queries.wanted()} == 0"
     blind = f"max by (namespace) ({idle}) == 1 unless on (namespace) {off}"
     return [
         Alert("MarinaAutoscalerBlind", blind, _BLIND, for_="10m"),

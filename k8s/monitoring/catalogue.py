@@ -2,7 +2,7 @@
 
 The pods' own metrics are on the supervisor's page `/metrics`; a scrape adds `TARGET_LABELS` to them. The others come
 from the cluster: kube-state-metrics and the kubelet's cAdvisor with any usual Prometheus installation, DCGM with
-NVIDIA's GPU operator."""
+NVIDIA's GPU operator, and the numbers of a Rollout with Argo's controller."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ from marina.config.spec import Spec
 from marina.k8s.monitoring.expressions import FIRST, GAP
 
 Kind = Literal["counter", "gauge", "histogram"]
-Source = Literal["cadvisor", "dcgm", "kube-state-metrics", "page", "rule"]
+Source = Literal["argo-rollouts", "cadvisor", "dcgm", "kube-state-metrics", "page", "rule"]
 
 # A page must not use these labels: Prometheus would rename the page's own to `exported_…`.
 TARGET_LABELS = frozenset({"container", "endpoint", "instance", "job", "namespace", "node", "pod", "service"})
@@ -42,6 +42,7 @@ def _series(source: Source, kind: Kind, names: str, labels: str, *, only_on: str
 
 _KUBE: Source = "kube-state-metrics"
 _POD = "namespace pod uid container"
+_ROLLOUT = "namespace name exported_namespace"
 _HPA = "namespace horizontalpodautoscaler"
 _CADVISOR = "namespace pod container id image name node cpu"
 _DCGM = "gpu UUID device modelName Hostname namespace pod container exported_namespace exported_pod exported_container"
@@ -81,6 +82,7 @@ CATALOGUE: dict[str, Series] = {
         *_series(_KUBE, "gauge", "kube_pod_container_resource_limits", f"{_POD} node resource unit"),
         *_series(_KUBE, "gauge", "kube_deployment_spec_replicas", "namespace deployment"),
         *_series(_KUBE, "gauge", "kube_deployment_status_replicas_available", "namespace deployment"),
+        *_series("argo-rollouts", "gauge", "rollout_info_replicas_desired rollout_info_replicas_available", _ROLLOUT),
         *_series(_KUBE, "gauge", "kube_horizontalpodautoscaler_spec_max_replicas", _HPA),
         *_series(_KUBE, "gauge", "kube_horizontalpodautoscaler_spec_min_replicas", _HPA),
         *_series(_KUBE, "gauge", "kube_horizontalpodautoscaler_status_desired_replicas", _HPA),

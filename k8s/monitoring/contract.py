@@ -17,6 +17,7 @@ from marina.k8s.monitoring.dashboard import render_dashboard
 from marina.k8s.monitoring.expressions import expected_query, keda_query, rate_window, running_query
 from marina.k8s.monitoring.promql import Selector, selectors
 from marina.k8s.monitoring.rules import alert_rules, recording_rules
+from marina.k8s.monitoring.workloads import DEPLOYMENT, Workload
 
 _RATE_FUNCTIONS = {"increase", "irate", "rate", "resets"}
 
@@ -38,14 +39,14 @@ class UsedSeries:
     places: tuple[str, ...]
 
 
-def all_expressions(spec: Spec) -> list[Expression]:
+def all_expressions(spec: Spec, workload: Workload = DEPLOYMENT) -> list[Expression]:
     """Every expression in the rules, the dashboard, the adapter and KEDA, with the templates filled in."""
     expressions = []
-    for group in recording_rules(spec) + alert_rules(spec):
+    for group in recording_rules(spec) + alert_rules(spec, workload):
         for rule in group["rules"]:
             name = f"record {rule['record']}" if "record" in rule else f"alert {rule['alert']}"
             expressions.append(Expression(name, rule["expr"]))
-    page = render_dashboard(spec)
+    page = render_dashboard(spec, workload=workload)
     for panel in page["panels"]:
         expressions += [
             Expression(f"panel {panel['title']}", _filled(spec, target["expr"])) for target in panel.get("targets", [])
@@ -83,12 +84,12 @@ def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str
     return text
 
 
-def metric_contract(spec: Spec) -> list[UsedSeries]:
+def metric_contract(spec: Spec, workload: Workload = DEPLOYMENT) -> list[UsedSeries]:
     """Every series in use, sorted by name. Raises InputError if one is unknown or used in a wrong way."""
     recorded = {rule["record"] for group in recording_rules(spec) for rule in group["rules"]}
     labels: dict[str, set[str]] = {}
     places: dict[str, dict[str, None]] = {}
-    for expression in all_expressions(spec):
+    for expression in all_expressions(spec, workload):
         if faults := [text for selector in selectors(expression.text) for text in misuses(selector, recorded)]:
             raise InputError(f"{expression.place}: {'; '.join(faults)}")
         for selector in selectors(expression.text):

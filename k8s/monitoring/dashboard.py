@@ -19,6 +19,7 @@ from marina.k8s.monitoring.pod_panels import package_panels, pod_panels
 from marina.k8s.monitoring.rules import FAST, budgets
 from marina.k8s.monitoring.saved_work_panels import saved_work_panels
 from marina.k8s.monitoring.text_panels import text_panels
+from marina.k8s.monitoring.workloads import DEPLOYMENT, Workload
 
 # The schema version of Grafana 10. Later versions convert older dashboards by themselves.
 _SCHEMA = 39
@@ -30,10 +31,12 @@ def dashboard_identity(namespace: str, name: str) -> str:
     return hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:16]
 
 
-def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dict[str, Any]:
+def render_dashboard(
+    spec: Spec, target_rps_per_pod: float | None = None, workload: Workload = DEPLOYMENT
+) -> dict[str, Any]:
     """The dashboard as plain data. `target_rps_per_pod` is the autoscaler's target, if it scales by the rate of
     requests and the target is known."""
-    queries = dashboard_queries()
+    queries = dashboard_queries(workload)
     rows = [
         ("Objective", _objective(spec, queries)),
         ("Traffic", _traffic(spec, queries)),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from marina.config.latency import FIRST_EDGES_S, GAP_EDGES_S, edges_around
 from marina.config.sections import Cost
 from marina.config.spec import Spec
+from marina.k8s.monitoring.workloads import DEPLOYMENT, Workload
 
 # The server's container, and a pattern for what Kubernetes appends to a Deployment's name: a hash for the ReplicaSet
 # and five characters for the pod, both without vowels and look-alikes. It keeps another model's pods from matching.
@@ -41,11 +42,6 @@ def edge_matcher(edge: str) -> str:
     return f'le=~"{edge.replace(".", "[.]")}([.]0)?"'
 
 
-def autoscaler_names(spec: Spec) -> str:
-    """A pattern for the name of the HorizontalPodAutoscaler, which is a different one if KEDA makes it."""
-    return f"{spec.name}|keda-hpa-{spec.name}"
-
-
 def rate_window(spec: Spec) -> str:
     """The window of a short rate: a few scrapes, so that a failed one changes little."""
     return f"{SCRAPES_PER_RATE * spec.kubernetes.monitoring.scrape_interval_s}s"
@@ -58,7 +54,7 @@ class Queries:
     namespace: str
     model: str
     window: str
-    autoscaler: str
+    workload: Workload = DEPLOYMENT
 
     def of(self, name: str, *matchers: str) -> str:
         """A series of this model, from the pods' page or recorded."""
@@ -67,19 +63,23 @@ class Queries:
 
     def of_pods(self, name: str, *matchers: str) -> str:
         """A series of this model's pods, for series without a model label."""
-        return self._select(name, f'pod=~"{self.model}{POD_NAME}"', *matchers)
+        return self._select(name, f'pod=~"{self._pods}"', *matchers)
 
     def of_server(self, name: str, *matchers: str) -> str:
         """A series of the server's containers."""
         return self.of_pods(name, f'container="{SERVER_CONTAINER}"', *matchers)
 
-    def of_deployment(self, name: str) -> str:
-        """A series of the Deployment."""
-        return self._select(name, f'deployment="{self.model}"')
+    def wanted(self) -> str:
+        """How many pods there should be."""
+        return self.workload.pods(self.workload.wanted, self.namespace, self.model)
+
+    def available(self) -> str:
+        """How many pods are available."""
+        return self.workload.pods(self.workload.available, self.namespace, self.model)
 
     def of_autoscaler(self, name: str, *matchers: str) -> str:
         """A series of the autoscaler."""
-        return self._select(name, f'horizontalpodautoscaler=~"{self.autoscaler}"', *matchers)
+        return self._select(name, f'horizontalpodautoscaler=~"{self.workload.autoscalers(self.model)}"', *matchers)
 
     def rate(self, selector: str, *by: str) -> str:
         """The rate of a counter per second, summed over all pods or `by` labels."""
@@ -196,7 +196,7 @@ class Queries:
     def gpu(self, name: str, over: str = "sum", *by: str) -> str:
         """A DCGM series by pod and `by` labels, `over` all GPUs of each. If a scrape does not honour DCGM's own labels,
         they are renamed to `exported_namespace` and `exported_pod`; both forms are found."""
-        matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self.model}{POD_NAME}"'
+        matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self._pods}"'
         renamed = f"{name}{{{matchers}}}"
         for label in ("namespace", "pod"):
             renamed = f'label_replace({renamed}, "{label}", "$1", "exported_{label}", "(.*)")'
@@ -211,24 +211,29 @@ class Queries:
         used, free = (self.gpu(f"DCGM_FI_DEV_FB_{name}", "sum", "gpu") for name in ("USED", "FREE"))
         return f"max by (namespace, pod) ({used} / ({used} + {free}))"
 
+    @property
+    def _pods(self) -> str:
+        """A pattern for the names of the pods."""
+        return f"{self.model}{self.workload.between}{POD_NAME}"
+
     def _select(self, name: str, *matchers: str) -> str:
         namespace = f'namespace="{self.namespace}"'
         return f"{name}{{{','.join((namespace, *matchers))}}}"
 
 
-def rule_queries(spec: Spec) -> Queries:
+def rule_queries(spec: Spec, workload: Workload = DEPLOYMENT) -> Queries:
     """Queries for rules, with the names in the spec and rates over five minutes."""
-    return Queries(spec.kubernetes.namespace, spec.name, "5m", autoscaler_names(spec))
+    return Queries(spec.kubernetes.namespace, spec.name, "5m", workload)
 
 
-def dashboard_queries() -> Queries:
+def dashboard_queries(workload: Workload = DEPLOYMENT) -> Queries:
     """Queries for the dashboard, with its variables; Grafana chooses the window of rates."""
-    return Queries("$namespace", "$model", "$__rate_interval", "$model|keda-hpa-$model")
+    return Queries("$namespace", "$model", "$__rate_interval", workload)
 
 
 def scaling_queries(spec: Spec) -> Queries:
     """Queries for the autoscaler, with the names in the spec and rates over a few scrapes."""
-    return Queries(spec.kubernetes.namespace, spec.name, rate_window(spec), autoscaler_names(spec))
+    return Queries(spec.kubernetes.namespace, spec.name, rate_window(spec))
 
 
 def expected_query(spec: Spec) -> str:

@@ -19,7 +19,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
         ),
         Panel(
             "Replicas",
-            "How many pods the Deployment wants and has available, what the autoscaler wants, and its limits.",
+            "How many pods are wanted and available, how many the autoscaler wants, and its limits.",
             "none",
             _replicas(queries),
         ),
@@ -62,12 +62,12 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
 
 
 def _replicas(queries: Queries) -> dict[str, str]:
-    names = {"spec_replicas": "wanted", "status_replicas_available": "available"}
     limits = {"status_desired": "autoscaler wants", "spec_min": "minimum", "spec_max": "maximum"}
-    series = {text: queries.of_deployment(f"kube_deployment_{name}") for name, text in names.items()} | {
+    series = {
         text: queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas") for name, text in limits.items()
     }
-    return {text: f"max by (namespace) ({selector})" for text, selector in series.items()}
+    counts = {"wanted": queries.wanted(), "available": queries.available()}
+    return counts | {text: f"max by (namespace) ({selector})" for text, selector in series.items()}
 
 
 def _restarts(queries: Queries) -> dict[str, str]:

@@ -27,6 +27,7 @@ from marina.k8s.monitoring.expressions import (
     rule_queries,
     scaling_queries,
 )
+from marina.k8s.monitoring.workloads import DEPLOYMENT, Workload
 
 # The objective is a p99, so 1 % of the good answers may be slower.
 LATENCY_BUDGET = 0.01
@@ -90,9 +91,9 @@ def recording_rules(spec: Spec, cold_start_s: float | None = None) -> list[Group
     return groups + ([_group(spec, "budget", _LONG_INTERVAL_S, _records(spec, long))] if long else [])
 
 
-def alert_rules(spec: Spec) -> list[Group]:
+def alert_rules(spec: Spec, workload: Workload = DEPLOYMENT) -> list[Group]:
     """All alerts: `severity: page` wakes somebody up, `ticket` can wait for the morning."""
-    queries, limit = rule_queries(spec), _limit(spec)
+    queries, limit = rule_queries(spec, workload), _limit(spec)
     alerts = [alert for budget in budgets(spec) for alert in _burn_alerts(queries, budget)]
     most = max(_OUTAGE_SHARE, spec.slo.error_rate) if spec.slo else _OUTAGE_SHARE
     alerts.append(_outage_alert(queries, "MarinaMostRequestsFail", "inference_failed", most))

@@ -10,24 +10,37 @@ from marina.k8s.manifests import (
     Plan,
     WrittenFiles,
     describe_files,
+    load_image,
     manifest_texts,
     render_objects,
     replace_folder,
     to_yaml,
+    with_engine,
     write_manifests,
 )
+from marina.k8s.monitoring import WORKLOADS
 from marina.k8s.platforms.chart import chart_texts
 from marina.k8s.platforms.kserve import kserve_files
 
 
 def write_format(plan: Plan, out: Path, output_format: str, progress: Progress) -> WrittenFiles:
-    """Writes one format into a build folder, as `manifests/`, `chart/` or `kserve/`. An existing folder of that name is
-    replaced."""
+    """Writes one format into a build folder, as `manifests/`, `chart/`, or under its own name. An existing folder of
+    that name is replaced."""
+    plan = plan_for(plan, out, output_format)
     if output_format not in ("helm", "kserve"):
         return write_manifests(plan, out, "single" if output_format == "single" else "files")
     folder = out / {"helm": "chart", "kserve": "kserve"}[output_format]
     replace_folder(folder, _texts(plan, output_format, progress))
     return describe_files(plan, folder, render_objects(plan) if output_format == "helm" else kserve_files(plan))
+
+
+def plan_for(plan: Plan, out: Path, output_format: str) -> Plan:
+    """The plan as this format needs it; `out` is the build folder. Raises InputError if the format cannot do what the
+    spec wants."""
+    engines = {str(engine): engine for engine in WORKLOADS if engine}
+    if output_format not in engines:
+        return plan
+    return with_engine(plan, engines[output_format], load_image(out, plan.spec))
 
 
 def diff_folder(plan: Plan, output_format: str, folder: Path, progress: Progress) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from marina.config.errors import ClusterError
 from marina.k8s.cluster import ApiError, Cluster, Document, Ref, unselected_monitors
+from marina.k8s.rollout.engines import find_engine
 
 # API groups that only help to monitor the service; it runs without them.
 OPTIONAL = {
@@ -85,8 +86,17 @@ def run_preflight(cluster: Cluster, documents: Iterable[Document], namespace: st
     known = [document for document in documents if Ref.of(document) not in skipped]
     blockers += [*_image(known), *_metrics(cluster, known), *_namespace(cluster, known, namespace)]
     blockers += _permissions(cluster, map(Ref.of, known), namespace)
+    blockers += [blocker for document in known for blocker in _engine(cluster, Ref.of(document))]
     notes += unselected_monitors(cluster, known)
     return Preflight(tuple(skipped), tuple(notes), tuple(blockers))
+
+
+def _engine(cluster: Cluster, ref: Ref) -> Iterator[Blocker]:
+    """Another engine beside a Deployment would replace its pods as well, or run as many of its own."""
+    if ref.kind == "Deployment" and (engine := find_engine(cluster, ref.name, ref.namespace)):
+        written = f"`marina manifests SPEC --format {engine.output_format}`"
+        text = f"{engine.text}; `marina deploy` would replace them too"
+        yield Blocker("engine", text, f"apply what {written} writes, or delete {engine.ref} first")
 
 
 def check_permissions(cluster: Cluster, refs: Iterable[Ref], namespace: str, *, deleting: bool = False) -> None:

@@ -12,6 +12,7 @@ from marina.config.record import read_document
 from marina.k8s.cluster import ApiError, Cluster, Ref
 from marina.k8s.rollout.apply import describe_empty
 from marina.k8s.rollout.diagnosis import Cause, find_causes
+from marina.k8s.rollout.engines import find_engine
 from marina.k8s.rollout.history import Placement, State
 from marina.k8s.rollout.wait import PodSummary, availability, read_view, shortfall, summarise_pods
 
@@ -45,6 +46,9 @@ class ServiceStatus:
     gates: dict[int, str]
     """What the gate said of each stored revision that had to pass one."""
 
+    engine: str = ""
+    """What replaces its pods instead of `deploy`, and the command that shows it; empty if nothing does."""
+
     @property
     def exit_code(self) -> int:
         """0 if the last deploy succeeded, all its pods are available and none of its objects is missing, else 1."""
@@ -52,7 +56,8 @@ class ServiceStatus:
         return 0 if self.state and self.state.phase == "deployed" and self.rollout and not missing else 1
 
     def to_data(self) -> dict[str, Any]:
-        state, plain = self.state, ("name", "namespace", "context", "facts", "autoscaler", "scaling_blocked", "verdict")
+        plain = ("name", "namespace", "context", "facts", "autoscaler", "scaling_blocked", "verdict", "engine")
+        state = self.state
         return {
             "schema": SCHEMA,
             **{name: getattr(self, name) for name in plain},
@@ -73,7 +78,7 @@ class ServiceStatus:
         """The status for people: a line for each fact, pod and cause."""
         state, where = self.state, f"{self.name} in {self.namespace} (context {self.context})"
         if state is None:
-            return f"{where}: not deployed"
+            return f"{where}: not deployed" + (f" by Marina: {self.engine}" if self.engine else "")
         lines = [f"{where}: {_phase(state, self.typed)}"]
         facts = self.facts
         lines += [f"  {key:<11}{facts[key]}" for key in ("version", "image", "patched") if key in facts]
@@ -87,6 +92,7 @@ class ServiceStatus:
         lines += [f"  gate       revision {number}: {text}" for number, text in self.gates.items()]
         lines += [f"  refused    {why}" for why in state.refused.values()]
         lines += [f"  message    {state.message}"] if state.message else []
+        lines += [f"  engine     {self.engine}"] if self.engine else []
         lines += [f"  {cause.with_hint()}" for cause in self.causes]
         return "\n".join(lines)
 
@@ -106,6 +112,7 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         causes = (Cause(kind, str(deployment), text),)
     if state and revision and state.phase == "deployed":
         causes += tuple(_missing(cluster, objects))
+    engine = find_engine(cluster, placement.name, placement.namespace)
     scaling, blocked = _autoscaler(cluster, deployment) if deployment else ("", "")
     return ServiceStatus(
         name=placement.name,
@@ -122,6 +129,7 @@ def read_status(placement: Placement, folder: Path) -> ServiceStatus:
         causes=causes,
         verdict=_verdict(folder, facts),
         gates={each.number: each.facts["gate"] for each in store.revisions() if "gate" in each.facts} if state else {},
+        engine=f"{engine.text}; `{engine.show}` shows it" if engine else "",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from marina.config.errors import InputError, Problem, SpecError
 from marina.config.yaml_lines import Location, read_documents
-from marina.k8s.manifests import SUPPORTED_VERSIONS, Plan, render_objects
+from marina.k8s.manifests import SUPPORTED_VERSIONS, Plan, judge_name, render_objects
 from marina.k8s.monitoring import SERVER_CONTAINER
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
@@ -149,8 +149,9 @@ class Objects:
     """Whether they were read from the folder, where anybody may have changed them since."""
 
     def of(self, *kinds: str) -> list[LocatedDocument]:
-        """The documents of these kinds."""
-        return [document for document in self.documents if document.kind in kinds]
+        """The documents of these kinds, without those of the judge, whose pods are others."""
+        judge = judge_name(self.plan) if self.plan.engine else ""
+        return [document for document in self.documents if document.kind in kinds and document.name != judge]
 
     @cached_property
     def rendered(self) -> list[LocatedDocument]:
@@ -159,8 +160,9 @@ class Objects:
 
     @cached_property
     def deployment(self) -> Place:
-        """The Deployment with the server; without anything in it if somebody deleted it from the folder."""
-        found = [document for document in self.of("Deployment") if document.name == self.plan.name]
+        """The Deployment with the server, or the Rollout; without anything in it if somebody deleted it from the
+        folder."""
+        found = [document for document in self.of(self.plan.workload.kind) if document.name == self.plan.name]
         return (found or [LocatedDocument({}, "")])[0].root
 
     @property

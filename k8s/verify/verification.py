@@ -9,14 +9,15 @@ from marina.config.errors import InputError, listed, nearest, printable
 from marina.config.progress import Progress
 from marina.config.spec import Spec
 from marina.k8s.manifests import (
-    MANIFESTS_FOLDER,
     SUPPORTED_VERSIONS,
     Files,
     Plan,
     check_evidence,
     make_plan,
+    manifests_folder,
     render_objects,
 )
+from marina.k8s.platforms import plan_for
 from marina.k8s.verify.live import check_live
 from marina.k8s.verify.objects import Objects, locate_rendered, read_folder
 from marina.k8s.verify.rule import Rule, Violation
@@ -72,12 +73,13 @@ def verify_spec(
     *,
     live: str | None = None,
     accepted: Collection[str] = (),
+    output_format: str = "files",
 ) -> Verification:
-    """Checks the manifests in a build folder, or those that the spec renders if there are none yet. If `live` is the
-    address of a running server, its metrics page is checked too."""
-    plan = make_plan(spec, build)
+    """Checks the manifests of a format in a build folder, or those that the spec renders if there are none yet. If
+    `live` is the address of a running server, its metrics page is checked too."""
+    plan = plan_for(make_plan(spec, build), build, output_format)
     check_evidence(spec, plan.evidence, accepted)
-    folder, notes = build / MANIFESTS_FOLDER, list[str]()
+    folder, notes = manifests_folder(plan, build), list[str]()
     written = folder.is_dir()
     documents = read_folder(folder) if written else locate_rendered(render_objects(plan))
     possible = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index(plan.oldest_kubernetes) :]

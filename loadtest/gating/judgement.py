@@ -51,6 +51,11 @@ class LiveVerdict(Part):
     need: Need | None = None
     """What was announced."""
 
+    @classmethod
+    def without_figures(cls, why: Reason) -> "LiveVerdict":
+        """INVALID: nothing could be compared."""
+        return cls(status="INVALID", reasons=(why,), figures=(), old_requests=0, new_requests=0, rounds=0)
+
     def every_reason(self) -> list[Reason]:
         """The reasons as a whole, then those of each figure."""
         return [*self.reasons, *(reason for figure in self.figures for reason in figure.reasons)]

@@ -32,7 +32,7 @@ def stand_between(gate: LiveGate, old: Sequence[str], new: Sequence[str], say: C
     with ThreadPoolExecutor(min(_READERS, len(old) + len(new))) as pool:
         while True:
             over = time.monotonic() - begun >= gate.seconds
-            pages = dict(zip([*old, *new], pool.map(_page, [*old, *new]), strict=True))
+            pages = dict(zip([*old, *new], pool.map(read_page, [*old, *new]), strict=True))
             gate.observe(*({url: page for url in side if (page := pages[url])} for side in (old, new)))
             if said := gate.verdict(over=over):
                 return said
@@ -48,6 +48,8 @@ class VerdictPage:
 
     verdict: LiveVerdict | None = None
     """None until there is one."""
+    text: str = ""
+    """What goes on meanwhile."""
 
     @property
     def result(self) -> str:
@@ -55,7 +57,7 @@ class VerdictPage:
 
     def to_data(self) -> dict[str, Any]:
         said = self.verdict
-        text = f"{said.text}: {said.why}" if said and said.why else said.text if said else ""
+        text = f"{said.text}: {said.why}" if said and said.why else said.text if said else self.text
         return {"result": self.result, "text": text, "verdict": said.to_data() if said else None}
 
     def serve(self, host: str, port: int) -> ThreadingHTTPServer:
@@ -88,7 +90,7 @@ class VerdictPage:
         return server
 
 
-def _page(url: str) -> bytes:
+def read_page(url: str) -> bytes:
     """The page `/latencies` of one server; empty if it does not answer."""
     with suppress(OSError, HTTPException), urlopen(f"{url.rstrip('/')}/latencies", timeout=_TIMEOUT_S) as answer:
         body: bytes = answer.read()

@@ -50,6 +50,8 @@ INSTALLABLE = (
     Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
     Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
     Kind("monitoring.coreos.com", "v1", "Prometheus", "prometheuses", True, ("scale", "status")),
+    Kind("argoproj.io", "v1alpha1", "Rollout", "rollouts", True, ("status",)),
+    Kind("flagger.app", "v1beta1", "Canary", "canaries", True, ("status",)),
     Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects", True, ("status",)),
     Kind("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes", True, ("status",)),
 )

@@ -13,6 +13,7 @@ from tools import needs
 from marina.config.spec import Spec
 from marina.k8s.monitoring.expressions import SERVER_CONTAINER
 from marina.k8s.monitoring.rules import alert_rules, recording_rules
+from marina.k8s.monitoring.workloads import DEPLOYMENT, Workload
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
 POD, OTHER = "digits-6b5f9c7d8c-x2k4p", "digits-6b5f9c7d8c-zz7vq"
@@ -23,8 +24,8 @@ DURATION, ANSWERS = "inference_request_duration_seconds", "inference_request_dur
 HPA = 'namespace="marina",horizontalpodautoscaler="digits"'
 
 
-def groups(spec: Spec) -> list[dict[str, Any]]:
-    return recording_rules(spec) + alert_rules(spec)
+def groups(spec: Spec, workload: Workload = DEPLOYMENT) -> list[dict[str, Any]]:
+    return recording_rules(spec) + alert_rules(spec, workload)
 
 
 def rules(spec: Spec) -> dict[str, dict[str, Any]]:
@@ -78,6 +79,7 @@ class Scenario:
     interval_s: int = 15
     evaluated_every: str = "30s"
     spec: dict[str, Any] = field(default_factory=dict)
+    workload: Workload = DEPLOYMENT
 
 
 def promtool(folder: Path, scenario: Scenario) -> str:
@@ -98,7 +100,8 @@ def promtool(folder: Path, scenario: Scenario) -> str:
         for at, names in scenario.firing.items()
     ]
     series, test = healthy | scenario.series, {"promql_expr_test": expected}
-    return run_rule_test(folder, spec, series, test, scenario.interval_s, scenario.evaluated_every)
+    how = scenario.interval_s, scenario.evaluated_every, scenario.workload
+    return run_rule_test(folder, spec, series, test, *how)
 
 
 def run_rule_test(
@@ -108,12 +111,13 @@ def run_rule_test(
     test: dict[str, Any],
     interval_s: int = 15,
     evaluated_every: str = "30s",
+    workload: Workload = DEPLOYMENT,
 ) -> str:
     """The complaints of `promtool test rules`; empty if all is as expected."""
     given = [{"series": name, "values": values} for name, values in series.items() if values is not None]
     whole = {"interval": f"{interval_s}s", "input_series": given} | test
     content = {"rule_files": ["rules.yaml"], "evaluation_interval": evaluated_every, "tests": [whole]}
-    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups(spec)}))
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups(spec, workload)}))
     (folder / "test.yaml").write_text(yaml.safe_dump(content, width=10_000))
     command = [needs("promtool", package="prometheus"), "test", "rules", "test.yaml"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

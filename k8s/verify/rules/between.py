@@ -205,8 +205,10 @@ def _owned(objects: Objects) -> Iterator[Remark]:
 )
 def _target(objects: Objects) -> Iterator[Remark]:
     containers = {container.at("name").text for container in objects.containers}
+    workload = objects.plan.workload
+    wanted = {"apiVersion": workload.api_version, "kind": workload.kind, "name": objects.plan.name}
     for scaler in objects.scalers:
-        for key, value in (("apiVersion", "apps/v1"), ("kind", "Deployment"), ("name", objects.plan.name)):
+        for key, value in wanted.items():
             field = scaler.root.at("spec", "scaleTargetRef", key)
             # KEDA assumes a Deployment of apps/v1.
             assumed = scaler.kind == "ScaledObject" and key != "name" and not field.given

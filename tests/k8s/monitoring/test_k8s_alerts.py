@@ -25,6 +25,7 @@ from specs import digits_spec
 from marina.k8s.monitoring.catalogue import TARGET_LABELS, find_series
 from marina.k8s.monitoring.expressions import SERVER_CONTAINER
 from marina.k8s.monitoring.promql import selectors
+from marina.k8s.monitoring.workloads import WORKLOADS
 
 QUIET: set[str] = set()
 
@@ -41,7 +42,54 @@ OUTAGE = {"MostRequestsFail", "ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}
 # Healthy for 20 minutes, then as the name says; 80 samples at 15 s each are 20 minutes.
 FALLS_SILENT = "0+1500x80 120000+0x160"
 STARTS = "0x80 0+1500x160"
+ARGO, FLAGGER = WORKLOADS["argo-rollouts"], WORKLOADS["flagger"]
+# The Deployment's own series, which neither engine has.
+NO_DEPLOYMENT: dict[str, str | None] = {name: None for name in state(1) if name.startswith("kube_deployment_")}
+
+
+def of_rollout(available: str, namespace: str = "namespace") -> dict[str, str | None]:
+    """The series of Argo's controller; a scrape that does not honour its labels renames `namespace`."""
+    labels = f'{{{namespace}="marina",name="digits"}}'
+    series = {f"rollout_info_replicas_{name}{labels}": "1x160" for name in ("desired", "available")}
+    return NO_DEPLOYMENT | series | {f"rollout_info_replicas_available{labels}": available}
+
+
+def of_flagger(available: str, **more: str) -> dict[str, str | None]:
+    """One pod of `digits-primary` and, between rollouts, none of `digits`, whose autoscaler is switched off."""
+    off = HPA.replace("digits", "digits-primary")
+    hpa = {name: values for name, values in state(160).items() if name.startswith("kube_horizontalpodautoscaler")}
+    hpa |= {name.replace(HPA, off): values for name, values in hpa.items()}
+    blind = f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}'
+    counts = {
+        f'kube_deployment_{part}{{{KUBE},deployment="{name}"}}': values
+        for name, (spec, status) in {"digits": ("0x160", "0x160"), "digits-primary": ("1x160", available)}.items()
+        for part, values in (("spec_replicas", spec), ("status_replicas_available", status))
+    }
+    return NO_DEPLOYMENT | hpa | {blind: "1x160"} | counts | more
+
+
 SCENARIOS = {
+    "Argo's pods are all available": Scenario({"40m": QUIET}, of_rollout("1x160"), workload=ARGO),
+    "a pod of Argo's is missing": Scenario({"40m": {"ReplicasMissing"}}, of_rollout("0x160"), workload=ARGO),
+    "a pod of Argo's is missing, and its labels are renamed": Scenario(
+        {"40m": {"ReplicasMissing"}}, of_rollout("0x160", "exported_namespace"), workload=ARGO
+    ),
+    "Flagger's pods are all available, and the next version's autoscaler is off": Scenario(
+        {"40m": QUIET}, of_flagger("1x160"), workload=FLAGGER
+    ),
+    "a pod of Flagger's is missing": Scenario({"40m": {"ReplicasMissing"}}, of_flagger("0x160"), workload=FLAGGER),
+    "the autoscaler of Flagger's pods is blind": Scenario(
+        {"40m": {"AutoscalerBlind"}},
+        of_flagger(
+            "1x160",
+            **{
+                "kube_horizontalpodautoscaler_status_condition{"
+                + HPA.replace("digits", "digits-primary")
+                + ',condition="ScalingActive",status="false"}': "1x160"
+            },
+        ),
+        workload=FLAGGER,
+    ),
     "a healthy pod fires nothing": Scenario({"5m": QUIET, "40m": QUIET, "2h": QUIET}),
     "a total outage pages within five minutes": Scenario(
         {"20m": QUIET, "25m": OUTAGE}, traffic(FALLS_SILENT) | traffic(STARTS, code="500")

@@ -18,6 +18,7 @@ from marina.k8s.monitoring.adapter import METRICS, RUNNING_METRIC, adapter_rules
 from marina.k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
 from marina.k8s.monitoring.contract import adapter_query, all_expressions, metric_contract, misuses
 from marina.k8s.monitoring.promql import selectors
+from marina.k8s.monitoring.workloads import WORKLOADS
 from marina.k8s.verify.live import check_live, check_page
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
@@ -85,6 +86,7 @@ def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
 
 def test_every_declared_series_is_used() -> None:
     named = {need.series.name for spec in SPECS for need in metric_contract(spec)}
+    named |= {need.series.name for need in metric_contract(SPECS[0], WORKLOADS["argo-rollouts"])}
     assert named == set(CATALOGUE)
 
 
