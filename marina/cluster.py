@@ -261,9 +261,7 @@ def _accept_option(parser: argparse.ArgumentParser) -> None:
 
 def _manifests_options(parser: argparse.ArgumentParser) -> None:
     add = add_out_option(parser).add_argument
-    text = (
-        "several files, a single file, a Helm chart, or what KServe, Argo Rollouts or Flagger take (default: files)"
-    )
+    text = "several files, a single file, a Helm chart, or what KServe, Argo Rollouts or Flagger take (default: files)"
     add("--format", choices=("files", "single", "helm", "kserve", *_ENGINES), default="files", help=text)
     text = "write nothing; print how the files in DIR differ from the rendered ones, and exit with 1 if they do"
     add("--check", metavar="DIR", type=Path, help=text)
