@@ -57,7 +57,7 @@ def drill(options: argparse.Namespace) -> int:
     from marina import in_cluster
     from marina.k8s import drilling
     from marina.k8s.cluster import connect
-    from marina.k8s.manifests import make_plan
+    from marina.k8s.manifests import load_image, make_plan
     from marina.loadtest.drilling import DrillOptions, drill_text, write_drill
     from marina.loadtest.running import measuring_into
 
@@ -78,7 +78,7 @@ def drill(options: argparse.Namespace) -> int:
     drilling.check_drill_permissions(cluster, planned)
     for sentence in sentences:
         progress.say(sentence)
-    image = options.image or in_cluster.image_of(spec, out)
+    image = options.image or load_image(out, spec)
     remote = None if options.url else in_cluster.target_of(plan, image, options, service=plan.name, one_pod=False)
     with measuring_into(out):
         breakage = drilling.Breakage(cluster, planned, progress.say)

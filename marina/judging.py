@@ -14,6 +14,7 @@ from marina.config.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from http.server import HTTPServer
 
     from marina.loadtest.gating import LiveGate, VerdictPage
 
@@ -58,14 +59,14 @@ def judge(options: argparse.Namespace) -> int:
     )
     limits = LiveLimits(error_rate=objective_of(spec).error_rate, regression=regression, min_requests=fewest)
     page = VerdictPage()
-    server = page.serve(options.host, options.port) if options.port else None
+    server = _serve(page, options)
     try:
         if options.follow:
             return _follow(options, page, lambda: LiveGate(limits, minutes), progress)
         page.verdict = stand_between(LiveGate(limits, minutes), options.old, options.new, progress.say)
         print_result(options, page.to_data(), page.to_data()["text"])
         if server:
-            progress.say(f"the verdict stays at http://{options.host}:{options.port}/ until Ctrl-C")
+            progress.say(f"the verdict stays at {_address(options)} until Ctrl-C")
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
     finally:
@@ -88,12 +89,26 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError("`--follow`: only with `--port`, where its verdicts are read", hint="--port 9000")
 
 
+def _serve(page: VerdictPage, options: argparse.Namespace) -> HTTPServer | None:
+    if not options.port:
+        return None
+    try:
+        return page.serve(options.host, options.port)
+    except (OSError, OverflowError) as err:
+        raise InputError(f"`--port`: {options.host}, port {options.port}: {err}", hint="--host :: --port 9000") from err
+
+
+def _address(options: argparse.Namespace) -> str:
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"http://{host}:{options.port}/"
+
+
 def _follow(options: argparse.Namespace, page: VerdictPage, make: Callable[[], LiveGate], progress: Progress) -> int:
     """Judges until a signal says to stop."""
     from marina.config.machine import stops_as_interrupt
     from marina.loadtest.gating import Follower
 
-    progress.say(f"verdicts are at http://{options.host}:{options.port}/ until Ctrl-C")
+    progress.say(f"verdicts are at {_address(options)} until Ctrl-C")
     with suppress(KeyboardInterrupt), stops_as_interrupt(signal.SIGINT):
         Follower(make, options.old, options.new, page).follow(threading.Event(), progress.say)
     return 0

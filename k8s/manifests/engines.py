@@ -33,6 +33,9 @@ def adapted(files: Files, plan: Plan) -> Files:
 
 def with_engine(plan: Plan, engine: Engine, judge_image: str) -> Plan:
     """The plan for an engine. Raises InputError if the engine cannot do what the spec wants."""
+    if plan.spec.slo is None:
+        text = f"`slo`: missing, but needed by `--format {engine}`: a verdict needs an objective"
+        raise InputError(f"{plan.spec.file}: {text}", hint="slo: {p99_ms: 100}")
     if engine == "flagger":
         _check_flagger(plan.spec)
     return replace(plan, engine=engine, judge_image=judge_image)

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import urlopen
 
+from marina.config.ports import bound_socket
 from marina.loadtest.gating.gate import LiveGate
 from marina.loadtest.gating.judgement import LiveVerdict
 
@@ -61,7 +62,8 @@ class VerdictPage:
         return {"result": self.result, "text": text, "verdict": said.to_data() if said else None}
 
     def serve(self, host: str, port: int) -> ThreadingHTTPServer:
-        """Starts serving in a thread of its own. To stop, call `shutdown` and then `server_close`."""
+        """Starts serving in a thread of its own; OSError if the address is not available. To stop, call `shutdown` and
+        then `server_close`."""
         page = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -85,9 +87,18 @@ class VerdictPage:
             def log_message(self, *_: object) -> None:
                 pass
 
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = _Server((host, port), Handler)
         threading.Thread(target=server.serve_forever, name="verdict", daemon=True).start()
         return server
+
+
+class _Server(ThreadingHTTPServer):
+    """Listens on IPv6 too."""
+
+    def server_bind(self) -> None:
+        self.socket.close()
+        self.socket = bound_socket(str(self.server_address[0]), int(self.server_address[1]))
+        self.server_address = self.socket.getsockname()
 
 
 def read_page(url: str) -> bytes:

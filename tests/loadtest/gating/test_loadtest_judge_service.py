@@ -80,3 +80,23 @@ def test_the_verb_prints_the_verdict_and_exits_by_it(tmp_path: Path, capsys: pyt
         code = main(["judge", str(spec), *sides, "--minutes", "1", "--quiet"])
     assert code == 1
     assert capsys.readouterr().out.startswith("FAIL, ")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::"])
+def test_the_verdict_is_served_on_every_kind_of_address(host: str) -> None:
+    server = VerdictPage().serve(host, 0)
+    try:
+        assert asked(server.server_address[1], "GET", "/") == (200, "RUNNING")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "spec.yaml"
+    model = "model: {source: 'torchvision:resnet18', weights: random}"
+    spec.write_text(f"name: shells\nversion: '1'\n{model}\nslo: {{p99_ms: 50}}\n", encoding="utf-8")
+    with serving(taken := Revision()):
+        side = ["--old", "http://127.0.0.1:1", "--new", "http://127.0.0.1:2"]
+        assert main(["judge", str(spec), *side, "--follow", "--port", str(taken.port)]) == 2
+    assert f"`--port`: 127.0.0.1, port {taken.port}: " in capsys.readouterr().err
