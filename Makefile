@@ -117,6 +117,9 @@ bench-gate: setup  ## how often a rollout's gate is wrong on live traffic, besid
 bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: rate, p50, CPU time
 	$(BIN)/python tests/bench/bench_front.py $(ARGS)
 
+bench-gateway: setup  ## keys, and a measured limit at twice the knee, with a real Envoy  (ARGS='--requests 1000')
+	$(BIN)/python tests/bench/bench_gateway.py $(ARGS)
+
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
 	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 

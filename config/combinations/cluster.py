@@ -60,6 +60,30 @@ def _host_path_needs_its_own_namespace(spec: Spec) -> Conflicts:
         )
 
 
+@rule("kubernetes.route")
+def _gateway_knows_clients_in_one_way(spec: Spec) -> Conflicts:
+    auth = spec.kubernetes.route.auth if spec.kubernetes.route else None
+    if auth is not None and (auth.api_keys is None) == (auth.jwt is None):
+        got = "got neither `api_keys` nor `jwt`" if auth.jwt is None else "got both `api_keys` and `jwt`"
+        yield "kubernetes.route.auth", f"{got}, allowed: one of them", "auth: {api_keys: digits-keys}"
+
+
+@rule("kubernetes.route")
+def _gateway_limits_what_it_can_count(spec: Spec) -> Conflicts:
+    route = spec.kubernetes.route
+    if route is None:
+        return
+    if route.limit_by == "client" and not isinstance(route.limit_rps, int):
+        got = "nothing" if route.limit_rps is None else f"`{route.limit_rps}`"
+        text = f"got {got}, but `limit_by` is `client`: nothing measured says what one client may send"
+        yield "kubernetes.route.limit_rps", text, "limit_rps: 10"
+    if route.limit_by == "client" and route.auth is None:
+        yield "kubernetes.route.limit_by", "got `client`, but without `auth` the gateway knows none", "limit_by: all"
+    if route.max_parallel != "auto" and not route.has_policies:
+        text = f"got {route.max_parallel}, but without `auth` or `limit_rps` no policy is rendered"
+        yield "kubernetes.route.max_parallel", text, "limit_rps: auto"
+
+
 @rule("kubernetes.namespace", "kubernetes.create_namespace")
 def _namespaces_of_the_cluster_stay_as_they_are(spec: Spec) -> Conflicts:
     namespace = spec.kubernetes.namespace

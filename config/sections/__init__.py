@@ -6,6 +6,7 @@ class of all sections, and the types that several of them use."""
 from marina.config.sections.cost import Cost
 from marina.config.sections.encoding import Encoding
 from marina.config.sections.extension import Patch, Pod
+from marina.config.sections.gateway import Auth
 from marina.config.sections.kubernetes import DEFAULT_GATE, Kubernetes
 from marina.config.sections.load import Load
 from marina.config.sections.model import (
@@ -39,6 +40,7 @@ __all__ = [
     "SAVED",
     "Activation",
     "AnyModel",
+    "Auth",
     "Cost",
     "Detection",
     "Dtype",

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from marina.config.quantity import canonical, quantity
 from marina.config.sections.extension import Patch, Pod
+from marina.config.sections.gateway import Auth
 from marina.config.sections.section import (
     Count,
     DeviceName,
@@ -186,6 +187,30 @@ class Route(Section):
     path: UrlPath | None = None
     """Requests whose path starts with this are sent to the service; default: `/predictions/NAME`. Lands in the
     HTTPRoute."""
+    timeout_s: Count | Literal["auto"] = "auto"
+    """How long the Gateway waits for the whole answer, a retry included, s; auto: twice `serving.response_timeout_s`,
+    once for the queue and once for the worker. Lands in the HTTPRoute."""
+    auth: Auth | None = None
+    """Whose requests the Gateway lets in; default: everybody's. Needs Envoy Gateway 1.9. Lands in a SecurityPolicy."""
+    limit_rps: Count | Literal["auto"] | None = None
+    """Requests/s that the Gateway lets in; more get 429. auto: what all pods hold, the autoscaler's target times
+    `scaling.max_replicas`, which needs the evidence. Default: no limit. Needs Envoy Gateway 1.9, each proxy of which
+    counts for itself. Lands in a BackendTrafficPolicy."""
+    limit_by: Literal["all", "client"] = "all"
+    """all: `limit_rps` is for all clients together; client: a number for each client that `auth` tells apart, counted
+    by all proxies together: that needs the rate limit service of Envoy Gateway, and a Redis. Lands in the
+    BackendTrafficPolicy."""
+    max_parallel: Count | Literal["auto"] = "auto"
+    """Requests that the Gateway may have open at the pods, beside `auth` or `limit_rps`; more get 503. auto: as many as
+    all pods can queue and compute; Envoy's own limit of 1024 may be less. Lands in the BackendTrafficPolicy."""
+    gateway_replicas: Count = 1
+    """How many proxies the Gateway has: `limit_rps` and `max_parallel` are divided by it, because each proxy counts for
+    itself. Lands in the BackendTrafficPolicy."""
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether it needs more of the Gateway than a route."""
+        return self.auth is not None or self.limit_rps is not None
 
 
 class Kubernetes(Section):

@@ -22,7 +22,7 @@ ENGINES = {"argo-rollouts": "Argo Rollouts 1.8 or later", "flagger": "Flagger 1.
 _EARLY_S = 30
 # The share of requests that Flagger sends to the new version while it is judged, percent.
 _FLAGGERS_WEIGHT = 20
-_MATCHES = {"PathPrefix": "prefix", "Exact": "exact"}
+_MATCHES = {"PathPrefix": "prefix", "Exact": "exact", "RegularExpression": "regex"}
 
 
 def adapted(files: Files, plan: Plan) -> Files:

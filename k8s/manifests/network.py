@@ -1,5 +1,6 @@
 """How requests get in, and everything else is kept out: the Service, the NetworkPolicy, and the Gateway's route."""
 
+import re
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -68,8 +69,10 @@ def http_route(plan: Plan) -> Manifest | None:
 
 
 def request_timeout(plan: Plan) -> str:
-    """As long as an answer may take, once for the queue and once for the worker."""
-    return f"{2 * plan.spec.serving.response_timeout_s}s"
+    """The spec's, or as long as an answer may take, once for the queue and once for the worker."""
+    route = plan.spec.kubernetes.route
+    stated = route.timeout_s if route else "auto"
+    return f"{2 * plan.spec.serving.response_timeout_s if stated == 'auto' else stated}s"
 
 
 def route_paths(plan: Plan) -> list[tuple[str, str]]:
@@ -78,6 +81,10 @@ def route_paths(plan: Plan) -> list[tuple[str, str]]:
     chosen = route.path if route else None
     if chosen or not plan.spec.model.adopted:
         return [("PathPrefix", chosen or f"/predictions/{name}")]
+    if route and route.limit_rps is not None:
+        # Envoy Gateway counts for each match by itself, so there must be only one.
+        inside = rf"/(predictions|explanations|v2/models)/{re.escape(name)}(/.*)?"
+        return [("RegularExpression", rf"{inside}|/v1/models/{re.escape(name)}:(predict|explain)")]
     # The clients of an archive may know any of TorchServe's. A prefix ends at a slash.
     prefixes = (f"/predictions/{name}", f"/explanations/{name}", f"/v2/models/{name}")
     whole = (f"/v1/models/{name}:predict", f"/v1/models/{name}:explain")

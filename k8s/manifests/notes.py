@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from marina.config.quantity import canonical
+from marina.k8s.manifests import gateway
 from marina.k8s.manifests.objects import patched_fields
 from marina.k8s.manifests.plan import (
     MEMORY_MARGIN,
@@ -82,7 +83,22 @@ def derived_numbers(plan: Plan) -> list[DerivedNumber]:
             ),
             DerivedNumber("pods", f"{scaling.min_replicas} to {scaling.max_replicas}", "scaling"),
         ]
-    return numbers
+    return [*numbers, *_gateway(plan)]
+
+
+def _gateway(plan: Plan) -> Iterator[DerivedNumber]:
+    route = plan.spec.kubernetes.route
+    if route is None or not route.has_policies:
+        return
+    divided = f" ÷ {route.gateway_replicas} proxies" if route.gateway_replicas > 1 else ""
+    if limited := gateway.limit(plan):
+        requests, unit = limited
+        target = f"target {plan.target_rps_per_pod:g} × {plan.most_pods} pods" if route.limit_rps == "auto" else "route"
+        reason = "route, for each client" if route.limit_by == "client" else f"{target}{divided}"
+        yield DerivedNumber("gateway lets in", f"{requests} requests a {unit.lower()}", reason)
+    room = f"{plan.most_pods} pods × {gateway.places(plan)} in the queue and in batches"
+    reason = f"{room if route.max_parallel == 'auto' else 'route'}{divided}"
+    yield DerivedNumber("gateway has open", f"{gateway.max_parallel(plan)} requests", reason)
 
 
 def _seen(plan: Plan) -> DerivedNumber:

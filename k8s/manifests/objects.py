@@ -7,7 +7,7 @@ object."""
 import json
 
 from marina.k8s.extending import PatchedField, extend, find_patched_fields
-from marina.k8s.manifests import autoscaler, deployment, engines, model_volume, network
+from marina.k8s.manifests import autoscaler, deployment, engines, gateway, model_volume, network
 from marina.k8s.manifests.config_map import config_map
 from marina.k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, pods_selector, selector_labels
 from marina.k8s.manifests.plan import Plan
@@ -19,7 +19,7 @@ _DEPLOYMENT = engines.DEPLOYMENT
 ADDONS = {
     "monitoring": "the Prometheus operator",
     "keda": "KEDA 2.17 or later",
-    "gateway": "the Gateway API 1.2 or later",
+    "gateway": "the Gateway API 1.2 or later, and Envoy Gateway 1.9 for policies",
 }
 
 
@@ -66,6 +66,9 @@ def _addons(plan: Plan) -> Files:
     return {
         **_monitoring(plan),
         "keda/scaled-object.yaml": [autoscaler.scaled_object(plan)] if by_keda else [],
+        # By their names, `kubectl apply` makes the policies first: the route is never open without them.
+        "gateway/authentication.yaml": ordered(*gateway.security(plan)),
+        "gateway/backend-traffic.yaml": ordered(*gateway.traffic(plan)),
         engines.ROUTE: [route] if route else [],
     }
 

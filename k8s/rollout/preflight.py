@@ -20,6 +20,7 @@ _INSTALL = {
     "external.metrics.k8s.io": "give prometheus-adapter the rendered values, or set `scaling.forecast: none`",
     "metrics.k8s.io": "install metrics-server",
     "keda.sh": "install KEDA (https://keda.sh), or set `scaling.autoscaler: hpa`",
+    "gateway.envoyproxy.io": "install Envoy Gateway 1.9, or leave `auth` and `limit_rps` of `kubernetes.route` out",
     "gateway.networking.k8s.io": "install the Gateway API and a controller for it, or leave `kubernetes.route` out",
 }
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")

@@ -233,6 +233,24 @@ ERRORS: list[Any] = [
     pytest.param({"kubernetes.route": {"gateway": "public"}}, "spec.yaml:7: `kubernetes.route.gateway`: got `public`, "
                  "allowed: `NAMESPACE/NAME`",
                  id="a gateway without its namespace"),
+    pytest.param({"kubernetes.route": {"gateway": "a/b", "auth": {}}},
+                 "spec.yaml:8: `kubernetes.route.auth`: got neither `api_keys` nor `jwt`, allowed: one of "
+                 "them\n\nhint: auth: {api_keys: digits-keys}", id="a gateway that knows nobody"),
+    pytest.param({"kubernetes.route": {"gateway": "a/b", "auth": {"api_keys": "k", "jwt": {"issuer": "i", "jwks": "https://i/k"}}}},
+                 "spec.yaml:8: `kubernetes.route.auth`: got both `api_keys` and `jwt`, allowed: one of "
+                 "them\n\nhint: auth: {api_keys: digits-keys}", id="two ways to know a client"),
+    pytest.param({"kubernetes.route": {"gateway": "a/b", "auth": {"jwt": {"issuer": "i", "jwks": "i/k"}}}},
+                 "spec.yaml:11: `kubernetes.route.auth.jwt.jwks`: got `i/k`, allowed: an address that begins "
+                 "with `http://` or `https://`, without a password", id="keys of tokens without an address"),
+    pytest.param({"kubernetes.route": {"gateway": "a/b", "auth": {"api_keys": "k"}, "limit_rps": "auto", "limit_by": "client"}},
+                 "spec.yaml:10: `kubernetes.route.limit_rps`: got `auto`, but `limit_by` is `client`: nothing "
+                 "measured says what one client may send\n\nhint: limit_rps: 10", id="a measured limit for each client"),
+    pytest.param({"kubernetes.route": {"gateway": "a/b", "limit_rps": 5, "limit_by": "client"}},
+                 "spec.yaml:9: `kubernetes.route.limit_by`: got `client`, but without `auth` the gateway knows "
+                 "none\n\nhint: limit_by: all", id="a limit for clients that nobody knows"),
+    pytest.param({"kubernetes.route": {"gateway": "a/b", "max_parallel": 5}},
+                 "spec.yaml:8: `kubernetes.route.max_parallel`: got 5, but without `auth` or `limit_rps` no "
+                 "policy is rendered\n\nhint: limit_rps: auto", id="parallel requests without a policy"),
     pytest.param({"kubernetes.resources.gpu_resource": "gpu"}, "spec.yaml:7: `kubernetes.resources.gpu_resource`: got "
                  "`gpu`, allowed: a resource such as `nvidia.com/gpu`",
                  id="a resource without its vendor"),

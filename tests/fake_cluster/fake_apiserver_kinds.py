@@ -54,6 +54,8 @@ INSTALLABLE = (
     Kind("flagger.app", "v1beta1", "Canary", "canaries", True, ("status",)),
     Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects", True, ("status",)),
     Kind("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes", True, ("status",)),
+    Kind("gateway.envoyproxy.io", "v1alpha1", "BackendTrafficPolicy", "backendtrafficpolicies", True, ("status",)),
+    Kind("gateway.envoyproxy.io", "v1alpha1", "SecurityPolicy", "securitypolicies", True, ("status",)),
 )
 _QUANTITY = re.compile(r"^([0-9.]+)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")
 _BINARY = ("Ki", "Mi", "Gi", "Ti")

@@ -107,6 +107,19 @@ OPENSHIFT: dict[str, Any] = {
         "model": {"url": "s3://models/digits.mar", "secret": "store"},
     },
 }
+EDGE: dict[str, Any] = {
+    "kubernetes.route": {"gateway": "edge/public", "auth": {"api_keys": "digits-keys"}, "limit_rps": 500},
+    "kubernetes.network.clients": ["edge"],
+}
+TOKENS: dict[str, Any] = {
+    "kubernetes.route": {
+        "gateway": "edge/public",
+        "auth": {"jwt": {"issuer": "https://id.local", "jwks": "https://id.local/keys", "audiences": ["digits"]}},
+        "limit_rps": 5,
+        "limit_by": "client",
+    },
+    "kubernetes.network.clients": ["envoy-gateway-system"],
+}
 # Every option alone, and all compatible ones together.
 OPTIONS = [
     pytest.param({}, id="defaults"),
@@ -128,6 +141,8 @@ OPTIONS = [
     pytest.param({"kubernetes": {"run_as_user": None}}, id="no user"),
     pytest.param({"kubernetes.create_namespace": False}, id="no namespace"),
     pytest.param({"slo": None}, id="no objective"),
+    pytest.param(EDGE, id="keys and a limit"),
+    pytest.param(TOKENS, id="tokens and a limit for each client"),
     pytest.param({"name": "y", "version": "1e3"}, id="names that look like values"),
     pytest.param({"model.cpu_target": "x86-64-v4"}, id="a target"),
     pytest.param({"serving.log": "json", "model.compile": "jit"}, id="jit"),

@@ -17,6 +17,10 @@ POD = "spec template spec"
 SERVER = f"{POD} containers 0"
 KEDA = {"scaling.autoscaler": "keda"}
 ROUTE = {"kubernetes.route": {"gateway": "edge/public"}}
+EDGE = {
+    "kubernetes.route": {"gateway": "edge/public", "auth": {"api_keys": "keys"}},
+    "kubernetes.network.clients": ["edge"],
+}
 REDIS = {"serving.cache": {"redis": "redis://cache.tools.svc"}}
 BY_SERVICE = {"kubernetes.monitoring": {"monitor": "service"}}
 FIXED = {"scaling.autoscaler": "none", "scaling.min_replicas": 2}
@@ -65,6 +69,16 @@ def drop(kind: str, path: str) -> Change:
     return change
 
 
+def gone(kind: str) -> Change:
+    """Removes every object of a kind."""
+
+    def change(files: Files) -> None:
+        for name in files:
+            files[name] = [document for document in files[name] if document["kind"] != kind]
+
+    return change
+
+
 def _reach(files: Files, kind: str, path: str) -> tuple[Any, Any]:
     documents = [document for some in files.values() for document in some]
     place: Any = next(document for document in documents if document["kind"] == kind)
@@ -75,6 +89,7 @@ def _reach(files: Files, kind: str, path: str) -> tuple[Any, Any]:
 
 
 _PROBE = {"httpGet": {"path": "/ready", "port": "supervisor"}, "failureThreshold": 1, "periodSeconds": 5}
+_FROM_SHOP = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
 _EXPR = "spec groups 0 rules 0 expr"
 
 MADE_FROM = [
@@ -140,6 +155,13 @@ BETWEEN = [
          base={"kubernetes.monitoring": {"monitor": "annotations"}}),
     seed("route-backend", put("HTTPRoute", "spec rules 0 backendRefs 0 name", "digit"), base=ROUTE),
     seed("route-backend", put("HTTPRoute", "spec rules 0 backendRefs 0 port", 80), base=ROUTE),
+    seed("policy-target", put("SecurityPolicy", "spec targetRefs 0 name", "digit"), base=EDGE),
+    seed("policy-target", put("BackendTrafficPolicy", "spec targetRefs", []), base=EDGE),
+    seed("gateway-bypassed", put("NetworkPolicy", "spec ingress 0 from 1", _FROM_SHOP), base=EDGE),
+    seed("gateway-bypassed", put("NetworkPolicy", "spec ingress 0 from", []), base=EDGE),
+    seed("gateway-bypassed", gone("NetworkPolicy"), base=EDGE),
+    seed("schema", put("BackendTrafficPolicy", "spec retry retryOn triggers 0", "never"), base=EDGE),
+    seed("schema", put("SecurityPolicy", "spec apiKeyAuth credentialRef", []), base=EDGE),
     seed("policy-blocks-port", put("NetworkPolicy", "spec ingress 0 ports 0 port", 8888)),
     seed("policy-blocks-port", drop("NetworkPolicy", "spec ingress 1")),
     seed("policy-blocks-port", drop("NetworkPolicy", "spec egress 0"), base=REDIS),

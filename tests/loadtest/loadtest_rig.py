@@ -122,6 +122,12 @@ def behave(url: str, **rules: Any) -> None:
     urllib.request.urlopen(request, timeout=5).close()
 
 
+def seen(url: str) -> int:
+    """How many predictions the server got since it was told how to behave."""
+    with urllib.request.urlopen(f"{url}/seen", timeout=60) as answer:
+        return int(answer.read())
+
+
 def sizes_seen(url: str) -> dict[str, int]:
     """How many predictions the server got for each size of body."""
     with urllib.request.urlopen(f"{url}/sizes", timeout=5) as answer:

@@ -34,7 +34,7 @@ def quantities_in(data: Any) -> Iterator[str]:
             yield from quantities_in(item)
     elif isinstance(data, dict):
         for key, value in data.items():
-            if key in ("limits", "requests"):
+            if key in ("limits", "requests") and isinstance(value, dict):
                 yield from value.values()
             elif key in ("sizeLimit", "averageValue"):
                 yield value

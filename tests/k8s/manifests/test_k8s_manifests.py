@@ -23,7 +23,15 @@ from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
 from marina.k8s.manifests.writing import replace_folder, write_manifests
 from marina.k8s.manifests.yaml_text import to_yaml
 
-CUSTOM = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
+CUSTOM = {
+    "BackendTrafficPolicy",
+    "HTTPRoute",
+    "PodMonitor",
+    "PrometheusRule",
+    "ScaledObject",
+    "SecurityPolicy",
+    "ServiceMonitor",
+}
 
 
 def minor(version: str) -> int:

@@ -6,6 +6,7 @@ from k8s_plans import EVIDENCE, GPU, planned
 from marina.k8s.manifests.objects import render_objects
 
 POD = "40-deployment.yaml:spec.template.spec"
+EDGE = {"gateway": "e/p"}
 NFD = "feature.node.kubernetes.io/cpu-cpuid."
 
 
@@ -63,6 +64,24 @@ SWITCHES: list[Any] = [
      "gateway/http-route.yaml:spec.rules.0.matches.0.path.value", "/d"),
     ({"kubernetes.route": {"gateway": "e/p", "hostnames": ["*.d.org"]}},
      "gateway/http-route.yaml:spec.hostnames", ["*.d.org"]),
+    ({"kubernetes.route": {"gateway": "e/p", "timeout_s": 7}},
+     "gateway/http-route.yaml:spec.rules.0.timeouts.request", "7s"),
+    ({"kubernetes.route": EDGE | {"auth": {"api_keys": "k"}}},
+     "gateway/authentication.yaml:spec.apiKeyAuth.credentialRefs.0.name", "k"),
+    ({"kubernetes.route": EDGE | {"auth": {"jwt": {"issuer": "https://i", "jwks": "https://i/k"}}}},
+     "gateway/authentication.yaml:spec.jwt.providers.0.issuer", "https://i"),
+    ({"kubernetes.route": EDGE | {"auth": {"jwt": {"issuer": "https://i", "jwks": "https://i/k"}}}},
+     "gateway/authentication.yaml:spec.jwt.providers.0.remoteJWKS.uri", "https://i/k"),
+    ({"kubernetes.route": EDGE | {"auth": {"jwt": {"issuer": "i", "jwks": "https://i/k", "audiences": ["d"]}}}},
+     "gateway/authentication.yaml:spec.jwt.providers.0.audiences", ["d"]),
+    ({"kubernetes.route": EDGE | {"limit_rps": 9}},
+     "gateway/backend-traffic.yaml:spec.rateLimit.local.rules.0.limit.requests", 9),
+    ({"kubernetes.route": EDGE | {"limit_rps": 9, "limit_by": "client", "auth": {"api_keys": "k"}}},
+     "gateway/backend-traffic.yaml:spec.rateLimit.global.rules.0.limit.requests", 9),
+    ({"kubernetes.route": EDGE | {"limit_rps": 9, "max_parallel": 80}},
+     "gateway/backend-traffic.yaml:spec.circuitBreaker.maxParallelRequests", 80),
+    ({"kubernetes.route": EDGE | {"limit_rps": 9, "gateway_replicas": 2}},
+     "gateway/backend-traffic.yaml:spec.rateLimit.local.rules.0.limit.requests", 4),
     ({"scaling.autoscaler": "none"}, "70-autoscaler.yaml", None),
     ({"scaling.min_replicas": 4}, "70-autoscaler.yaml:spec.minReplicas", 4),
     ({"scaling.max_replicas": 40}, "70-autoscaler.yaml:spec.maxReplicas", 40),
