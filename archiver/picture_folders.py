@@ -99,12 +99,14 @@ def _from_transformers(spec: Spec, folder: PictureFolder) -> LoadedFolder:
 
 def _image(spec: Spec, folder: PictureFolder, model: Any) -> Image:
     where = f"{spec.file}: `model.image`: missing: `{folder.path / PROCESSOR}`"
-    line = "image: {{height: 224, width: 224, fit: squash, mean: {mean}, std: {std}}}, with a size that the model takes"
+    side = getattr(model.config, "image_size", None)
+    rows, columns = side if isinstance(side, (list, tuple)) else (side or 224,) * 2
+    line = f"image: {{{{height: {rows}, width: {columns}, fit: squash, mean: {{mean}}, std: {{std}}}}}}"
     if folder.processor is None:
-        hint = f"put the model's `{PROCESSOR}` into {folder.path}; or, with the numbers of its training, "
+        hint = f"put the model's `{PROCESSOR}` into {folder.path}; or, with what it was trained with: "
         raise SourceError(
             f"{where} is not there to say how pictures are scaled",
-            hint=hint + line.format(mean="[…]", std="[…]"),
+            hint=hint + line.format(mean=[0.5], std=[0.5]),
         )
     try:
         fields = processor_image(folder.processor)

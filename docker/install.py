@@ -40,8 +40,8 @@ PRUNED = (
 KEPT = ("torch/bin/torch_shm_manager",)
 # Imports that prove that nothing necessary was removed.
 PROOFS = {
-    "serve": "import jinja2, llguidance, numpy, obstore, orjson, PIL, prometheus_client, psutil, pydantic, redis, "
-    "safetensors, simplejpeg, tokenizers, yaml, torch._inductor, ts",
+    "serve": "import cryptography.x509, jinja2, llguidance, numpy, obstore, orjson, PIL, prometheus_client, psutil, "
+    "pydantic, redis, safetensors, simplejpeg, tokenizers, yaml, torch._inductor, ts",
     "loadtest": "import locust, pydantic, yaml",
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from marina import cluster, comparing, drilling, judging, measuring, packaging, serving, simulating
+from marina import cluster, comparing, drilling, judging, measuring, packaging, serving, signing, simulating
 from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, Parser, print_json
 from marina.config.distribution import distribution_version
 from marina.config.errors import InputError, MarinaError, SpecError, nearest
@@ -27,6 +27,7 @@ _VERBS = (
     comparing.add_verbs,
     judging.add_verbs,
     packaging.add_image_verb,
+    signing.add_verbs,
     simulating.add_verbs,
     cluster.add_verbs,
     drilling.add_verbs,

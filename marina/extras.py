@@ -6,7 +6,7 @@ from marina.config.distribution import install_command
 from marina.config.errors import ToolMissing
 
 _EXTRAS = {
-    **dict.fromkeys(("init", "package", "inspect", "image"), "serve,package"),
+    **dict.fromkeys(("init", "package", "inspect", "image", "sign"), "serve,package"),
     "serve": "serve",
     **dict.fromkeys(("loadtest", "calibrate", "compare", "judge"), "serve,loadtest"),
     "drill": "serve,loadtest,deploy",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.arguments import DEFECT, add_out_option, add_verb, read_spec
+from marina.config.errors import InputError
 
 _EXIT_CODES = f"""\
 exit codes:
@@ -33,13 +34,21 @@ def add_verbs(verbs: Any) -> None:
     add("--port-base", metavar="N", type=int, default=8080, help=text)
     text = "address on which inference and the pages listen (default: 127.0.0.1)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
+    text = "refuse a package without the signatures that the spec's `serving.verify` demands, as a pod does"
+    add("--verify", action="store_true", help=text)
     text = "serve /docs, a page to try the model, and /openapi.json (default: on)"
     add("--docs", action=argparse.BooleanOptionalAction, default=True, help=text)
 
 
 def serve(options: argparse.Namespace) -> int:
+    from marina.config.signatures import FOLDER
     from marina.server.serving import serve as run
 
     spec = read_spec(options)
     mar = options.mar or options.out / spec.name / "model.mar"
-    return run(spec, mar=mar, port_base=options.port_base, host=options.host, docs=options.docs)
+    if options.verify and spec.serving.verify is None:
+        hint = "serving: {verify: {keys: [release.pub]}}"
+        raise InputError(f"`--verify`: {spec.file} has no `serving.verify`, which names the keys", hint=hint)
+    signatures = mar.parent / FOLDER if options.verify else None
+    port_base, host, docs = options.port_base, options.host, options.docs
+    return run(spec, mar=mar, port_base=port_base, host=host, docs=docs, signatures=signatures)

@@ -15,6 +15,7 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit(0))
     from marina.config.errors import MarinaError
     from marina.config.load import load_spec
+    from marina.config.signatures import FOLDER
     from marina.server.serving import serve
 
     if sys.stderr is None:
@@ -29,6 +30,8 @@ def main() -> int:
     add("spec", metavar="SPEC", type=Path, help="spec of the model")
     add("--mar", metavar="FILE", type=Path, required=True, help="the MAR to serve")
     text = "inference on port N, the supervisor's pages on N+10 (default: 8080)"
+    text = "folder with the signatures that `serving.verify` demands (default: `signatures` beside the MAR)"
+    add("--signatures", metavar="DIR", type=Path, help=text)
     add("--port-base", metavar="N", type=int, default=8080, help=text)
     text = "address on which inference and the pages listen (default: 127.0.0.1)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
@@ -45,6 +48,7 @@ def main() -> int:
             host=options.host,
             docs=options.docs,
             log_file=options.log_file,
+            signatures=options.signatures or options.mar.parent / FOLDER,
         )
     except MarinaError as err:
         print(f"error: {err}", file=sys.stderr)

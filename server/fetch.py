@@ -1,5 +1,5 @@
 """An init container runs it before the server starts:
-`python -m marina.server.fetch FILE --sha256 HASH [--from URL | --from-environment] [--secret DIR]`.
+`python -m marina.server.fetch FILE --sha256 HASH [--from URL | --from-environment] [--secret DIR] [--signed DIR]`.
 
 It downloads the MAR, or finds it in a mounted volume, and fails unless its sha256 is the package's. The query of a URL
 may be a secret (a presigned signature), so it is never printed."""
@@ -149,6 +149,8 @@ def main() -> int:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--from", metavar="URL", dest="url", help="address of the MAR")
     source.add_argument("--from-environment", action="store_true", help=f"download from the URL in `{_VARIABLE}`")
+    text = "a folder with the spec and the signatures that its `serving.verify` demands"
+    parser.add_argument("--signed", metavar="DIR", type=Path, help=text)
     parser.add_argument("--secret", metavar="DIR", type=Path, help="a folder with one file per environment variable")
     options = parser.parse_args()
     try:
@@ -158,6 +160,12 @@ def main() -> int:
         if options.from_environment:
             url = _checked(_VARIABLE, os.environ.get(_VARIABLE, "").strip())
         fetch(options.file, sha256=options.sha256, url=url)
+        if options.signed:
+            # They take a third of a second to import.
+            from marina.config.load import load_spec
+            from marina.config.signatures import check_signatures
+
+            check_signatures(load_spec(options.signed / "spec.yaml", files=False), options.signed, options.sha256)
     except MarinaError as err:
         print(f"error: {err}", file=sys.stderr)
         return err.exit_code

@@ -13,6 +13,7 @@ from marina.config.mar import open_mar
 from marina.config.record import Record, file_sha256
 from marina.config.render import Ports
 from marina.config.requirements import WHEELS, installed_requirements
+from marina.config.signatures import check_signatures
 from marina.config.spec import Spec
 from marina.server.java.checks import (
     MAX_CONNECTIONS,
@@ -58,13 +59,15 @@ def serve(
     host: str = "127.0.0.1",
     docs: bool = False,
     log_file: Path | None = None,
+    signatures: Path | None = None,
 ) -> int:
     """Runs a server and blocks until it has ended. Returns one of `Exit`; raises MarinaError if a check fails, before
     anything was started.
 
     Inference and the supervisor's pages listen on `host`, and nothing else listens. `docs` adds the page for trying the
-    model to the port of inference; `log_file` also receives the log, for a sidecar that ships it. Must run in the main
-    thread, because it handles SIGTERM and SIGINT."""
+    model to the port of inference; `log_file` also receives the log, for a sidecar that ships it; what `serving.verify`
+    demands is checked if `signatures` is the folder in which it is. Must run in the main thread, because it handles
+    SIGTERM and SIGINT."""
     began = time.monotonic()
     ports, java = Ports(port_base), find_java()
     record = check_package(spec, mar)
@@ -72,6 +75,8 @@ def serve(
     check_temporary_folder(temporary_parent())
     check_disk_space(mar, temporary_parent())
     sink, sha256 = _log_sink(log_file), file_sha256(mar)
+    if signatures and spec.serving.verify:
+        check_signatures(spec, signatures, sha256)
     with open_mar(mar) as archive:
         sample = archive.read(record.sample.file)
         declared = record.archive and record.archive.metrics

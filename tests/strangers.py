@@ -7,20 +7,26 @@ from specs import ROOT
 
 MODELS = (Path(__file__).parent / "foreign/kinds.py").read_text(encoding="utf-8")
 ENCODER = ROOT / "config/examples/language/model"
+# How pictures were given to a network of its own in its training, which only its user knows.
+GREY = ["--fit", "crop", "--normalize", "0.1307/0.3081"]
 ARGUMENTS: dict[str, list[str]] = {
     "table": ["--source", "kinds.py:Table"],
     "text with a handler": ["--source", "kinds.py:Words", "--template", "text"],
     "detection": [
         *("--source", "kinds.py:Boxes", "--task", "detect"),
         *("--set", "detection: {boxes: cxcywh, unit: fraction, min_score: 0.4}"),
+        *("--input", "images:float32:3,224,224", "--fit", "squash", "--normalize", "imagenet"),
     ],
     "lengths": ["--source", "kinds.py:Words"],
-    "mask": ["--source", "kinds.py:segments", "--task", "segment"],
+    "mask": [
+        *("--source", "kinds.py:segments", "--task", "segment"),
+        *("--input", "input:float32:3,224,224", "--fit", "squash", "--normalize", "0.5/0.5"),
+    ],
     "program": ["--source", "words.pt2"],
-    "checkpoint": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt"],
+    "checkpoint": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt", *GREY],
     "encoder": ["--source", f"hf:{ENCODER}"],
     "control flow": ["--source", "kinds.py:Shrinks"],
-    "vectors": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt", "--task", "embed"],
+    "vectors": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt", "--task", "embed", *GREY],
     "names": ["--source", "kinds.py:Scales"],
     "package": ["--source", "shrinking/network.py:build"],
 }

@@ -18,10 +18,10 @@ _OF_TRAINING = ("labels", "targets")
 
 def describe_guesses(
     network: nn.Module, inputs: dict[str, Input], inferred: Set[str], unreached: Set[str]
-) -> list[str]:
-    """A note per guess; `inferred` are the inputs that the user did not give, `unreached` those that no layer got
-    directly."""
-    notes = []
+) -> tuple[list[str], frozenset[str]]:
+    """A note per guess, and the inputs that work in other sizes, too; `inferred` are the inputs that the user did not
+    give, `unreached` those that no layer got directly."""
+    notes, free = [], set[str]()
     for name, tensor in inputs.items():
         if name not in inferred or tensor.mask_of is not None:
             continue
@@ -37,8 +37,10 @@ def describe_guesses(
                 if _works(network, inputs | {name: replace(tensor, shape=tuple(larger))}):
                     size = " x ".join(map(str, tensor.shape[sides]))
                     notes.append(f"`{name}`: {size} is a guess, the model takes other sizes as well")
+                    free.add(name)
                     break
-    return notes + _length_note(network, inputs, inferred - unreached) + _optional_note(network, inputs)
+    notes += _length_note(network, inputs, inferred - unreached) + _optional_note(network, inputs)
+    return notes, frozenset(free)
 
 
 def _optional_note(network: nn.Module, inputs: dict[str, Input]) -> list[str]:

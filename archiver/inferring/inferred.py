@@ -60,3 +60,5 @@ class InferredInputs:
     """The names of the outputs, if the model returns them by name."""
     notes: tuple[str, ...] = ()
     """What the user should know about the choices made."""
+    free: frozenset[str] = frozenset()
+    """The inputs whose size is a guess, because others work as well."""

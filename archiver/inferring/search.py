@@ -127,8 +127,9 @@ class _InputSearch:
             if at not in self._widened and (not self._settled[at] or (self._arguments[at].is_mask and alone))
         }
         inferred = {name for at, name in enumerate(self._names) if at not in self._given}
-        more += describe_guesses(self._network, inputs, inferred, unreached)
-        return InferredInputs(inputs, result.shapes, None if independent else 1, result.names, tuple(notes + more))
+        guessed, free = describe_guesses(self._network, inputs, inferred, unreached)
+        said = (*notes, *more, *guessed)
+        return InferredInputs(inputs, result.shapes, None if independent else 1, result.names, said, free)
 
     def failure(self) -> InputError | SourceError:
         """The error to raise if no guess works."""

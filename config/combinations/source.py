@@ -11,6 +11,7 @@ from marina.config.other_formats import other_format
 from marina.config.remote import parse_remote
 from marina.config.request_headers import CONTENT_TYPES
 from marina.config.sections import HANDLERS
+from marina.config.signatures import MAKE_KEY, PEM
 from marina.config.spec import Spec
 from marina.config.torchvision_models import model_error
 
@@ -95,6 +96,13 @@ _NAMING_FIELDS = (
 )
 for _field in _NAMING_FIELDS:
     rule(_field, into=FILES)(partial(_file_exists, _field))
+
+
+@rule("serving.verify", into=FILES)
+def _keys_exist(spec: Spec) -> Conflicts:
+    for key in spec.serving.verify.keys if spec.serving.verify else ():
+        if not key.startswith(PEM) and not isfile(spec.path(key)):
+            yield "serving.verify.keys", f"no such file: `{spec.path(key)}`", MAKE_KEY
 
 
 @rule("load.samples", into=FILES)

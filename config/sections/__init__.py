@@ -24,7 +24,7 @@ from marina.config.sections.model import (
 from marina.config.sections.picture import Activation, Detection, Image, MaskSize, PictureTask
 from marina.config.sections.scaling import Scaling
 from marina.config.sections.section import LARGEST, PATTERNS, REGISTRY_PATTERN, Name, Positive, Section, Version
-from marina.config.sections.serving import Serving
+from marina.config.sections.serving import Serving, Verify
 from marina.config.sections.slo import Slo
 from marina.config.sections.text import Text
 from marina.config.sections.varying import Varying
@@ -64,6 +64,7 @@ __all__ = [
     "Tensor",
     "Text",
     "Varying",
+    "Verify",
     "Version",
     "Vllm",
     "kind_of",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from marina.config.sections.section import Count, OrOff, RedisUrl, Seconds, Section
+from marina.config.sections.section import Count, Filled, OrOff, RedisUrl, Seconds, Section
 
 
 class Cache(Section):
@@ -20,6 +20,16 @@ class Cache(Section):
     5 ms at most; if it does not answer, everything is computed. Default: none. Its password is in the server's variable
     `MARINA_REDIS_AUTH`, never here: a Secret with that key in `kubernetes.pod.env_from`. Read by the workers; lands in
     the NetworkPolicy."""
+
+
+class Verify(Section):
+    """Who must have signed a package before a pod serves it."""
+
+    keys: Annotated[tuple[Filled, ...], Field(min_length=1, max_length=20)]
+    """Files with public keys or certificates in PEM, ECDSA P-256 or Ed25519; a signature by one of them is enough, so
+    that an old and a new key can overlap. A certificate counts while it is valid. Lands in the ConfigMap."""
+    verdict: bool = True
+    """Whether a load test's PASS must be signed, too. Read by the model loader and the supervisor."""
 
 
 class Serving(Section):
@@ -71,3 +81,6 @@ class Serving(Section):
     drain_timeout_s: Seconds = 30
     """How long after that the accepted requests may take to finish, s. Read by the supervisor; lands in the
     Deployment's grace period."""
+    verify: Verify | None = None
+    """Pods refuse a package that was not signed by `marina sign` with one of these keys. Default: no signature is
+    asked for. Read by the model loader and the supervisor; lands in the ConfigMap."""

@@ -5,12 +5,13 @@ Objectives, scaling and other settings of the cluster are not in it, so changing
 import hashlib
 from typing import Any
 
+from marina.config.signatures import verify_keys
 from marina.config.spec import Spec
 from marina.k8s.manifests.labels import JUDGE, metadata
 from marina.k8s.manifests.plan import Plan
 from marina.k8s.manifests.yaml_text import Manifest, one_document, resource
 
-CONFIG_FILE = "spec.yaml"
+CONFIG, CONFIG_FOLDER, CONFIG_FILE = "config", "/config", "spec.yaml"
 
 
 def mounted_spec(spec: Spec) -> str:
@@ -31,6 +32,9 @@ def _mounted(spec: Spec) -> dict[str, Any]:
     written = spec.model_dump(mode="json", exclude_unset=True, include={"name", "version", "model", "serving"})
     if spec.text and (spec.text.route or spec.text.sessions):
         written |= {"text": spec.text.model_dump(mode="json", exclude_unset=True)}
+    if spec.serving.verify:
+        keys = [key.pem for key in verify_keys(spec)]
+        written["serving"]["verify"] = written["serving"]["verify"] | {"keys": keys}
     resources = spec.kubernetes.resources
     # The numbers of workers and threads are derived from the resources; the version is in labels and metrics.
     written |= {"version": spec.version, "kubernetes": {"resources": {"cpu": resources.cpu, "gpu": resources.gpu}}}
@@ -38,8 +42,8 @@ def _mounted(spec: Spec) -> dict[str, Any]:
 
 
 def config_sha256(plan: Plan) -> str:
-    """The hash of the mounted spec."""
-    return hashlib.sha256(mounted_spec(plan.spec).encode()).hexdigest()
+    """The hash of what is mounted."""
+    return hashlib.sha256("".join(_data(plan).values()).encode()).hexdigest()
 
 
 def judged_name(plan: Plan) -> str:
@@ -60,5 +64,15 @@ def config_name(plan: Plan) -> str:
 
 def config_map(plan: Plan) -> Manifest:
     """The immutable ConfigMap that pods mount at `/config`."""
-    data = {CONFIG_FILE: mounted_spec(plan.spec)}
-    return resource("v1", "ConfigMap", metadata(plan, config_name(plan)), data=data, immutable=True)
+    return resource("v1", "ConfigMap", metadata(plan, config_name(plan)), data=_data(plan), immutable=True)
+
+
+def config_volume(plan: Plan) -> Manifest:
+    """Its volume."""
+    items = [{"key": name, "path": name} for name in _data(plan)]
+    return {"name": CONFIG, "configMap": {"name": config_name(plan), "items": items}}
+
+
+def _data(plan: Plan) -> dict[str, str]:
+    """The spec, and the signatures that `serving.verify` demands."""
+    return {CONFIG_FILE: mounted_spec(plan.spec), **plan.signatures}

@@ -5,7 +5,7 @@ import math
 
 from marina.config.quantity import canonical
 from marina.k8s.manifests import model_volume, pod
-from marina.k8s.manifests.config_map import config_sha256
+from marina.k8s.manifests.config_map import CONFIG_FILE, CONFIG_FOLDER, config_sha256
 from marina.k8s.manifests.labels import (
     CONFIG_ANNOTATION,
     EVIDENCE_ANNOTATION,
@@ -99,8 +99,10 @@ def _server(plan: Plan, mounts: list[Manifest]) -> Manifest:
 
 def _arguments(plan: Plan) -> list[str] | None:
     """The server's arguments; None if those of the image will do."""
-    loaded = model_volume.mar_arguments(plan)
-    return ["/config/spec.yaml", *loaded, "--host", "::"] if loaded else None
+    model = model_volume.mar_arguments(plan)
+    if plan.signatures:
+        model = [*(model or ["--mar", model_volume.IN_IMAGE]), "--signatures", CONFIG_FOLDER]
+    return [f"{CONFIG_FOLDER}/{CONFIG_FILE}", *model, "--host", "::"] if model else None
 
 
 def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> Manifest:

@@ -5,6 +5,7 @@ In each case an init container verifies its checksum before the server starts.""
 from urllib.parse import urlsplit
 
 from marina.k8s.manifests import pod
+from marina.k8s.manifests.config_map import CONFIG, CONFIG_FOLDER
 from marina.k8s.manifests.plan import Plan
 from marina.k8s.manifests.yaml_text import Manifest
 
@@ -51,6 +52,9 @@ def loaders(plan: Plan) -> list[Manifest]:
     if store.secret:
         source += ["--secret", _KEYS]
         mounts.append(pod.mount("store", _KEYS, read_only=True))
+    if plan.signatures:
+        source += ["--signed", CONFIG_FOLDER]
+        mounts.append(pod.mount(CONFIG, CONFIG_FOLDER, read_only=True))
     return [
         {
             "name": LOADER,

@@ -4,7 +4,8 @@ from them.
 Nothing here writes files or talks to a cluster; the modules beside this one turn a plan into objects."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from marina.config.cpu_targets import architecture_of, node_labels
@@ -16,7 +17,7 @@ from marina.config.record import ImageRecord, Package, read_package
 from marina.config.render import Ports
 from marina.config.spec import Spec
 from marina.k8s.manifests.evidence import read_evidence
-from marina.k8s.manifests.records import read_image
+from marina.k8s.manifests.records import read_image, read_signatures
 from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
 from marina.k8s.monitoring import WORKLOADS, Engine, Workload
 
@@ -49,6 +50,8 @@ class Plan:
     """The record of the image; None before `marina image` ran."""
     knee_rps: float | None = None
     """The highest rate that meets the objective; None if it was not measured."""
+    signatures: Mapping[str, str] = field(default_factory=dict)
+    """The signed statements that `serving.verify` demands, by the name of their file."""
     cold_start_s: float | None = None
     """The time from the start of a server to ready; None if it was not measured."""
     engine: Engine = ""
@@ -259,7 +262,16 @@ def make_plan(spec: Spec, folder: Path) -> Plan:
     image = built.reference if built else f"{spec.kubernetes.registry}/{spec.name}:{spec.version}"
     knee = evidence.knee if evidence else None
     cold_start_s = evidence.cold_start_s if evidence else None
-    plan = Plan(spec, image, package, evidence, built, knee.rps if knee else None, cold_start_s)
+    plan = Plan(
+        spec,
+        image,
+        package,
+        evidence,
+        built,
+        knee_rps=knee.rps if knee else None,
+        cold_start_s=cold_start_s,
+        signatures=read_signatures(folder, spec, package),
+    )
     _check_metrics(plan)
     return plan
 

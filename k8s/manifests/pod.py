@@ -1,6 +1,6 @@
 """The security settings and volumes of Marina's containers, within the limits of the `restricted` profile."""
 
-from marina.k8s.manifests.config_map import CONFIG_FILE, config_name
+from marina.k8s.manifests.config_map import CONFIG, CONFIG_FOLDER, config_volume
 from marina.k8s.manifests.plan import Plan, in_mib
 from marina.k8s.manifests.yaml_text import Manifest
 
@@ -45,8 +45,7 @@ def mount(name: str, path: str, *, read_only: bool = False) -> Manifest:
 def base_volumes(plan: Plan) -> list[tuple[Manifest, Manifest]]:
     """The volumes that every server has, with their mounts: its configuration, and `/tmp`, the only place where it may
     write. With vLLM also `/dev/shm`, by which its processes communicate and which otherwise has only 64 MiB."""
-    source = {"name": config_name(plan), "items": [{"key": CONFIG_FILE, "path": CONFIG_FILE}]}
-    config = {"name": "config", "configMap": source}, mount("config", "/config", read_only=True)
+    config = config_volume(plan), mount(CONFIG, CONFIG_FOLDER, read_only=True)
     # Memory that the processes share counts towards the pod's memory.
     memory = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": in_mib(plan.shared_bytes)}}
     shared = [(memory, mount("shm", "/dev/shm"))] if plan.shared_bytes else []

@@ -5,6 +5,8 @@ from pathlib import Path
 from marina.config.distribution import distribution_version
 from marina.config.errors import InputError
 from marina.config.record import ImageRecord, Package, read_document
+from marina.config.signatures import FOLDER as SIGNATURES
+from marina.config.signatures import SUFFIX, check_signatures
 from marina.config.spec import Spec
 
 
@@ -30,6 +32,20 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
         text = f"{file}: has not the libraries that the packaged handler brings"
         raise InputError(text, hint=f"{hint} --model-at-runtime" if image.package_sha256 is None else hint)
     return image
+
+
+def read_signatures(folder: Path, spec: Spec, package: Package | None) -> dict[str, str]:
+    """The signed statements that a pod demands, by file; empty if the spec has no `serving.verify`. ArchiveError if
+    one is missing or does not count, as the pod would refuse it."""
+    if spec.serving.verify is None:
+        return {}
+    if package is None:
+        text = f"{spec.place('serving', 'verify')}: nothing was packaged yet that could be signed"
+        raise InputError(text, hint=f"marina package {spec.file}")
+    signed = folder / SIGNATURES
+    check_signatures(spec, signed, package.sha256)
+    names = ("package", "verdict") if spec.serving.verify.verdict else ("package",)
+    return {f"{name}{SUFFIX}": (signed / f"{name}{SUFFIX}").read_text(encoding="utf-8") for name in names}
 
 
 def load_image(folder: Path, spec: Spec) -> str:

@@ -60,6 +60,16 @@ def add_verbs(verbs: Any) -> None:
     add("--task", choices=tasks, help=text)
     text = "a line under `model` of the spec, such as 'activation: sigmoid'; may be repeated"
     add("--set", metavar="LINE", action="append", help=text)
+    text = (
+        "how pictures of another shape became its input in its training, where no library says it: crop, letterbox, "
+        "squash, or crop:256, whose shorter side is scaled to 256 pixels before the centre is cut out"
+    )
+    add("--fit", metavar="FIT", help=text)
+    text = (
+        "what it was trained on, of pixels: imagenet, 0..1, 0..255, or the mean and the std of pixels from "
+        "0 to 1: 0.5/0.5 or 0.485,0.456,0.406/0.229,0.224,0.225"
+    )
+    add("--normalize", metavar="LEVELS", help=text)
     text = "with an archive for TorchServe as source: the config.properties of its server"
     add("--properties", metavar="FILE", type=Path, help=text)
     add("--sample", metavar="FILE", type=Path, help="with an archive for TorchServe: the body of a request to it")
@@ -89,6 +99,7 @@ def init(options: argparse.Namespace) -> int:
         # The error is about the spec, which was deleted again; the user knows the option instead.
         message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.(source|weights|task)`: ", r"`--\2`: ", err.message)
         hint = re.sub(r"(^|`)(handler|source|task): ", r"\1--\2 ", err.hint) if err.hint else None
+        hint = re.sub(r"\bimage: {.*}", r"--set '\g<0>'", hint) if hint and "--set" not in hint else hint
         raise InputError(message, hint=hint) from err
     spec = folder / "spec.yaml"
     todo = [f"{marina_command()} {verb} {spec}" for verb in ("check", "package", "serve", "loadtest")]
@@ -213,9 +224,6 @@ def _notes(facts: Any, finished: Any) -> list[str]:
     notes = [f"the model takes {', '.join(inputs)}"] if inputs else []
     if facts.picture:
         notes.append(f"the model takes pictures, {' x '.join(map(str, facts.picture))}")
-    if facts.picture and not facts.source.startswith("torchvision:") and facts.image_said is None:
-        how = "divided by 255, then normalised by the `mean` and `std` of" if facts.picture[0] == 3 else "scaled as in"
-        notes.append(f"it gets their pixels {how} `model.image`: change that if it was trained otherwise")
     if facts.source.startswith("torchvision:") and facts.weights == "random":
         notes.append(
             "its weights are random; for real answers, set `model.weights` in the spec, for example `IMAGENET1K_V1`"

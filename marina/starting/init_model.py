@@ -16,6 +16,7 @@ from marina.config.progress import Progress
 from marina.config.remote import meant_hub_id, parse_remote
 from marina.config.sections import SAVED
 from marina.config.spec import Fetched
+from marina.starting.init_scaling import picture_options, refuse_picture_options
 from marina.starting.init_source import resolve_source
 from marina.starting.init_spec import ModelFacts, spec_text
 
@@ -77,8 +78,8 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
         kind = options.template or ("tensor" if handler in ("tensor", "own") else "image")
         if options.task in _EXAMPLE_MODELS and kind == "image":
             kind = options.task
-        if options.input or options.weights or options.set or options.task not in (None, "classify", kind):
-            others = {"--input": options.input, "--weights": options.weights, "--set": options.set}
+        others = {f"--{name}": getattr(options, name) for name in ("fit", "input", "normalize", "set", "weights")}
+        if any(others.values()) or options.task not in (None, "classify", kind):
             option = next((name for name, value in others.items() if value), "--task")
             text = f"`{option}`: only together with `--source`"
             raise InputError(text, hint="--source ./model.py:Net")
@@ -130,6 +131,7 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
         outputs=signature.names,
         shapes=signature.outputs,
         only_batch=signature.only_batch,
+        free_input=next(iter(signature.free), None),
         notes=[*loaded.notes, *signature.notes],
     )
     return choose_handler(facts, options, loaded.network)
@@ -255,7 +257,13 @@ def _of_torchvision(source: str, options: argparse.Namespace, name: str, fetched
         raise InputError(f"`{option}`: not for `{source}`, which classifies pictures")
     handler, picture = options.handler or "image", (3, loaded.image.height, loaded.image.width)
     if handler != "tensor":
+        if own := picture_options(options, 3):
+            read = loaded.image.model_dump(include={"fit", "interpolation", "mean", "resize", "std"}, exclude_none=True)
+            if "fit" in own:
+                read.pop("resize", None)
+            facts = replace(facts, image=read | own, image_said="as torchvision's weights need, and the options say")
         return replace(facts, handler=handler, picture=picture)
+    refuse_picture_options(options, "`handler` is `tensor`")
     return replace(facts, handler="tensor", picture=None, inputs={"x": {"shape": [*picture], "dtype": "float32"}})
 
 
@@ -274,6 +282,7 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
         from marina.starting.init_pictures import facts_of_picture_folder
 
         return facts_of_picture_folder(source, folder, options)
+    refuse_picture_options(options, f"`{source}` takes none")
     try:
         return _facts_of_folder(source, Path(folder), options)
     except FolderRefused as err:

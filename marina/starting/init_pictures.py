@@ -10,13 +10,11 @@ from typing import Any
 import yaml
 
 from marina.config.errors import InputError, listed
+from marina.starting.init_scaling import picture_options, refuse_picture_options, with_image
 from marina.starting.init_spec import ModelFacts, flow_yaml
 
 _PICTURE_TASKS = ("classify", "detect", "embed", "segment")
-_FLIP = "--handler tensor; or source: a module around it, whose `forward` returns `self.model(picture.flip(1))`"
 _FIELDS = ("activation", "detection", "image", "outputs")
-# Without numbers: those of another model would be taken for granted.
-_LEVELS = "mean: […], std: […]"
 
 
 def takes_pictures(network: Any) -> bool:
@@ -45,6 +43,7 @@ def choose_handler(facts: ModelFacts, options: argparse.Namespace, network: Any)
     if picture is None or handler == "tensor" or not may_be_picture:
         if given:
             raise InputError(f"`--set`: got `{next(iter(given))}`, allowed only for pictures", hint="--task classify")
+        refuse_picture_options(options, f"`handler` is `{handler or 'tensor'}`")
         return replace(facts, handler=handler or "tensor")
     return _of_pictures(facts, options, network, picture, given)
 
@@ -69,7 +68,7 @@ def _of_pictures(
     read = read_meaning(traced) if options.task is None else meaning_of_task(traced, options.task)
     if options.handler == "own":
         classifies = getattr(read, "task", None) == "classify"
-        facts, _ = _with_image(facts, network, picture, given, squash=False)
+        facts, _ = with_image(facts, network, picture, given, options, squash=False)
         return replace(facts, handler="own", inputs=None, top_k=5 if classifies else 0)
     if isinstance(read, Unsaid) and not _settles(given, read):
         raise InputError(f"`--source`: {read.why}", hint=read.hint)
@@ -78,9 +77,10 @@ def _of_pictures(
             returned = ", ".join(map(str, map(list, facts.shapes)))
             text = f"`--handler`: got `image`, but no task of pictures has outputs {returned}"
             raise InputError(text, hint="--handler tensor, or --handler own")
+        refuse_picture_options(options, "no task of pictures has its outputs")
         return replace(facts, handler="tensor")
     task = "detect" if isinstance(read, Unsaid) else read.task
-    facts, said = _with_image(facts, network, picture, given, squash=task in ("detect", "segment"))
+    facts, said = with_image(facts, network, picture, given, options, squash=task in ("detect", "segment"))
     notes = [*facts.notes]
     if isinstance(read, Unsaid):
         meaning = replace(facts, task="detect")
@@ -93,8 +93,7 @@ def _of_pictures(
             detection=dict(read.detection) if read.detection else None,
         )
         notes.append(f"`task` is `{read.task}`: {read.said_by} says so")
-    if said is not None:
-        notes.append(f"pictures are scaled and normalised {said}")
+    notes.append(f"pictures are scaled and normalised {said}")
     fields = {key: value for key, value in given.items() if key != "image"}
     if "outputs" in fields:
         fields["outputs"] = tuple(fields["outputs"])
@@ -120,7 +119,7 @@ def facts_of_picture_folder(source: str, folder: str, options: argparse.Namespac
         text = f"`--source`: nothing says what makes scores of the numbers of a `{kind}`"
         hint = "--set 'activation: sigmoid' --set 'detection: {boxes: cxcywh, unit: fraction}'"
         raise InputError(text, hint=hint)
-    _check_size(given.get("image"))
+    _add_image(given, read.config, options)
     facts = ModelFacts(source, "image", task=task, activation=activation, detection=read.detection, picture=(3, 1, 1))
     facts = replace(facts, **given)
     loaded = _load(replace(facts, source=f"hf:{folder}"))
@@ -130,11 +129,22 @@ def facts_of_picture_folder(source: str, folder: str, options: argparse.Namespac
     return replace(facts, notes=[*notes, *loaded.notes])
 
 
-def _check_size(image: dict[str, Any] | None) -> None:
-    """`image` replaces all that the folder says of pictures, so that it needs their size, too."""
-    if image is not None and not {"height", "width"} <= image.keys():
-        hint = f"--set 'image: {{height: 224, width: 224, fit: squash, {_LEVELS}}}', with the size that the model takes"
+def _add_image(given: dict[str, Any], config: dict[str, Any], options: argparse.Namespace) -> None:
+    """Adds what the options say of pictures. It replaces all that the folder says of them, and so has their size."""
+    own = picture_options(options, config.get("num_channels", 3)) | (given.get("image") or {})
+    if not own:
+        return
+    side = config.get("image_size")
+    sides = side if isinstance(side, (list, tuple)) else (side, side)
+    size = dict(zip(("height", "width"), sides, strict=False)) if side else {}
+    given["image"] = own = size | own
+    if not {"height", "width"} <= own.keys():
+        hint = "--set 'image: {height: 224, width: 224}', with the size that the model takes, beside the other options"
         raise InputError("`--set`: `image`: missing: `height` and `width`", hint=hint)
+    if missing := [f"--{option}" for option, key in (("fit", "fit"), ("normalize", "mean")) if key not in own]:
+        hint = " ".join({"--fit": "--fit squash", "--normalize": "--normalize 0.5/0.5"}[option] for option in missing)
+        text = f"missing: {listed(missing)}: of pictures, options replace all that the folder says"
+        raise InputError(f"`--source`: {text}", hint=hint)
 
 
 def _load(facts: ModelFacts) -> Any:
@@ -178,52 +188,6 @@ def parse_lines(lines: list[str]) -> dict[str, Any]:
             raise InputError(text, hint="--set 'activation: sigmoid'")
         fields |= data
     return fields
-
-
-def _with_image(
-    facts: ModelFacts, network: Any, picture: tuple[int, int, int], given: dict[str, Any], *, squash: bool
-) -> tuple[ModelFacts, str | None]:
-    own = given.get("image") or {}
-    said: str | None = "as `--set` says"
-    if {"mean", "std"} <= own.keys():
-        fields = {"fit": "squash"} if squash else {}
-    else:
-        fields, said = _image_fields(network, picture, squash=squash)
-    return replace(facts, picture=picture, image=fields | own, image_said=said), said
-
-
-def _image_fields(network: Any, picture: tuple[int, int, int], *, squash: bool) -> tuple[dict[str, Any], str | None]:
-    """Fields of `model.image` beside its size, and what says them."""
-    from marina.archiver.preprocessing import PROCESSOR, NotServed, ScalingUnsaid, library_image
-
-    try:
-        found = library_image(network, picture)
-    except NotServed as err:
-        raise InputError(f"`--source`: its pictures are made in a way that is not served: {err}", hint=_FLIP) from err
-    except ScalingUnsaid as err:
-        # An id of the hub: its own files say it.
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", err.loaded) and not Path(err.loaded).exists():
-            first = f"--source hf:{err.loaded}, whose files say it"
-        elif err.loaded:
-            first = f"put its `{PROCESSOR}` into {err.loaded}"
-        else:
-            first = f"load it by `from_pretrained` from a folder with its `{PROCESSOR}`"
-        hint = f"{first}; or, with the numbers of its training: --set 'image: {{{_LEVELS}}}'"
-        raise InputError(f"`--source`: {err}", hint=hint) from err
-    fields, said = found or ({}, None)
-    if picture[0] == 1 and len(fields.get("mean", ())) == 3:
-        fields, said = {}, None
-    if squash and fields.get("fit", "crop") == "crop":
-        # What lies outside of a crop would have no boxes and no mask.
-        fields = {"fit": "squash"} | {key: value for key, value in fields.items() if key != "resize"}
-    if fields and "mean" not in fields and picture[0] == 3:
-        fields |= {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-    if fields.get("resize") == max(picture[1:]):
-        del fields["resize"]
-    if fields.get("interpolation") == "bilinear":
-        del fields["interpolation"]
-    rounded = {key: [round(each, 6) for each in value] for key, value in fields.items() if isinstance(value, tuple)}
-    return fields | rounded, said
 
 
 def _picture(facts: ModelFacts) -> tuple[int, int, int] | None:

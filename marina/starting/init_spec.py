@@ -44,6 +44,8 @@ class ModelFacts:
     """The names of the outputs, if the model has names for them."""
     shapes: tuple[tuple[int, ...], ...] = ()
     """The shapes of the outputs, without the batch; empty if they are not known."""
+    free_input: str | None = None
+    """The input that works in other sizes, too, which nobody gave."""
     only_batch: int | None = None
     """The only batch size that the model takes; None if it takes any."""
     compile: str = "aot"
@@ -254,7 +256,7 @@ def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
 
 def _image(facts: ModelFacts, picture: tuple[int, int, int]) -> list[tuple[str, str]]:
     labels = [("  # labels: ./labels.txt", "imagenet | a file with one label on each line")]
-    if facts.source.startswith("torchvision:"):
+    if facts.source.startswith("torchvision:") and not facts.image:
         return labels
     if facts.source.startswith(("hf:", "timm:")) and not facts.image:
         return []

@@ -208,8 +208,8 @@ def test_a_folder_that_does_not_say_how_pictures_are_scaled_is_refused(capsys: p
     assert marina.main(["init", "mine", "--quiet", "--source", "hf:./model"]) == 2
     assert "put the model's `preprocessor_config.json` into" in capsys.readouterr().err
     assert marina.main(["init", "mine", "--quiet", "--source", "hf:./model", "--set", f"image: {{{LEVELS}}}"]) == 2
-    assert "missing: `height` and `width`" in capsys.readouterr().err
-    image = init("--set", f"image: {{height: 64, width: 64, fit: letterbox, {LEVELS}}}").model.image
+    assert "missing: `--fit`" in capsys.readouterr().err
+    image = init("--set", f"image: {{{LEVELS}}}", "--fit", "letterbox").model.image
     assert image is not None
     assert (image.fit, image.width, image.mean) == ("letterbox", 64, (0.1, 0.2, 0.3))
 
@@ -227,7 +227,9 @@ def test_a_model_of_transformers_in_a_file_needs_its_processor(capsys: pytest.Ca
     Path("model/preprocessor_config.json").unlink()
     assert marina.main(words) == 2
     assert "put its `preprocessor_config.json` into model" in capsys.readouterr().err
-    assert marina.main([*words, "--set", f"image: {{{LEVELS}}}"]) == 0
+    assert marina.main([*words, "--set", f"image: {{{LEVELS}}}"]) == 2
+    assert "hint: --fit crop;" in capsys.readouterr().err
+    assert marina.main([*words, "--fit", "squash", "--normalize", "0.1,0.2,0.3/0.5"]) == 0
     image = load_spec(Path("mine/spec.yaml")).model.image
     assert image is not None
     assert image.mean == (0.1, 0.2, 0.3)

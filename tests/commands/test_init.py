@@ -53,10 +53,15 @@ class Wide(nn.Module):
         super().__init__()
 """
 SMALL = "torchvision:shufflenet_v2_x0_5"
+SCALED = ["--fit", "crop", "--normalize", "0..1"]
 PACKAGED = [
     pytest.param([], "image", id="image"),
     pytest.param(["--handler", "own"], "./handler.py:OwnHandler", id="own"),
-    pytest.param(["--source", "nets.py:grey", "--handler", "own"], "./handler.py:OwnHandler", id="grey images"),
+    pytest.param(
+        ["--source", "nets.py:grey", "--handler", "own", "--input", "input:float32:1,32,32", *SCALED],
+        "./handler.py:OwnHandler",
+        id="grey images",
+    ),
     pytest.param(["--source", "fixed.pt2", "--handler", "own"], "./handler.py:OwnHandler", id="program of one batch"),
 ]
 CHECKED = [
@@ -68,7 +73,9 @@ CHECKED = [
     pytest.param(["--source", SMALL, "--handler", "own"], "./handler.py:OwnHandler", id="photographs"),
     pytest.param(["--source", SMALL, "--handler", "tensor"], "tensor", id="torchvision tensor"),
     pytest.param(["--source", "./nets.py:table"], "tensor", id="table"),
-    pytest.param(["--source", "nets.py:named"], "image", id="named scores of pictures"),
+    pytest.param(
+        ["--source", "nets.py:named", "--input", "x:float32:3,32,32", *SCALED], "image", id="named scores of pictures"
+    ),
     pytest.param(["--source", "nets.py:age"], "tensor", id="one number for a picture"),
     pytest.param(["--source", "nets.py:silent", "--input", "x:float32:2,5"], "tensor", id="shape given"),
     pytest.param(["--source", "free.pt2"], "tensor", id="program"),
