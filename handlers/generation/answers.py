@@ -2,7 +2,7 @@
 
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -44,8 +44,7 @@ class AnswerWriter(VerbatimWriter):
 
     def __init__(self, parameters: Parameters, model: str, request_id: str, tokenizer: ModelTokenizer) -> None:
         super().__init__(stream=parameters.stream)
-        self._parameters, self._tokenizer = parameters, tokenizer
-        self._reader = None if parameters.reading is None else AnswerReader(parameters.reading)
+        self._parameters = parameters
         self.has_schema = parameters.schema is not None
         of_chat = "chat.completion.chunk" if parameters.stream else "chat.completion"
         prefix, kind = ("chatcmpl", of_chat) if parameters.endpoint == "chat" else ("cmpl", "text_completion")
@@ -55,33 +54,36 @@ class AnswerWriter(VerbatimWriter):
             "created": int(time.time()),
             "model": model,
         }
-        self._begun = self._has_called = False
-        self._count = self._offset = 0
-        self._characters = getincrementaldecoder("utf-8")("replace")
-        self._pieces: list[Piece] = []
+        prompts = [prompt for prompt in parameters.prompts or (parameters.prompt,) for _ in range(parameters.choices)]
+        self._choices = [
+            ChoiceWriter(parameters, tokenizer, request_id, at, prompt) for at, prompt in enumerate(prompts)
+        ]
+        self._open = len(prompts)
+        self._count = 0
 
     def write(self, pieces: Iterable[Piece]) -> bytes:
         """The bytes to send now; an answer that is not streamed has none before its last piece."""
-        if self._parameters.stream:
-            return b"".join(self._event(piece) for piece in pieces)
-        self._pieces += pieces
-        if not self._pieces or self._pieces[-1].end is None:
-            return b""
-        tokens = tuple(token for piece in self._pieces for token in piece.tokens)
-        self._count = len(tokens)
-        whole = Piece("".join(piece.text for piece in self._pieces), tokens, self._pieces[-1].end)
-        return orjson.dumps(self._head | {"choices": [self._choice(whole)], "usage": self._usage()})
+        events = [self._take(piece) for piece in pieces]
+        if self._parameters.stream or self._open:
+            return b"".join(events)
+        choices = [choice.whole() for choice in self._choices]
+        return orjson.dumps(self._head | {"choices": choices, "usage": self._usage()})
 
-    def _event(self, piece: Piece) -> bytes:
-        events = []
-        self._count += len(piece.tokens)
-        if not self._begun and self._parameters.endpoint == "chat":
-            first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            events.append(self._chunk([first]))
-        self._begun = True
-        if piece.text or piece.end or self._parameters.with_logprobs:
-            events.append(self._chunk([self._choice(piece)]))
-        if piece.end:
+    def message(self, text: str) -> dict[str, Any]:
+        """The message of a complete answer."""
+        return self._choices[0].message(text)
+
+    def _take(self, piece: Piece) -> bytes:
+        """The events of a piece; none if the answer is not streamed."""
+        self._open -= piece.end is not None
+        # The engine writes one token at least.
+        self._count += 0 if self._parameters.is_empty else len(piece.tokens)
+        choice = self._choices[piece.choice]
+        if not self._parameters.stream:
+            choice.add(piece)
+            return b""
+        events = [self._chunk([event]) for event in choice.events(piece)]
+        if not self._open:
             if self._parameters.include_usage:
                 events.append(self._chunk([], usage=self._usage()))
             events.append(_DONE)
@@ -93,20 +95,63 @@ class AnswerWriter(VerbatimWriter):
             data["usage"] = self._usage() if self._parameters.usage_so_far else usage
         return b"data: " + orjson.dumps(data) + b"\n\n"
 
+    def _usage(self) -> dict[str, int]:
+        prompt = sum(map(len, self._parameters.prompts or (self._parameters.prompt,)))
+        return {"prompt_tokens": prompt, "completion_tokens": self._count, "total_tokens": prompt + self._count}
+
+
+class ChoiceWriter:
+    """Writes one of the answers to a request."""
+
+    def __init__(
+        self, parameters: Parameters, tokenizer: ModelTokenizer, request_id: str, index: int, prompt: Sequence[int]
+    ) -> None:
+        self._parameters, self._tokenizer = parameters, tokenizer
+        self._request, self._index, self._prompt = request_id, index, prompt
+        self._reader = None if parameters.reading is None else AnswerReader(parameters.reading)
+        self._begun = self._has_called = False
+        self._offset = 0
+        self._characters = getincrementaldecoder("utf-8")("replace")
+        self._pieces: list[Piece] = []
+
+    def add(self, piece: Piece) -> None:
+        """Adds a piece to the answer that `whole` gives."""
+        self._pieces.append(piece)
+
+    def whole(self) -> dict[str, Any]:
+        tokens = tuple(token for piece in self._pieces for token in piece.tokens)
+        return self._choice(Piece("".join(piece.text for piece in self._pieces), tokens, self._pieces[-1].end))
+
+    def events(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """What a stream has of this piece."""
+        if not self._begun and self._parameters.endpoint == "chat":
+            head = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+            yield {"index": self._index} | head
+        if piece.text or piece.end or self._parameters.with_logprobs or (self._parameters.echo and not self._begun):
+            yield self._choice(piece)
+
     def _choice(self, piece: Piece) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0}
+        choice: dict[str, Any] = {"index": self._index}
         end: str | None = piece.end
+        tokens = piece.tokens
         if self._parameters.endpoint == "completion":
             choice["text"] = piece.text
+            if self._parameters.echo and not self._begun:
+                choice["text"] = self._tokenizer.decode(self._prompt) + piece.text
+                tokens = (*(tokens[0].before if tokens else ()), *tokens)
+            if self._parameters.is_empty:
+                tokens = tokens[:-1]
+                choice["text"] = choice["text"][: len(choice["text"]) - len(piece.text)]
         elif self._parameters.stream:
             delta = self._read(piece)
             choice["delta"] = {"content": delta.content} if delta.content else {}
             choice["delta"] |= self._reasoning_and_calls(delta)
         else:
             choice["message"] = self.message(piece.text) | {"refusal": None}
+        self._begun = True
         if self._has_called and end == "stop" and not self._parameters.is_named:
             end = "tool_calls"
-        choice["logprobs"] = self._logprobs(piece.tokens) if self._parameters.with_logprobs else None
+        choice["logprobs"] = self._logprobs(tokens) if self._parameters.with_logprobs else None
         return choice | {"finish_reason": end}
 
     def message(self, text: str) -> dict[str, Any]:
@@ -140,13 +185,9 @@ class AnswerWriter(VerbatimWriter):
         if not call.name:
             return index | {"function": {"arguments": call.arguments}}
         # Mistral's templates take no other ids than those of nine letters.
-        name = blake2b(f"{self._head['id']} {number}".encode(), digest_size=4).hexdigest()
+        name = blake2b(f"{self._request} {self._index} {number}".encode(), digest_size=4).hexdigest()
         head = {"id": f"c{name}", "type": "function"}
         return index | head | {"function": {"name": call.name, "arguments": call.arguments}}
-
-    def _usage(self) -> dict[str, int]:
-        prompt = len(self._parameters.prompt)
-        return {"prompt_tokens": prompt, "completion_tokens": self._count, "total_tokens": prompt + self._count}
 
     def _logprobs(self, tokens: Iterable[Token]) -> dict[str, Any]:
         if self._parameters.endpoint == "chat":
@@ -158,8 +199,12 @@ class AnswerWriter(VerbatimWriter):
             self._offset += len(self._characters.decode(self._tokenizer.bytes_of(token.token)))
         return {
             "tokens": [name for name, _ in named],
-            "token_logprobs": [token.logprob for _, token in named],
-            "top_logprobs": [{self._name(at): value for at, value in token.likeliest} for _, token in named],
+            # The first token of a prompt has nothing before it.
+            "token_logprobs": [None if token.logprob > 0 else token.logprob for _, token in named],
+            "top_logprobs": [
+                None if token.logprob > 0 else {self._name(at): value for at, value in token.likeliest}
+                for _, token in named
+            ],
             "text_offset": offsets,
         }
 

@@ -29,7 +29,12 @@ class Sampling:
     `temperature` 0 takes the likeliest token; `top_k` 0 and `top_p` 1 exclude none. `logprobs` is how many of the
     likeliest tokens are returned with each token; with None even the token's own log-probability may be missing.
     `grammar` excludes tokens that may not come next; `schema` is its source, for an engine that makes its own grammar.
-    With `ignore_eos` a sequence goes on after an end token. An engine may end a sequence after `max_tokens`."""
+    With `ignore_eos` a sequence goes on after an end token. An engine may end a sequence after `max_tokens`.
+
+    The penalties are taken from the scores of tokens that were written before: `presence` once, `frequency` for each
+    time; `repetition` divides scores, of the prompt's tokens too. `bias` is added to the scores of its tokens, `min_p`
+    excludes tokens with a smaller share of the likeliest one's chance, and the first `min_tokens` are none of
+    `ends`, after which the answer is over."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -40,17 +45,32 @@ class Sampling:
     schema: str | None = None
     max_tokens: int | None = None
     ignore_eos: bool = False
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    bias: tuple[tuple[int, float], ...] = ()
+    min_p: float = 0.0
+    min_tokens: int = 0
+    ends: tuple[int, ...] = ()
+    prompt_logprobs: bool = False
+
+    @property
+    def changes_scores(self) -> bool:
+        return bool(self.presence or self.frequency or self.repetition != 1 or self.bias or self.min_tokens)
 
 
 class Token(NamedTuple):
     """One token of one sequence. `logprob` is its log-probability among all tokens, before any were excluded; it may be
-    NaN if `Sampling.logprobs` is None. `is_last` is True if the grammar allows nothing after the token."""
+    NaN if `Sampling.logprobs` is None. `is_last` is True if the grammar allows nothing after the token. With
+    `Sampling.prompt_logprobs` the first token of an answer has those of its prompt `before` it; the first of these has
+    no log-probability, which is then above 0."""
 
     sequence: str
     token: int
     logprob: float
     likeliest: tuple[tuple[int, float], ...] = ()
     is_last: bool = False
+    before: tuple["Token", ...] = ()
 
 
 class NoToken(NamedTuple):

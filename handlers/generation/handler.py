@@ -51,6 +51,7 @@ from marina.handlers.generation.routing import ForwardedAnswer, SmallModelRoute,
 from marina.handlers.generation.scheduler import Scheduler
 from marina.handlers.generation.sequence import AnswerSource, GenerationTask, TextSequence
 from marina.handlers.generation.sessions import ConversationAnswer, open_conversations
+from marina.handlers.generation.several import SeveralAnswers
 from marina.handlers.generation.shared_answers import SharedAnswers
 from marina.handlers.generation.text_cache import AnswerRecording, CachedAnswer, TextCache
 from marina.handlers.generation.text_request import ConversationRequest, RequestReader, TextRequest, UnreadRequest
@@ -98,6 +99,7 @@ class TextHandler:
             vocabulary=vocabulary_size(folder),
             tokenizer=self.tokenizer,
             chat=None if template is None else ChatForm.of(template, self.text.tools),
+            ends=self.text.ends,
         )
         self._reader = RequestReader(limits, self.record.max_request_bytes)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
@@ -173,9 +175,10 @@ class TextHandler:
                 read.append(request)
             else:
                 self._settle(request_id, request, responses)
-        asked = [(request.parameters, request.control) for request in read]
-        lookups = self._text_cache.find(asked) if read else []
-        for request, cached in zip(read, lookups, strict=True):
+        asked = [(request.parameters, request.control) for request in read if request.is_shared]
+        lookups = iter(self._text_cache.find(asked) if asked else [])
+        for request in read:
+            cached = next(lookups) if request.is_shared else None
             started = self._guarded(request.task.id, partial(self._start, request, cached))
             self._settle(request.task.id, started, responses)
 
@@ -258,14 +261,18 @@ class TextHandler:
     def _submit(self, request: TextRequest, recording: AnswerRecording | None) -> OpenAnswer:
         is_joined, takes = False, request.control.may_read
         with refusing_if_busy():
-            if recording is None:
-                source: AnswerSource = self.loop.submit(request.task)
+            if request.more:
+                tasks, together = (request.task, *request.more), self.text.slots
+                source: AnswerSource = SeveralAnswers(tasks, self.loop.submit, self.loop.cancel, together=together)
+            elif recording is None:
+                source = self.loop.submit(request.task)
             else:
                 source, is_joined = self._shared.join_or_submit(recording.key, request.task, joins=takes)
         if recording and takes:
             self._text_cache.count("batch" if is_joined else "computed")
         if not is_joined:
-            self.metrics.count_prompt(len(request.parameters.prompt))
+            prompts = request.parameters.prompts or (request.parameters.prompt,)
+            self.metrics.count_prompt(sum(map(len, prompts)))
         return self._open_answer(request, source, recording)
 
     def _open_answer(
@@ -279,7 +286,7 @@ class TextHandler:
         )
 
     def _make_sequence(self, task: GenerationTask) -> TextSequence:
-        ends = () if task.sampling.ignore_eos else self.text.ends
+        ends = {*task.sampling.ends, *(() if task.sampling.ignore_eos else self.text.ends)}
         decode = self.tokenizer.decoder(task.marks)
         return TextSequence(task, Detokenizer(decode, task.prompt[-DECODED_TOGETHER:]), frozenset(ends))
 
@@ -321,7 +328,7 @@ class TextHandler:
             self.loop.cancel(unread)
         request = self._open[request_id]
         source = request.source if isinstance(request, OpenAnswer) else request.awaited
-        if isinstance(source, ForwardedAnswer | PendingPrompt):
+        if isinstance(source, ForwardedAnswer | PendingPrompt | SeveralAnswers):
             source.cancel()
 
     def _send_piece(
@@ -338,7 +345,8 @@ class TextHandler:
         pieces = self.loop.take(answer.source)
         body = answer.writer.write(pieces)
         answer.has_text |= bool(pieces)
-        is_last: bool | None = bool(error) or (bool(pieces) and pieces[-1].end is not None)
+        has_ended = answer.source.end is not None and bool(pieces) and pieces[-1].end is not None
+        is_last: bool | None = bool(error) or has_ended
         if answer.recording:
             answer.recording.pieces += pieces
             if is_last and not error:
@@ -357,7 +365,10 @@ class TextHandler:
 
     def _close(self, request_id: str) -> None:
         self._shared.leave(request_id)
-        del self._open[request_id]
+        closed = self._open.pop(request_id)
+        if isinstance(closed, OpenAnswer) and isinstance(closed.source, SeveralAnswers):
+            # If one of them has failed, the others are of no use.
+            closed.source.cancel()
 
     def rehearse(self) -> None:
         """Answers the package's sample as a client's request, so that a package that cannot do so never gets ready."""

@@ -91,14 +91,18 @@ class SchemaWait:
         """The request with its grammar; raises RequestRefused."""
         if not self.awaited.is_ready:
             raise _late("its schema was not compiled in time")
+        tasks = (self.request.task, *self.request.more)
         try:
-            grammar = grammars.begin(self.awaited)
+            begun = [grammars.begin(self.awaited) for _ in tasks]
         except GrammarRefused as err:
             param = "tools" if self.request.parameters.tools else "response_format"
             raise RequestRefused(f"`{param}`: this schema cannot be enforced: {err}", param=param) from err
         schema = with_options(self.request.parameters.schema or "{}")
-        sampling = replace(self.request.task.sampling, grammar=grammar, schema=schema)
-        return replace(self.request, task=replace(self.request.task, sampling=sampling))
+        first, *more = (
+            replace(task, sampling=replace(task.sampling, grammar=grammar, schema=schema))
+            for task, grammar in zip(tasks, begun, strict=True)
+        )
+        return replace(self.request, task=first, more=tuple(more))
 
 
 @dataclass(frozen=True)

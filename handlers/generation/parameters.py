@@ -19,16 +19,11 @@ from marina.handlers.generation.tokenizer import ModelTokenizer
 from marina.handlers.generation.values import check_unicode, read_flag, read_number, read_whole
 
 Endpoint = Literal["chat", "completion"]
-# A prompt as it was sent: a text, a conversation, or tokens.
-Prompt: TypeAlias = str | Conversation | tuple[int, ...]
+# A prompt as it was sent: a text, a conversation, tokens, or several texts or lists of tokens.
+Prompt: TypeAlias = str | Conversation | tuple[int, ...] | list[str] | list[tuple[int, ...]]
 
 # Parameters that are not supported, with the values that are accepted all the same, because they change nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
     "store": (False,),
     "service_tier": ("auto", "default"),
     "length_penalty": (1,),
@@ -40,7 +35,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "priority": (0,),
 }
 _NEUTRAL_OF_ONE: dict[Endpoint, dict[str, tuple[object, ...]]] = {
-    "completion": {"best_of": (1,), "echo": (False,), "suffix": ("",)},
+    "completion": {"suffix": ("",)},
     "chat": {"modalities": (["text"],), "add_generation_prompt": (True,)},
 }
 # Names that a client gives to its requests, for its own use.
@@ -49,9 +44,11 @@ _SUPPORTED_BY_BOTH = {
     *UNUSED_TEXTS,
     *("model", "metadata", "stream", "stream_options", "max_tokens", "stop", "seed"),
     *("response_format", "ignore_eos", "temperature", "top_p", "top_k", "logprobs"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("min_p", "min_tokens", "stop_token_ids", "n"),
 }
 _SUPPORTED: dict[Endpoint, set[str]] = {
-    "completion": {*_SUPPORTED_BY_BOTH, "prompt"},
+    "completion": {*_SUPPORTED_BY_BOTH, "prompt", "echo", "best_of"},
     "chat": {
         *(*_SUPPORTED_BY_BOTH, "messages", "top_logprobs", "max_completion_tokens"),
         *("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort"),
@@ -59,8 +56,9 @@ _SUPPORTED: dict[Endpoint, set[str]] = {
 }
 # A mark that a template ends with is among the last tokens of its prompt.
 _TAIL = 16
-_MAX_STOPS, _MAX_STOP_LENGTH = 4, 200
-_MAX_LOGPROBS: dict[Endpoint, int] = {"completion": 5, "chat": 20}
+_MAX_STOPS, _MAX_STOP_LENGTH, _MAX_LOGPROBS, _MAX_BIASES = 64, 200, 20, 1024
+# How many answers a request may ask for.
+_MAX_CHOICES = 128
 _STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}
 
 
@@ -69,7 +67,8 @@ class Parameters:
     """The parameters of one request, its prompt or messages as tokens. With `usage_so_far` every event of the
     stream has the usage. `schema` is the JSON schema or the grammar that the answer has to match, as text. With `tools`
     it may be calls of them. `marks` are the special tokens that are not left out of its text, and `reading` takes the
-    text apart; None if all of it is content."""
+    text apart; None if all of it is content. There are `choices` answers to each of the `prompts`, which are empty if
+    there is one; with `echo` they begin with their prompt, and nothing else comes if it `is_empty`."""
 
     endpoint: Endpoint
     prompt: tuple[int, ...]
@@ -84,6 +83,10 @@ class Parameters:
     tools: Tools | None = None
     marks: tuple[str, ...] = ()
     reading: Read | None = None
+    choices: int = 1
+    prompts: tuple[tuple[int, ...], ...] = ()
+    echo: bool = False
+    is_empty: bool = False
 
     @property
     def is_named(self) -> bool:
@@ -102,6 +105,7 @@ class Limits:
     vocabulary: int | None
     tokenizer: ModelTokenizer
     chat: ChatForm | None
+    ends: tuple[int, ...] = ()
 
 
 def read_parameters(
@@ -116,7 +120,7 @@ def read_parameters(
     _check_names(given, endpoint)
     check_model(given.get("model", limits.model), limits.model)
     _check_unused(given)
-    prompt, tools = _conversation(given, limits) if endpoint == "chat" else (_text(given, limits), None)
+    prompt, tools = _conversation(given, limits) if endpoint == "chat" else (_text(given.get("prompt"), limits), None)
     length, max_tokens = _max_tokens(given, limits)
     stream = read_flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, endpoint)
@@ -130,17 +134,32 @@ def read_parameters(
     if ignore_eos and schema is not None:
         text = "`ignore_eos`: got `true`, allowed: `false` with `response_format`, since the schema ends the answer"
         raise RequestRefused(text, param="ignore_eos")
-    sampling = Sampling(
-        temperature=read_number(given, "temperature", 1.0, 0, 2),
-        top_p=read_number(given, "top_p", 1.0, 0, 1),
-        top_k=read_whole(given, "top_k", 0, 0, 1_000_000),
-        seed=read_whole(given, "seed", None, -(2**63), 2**63 - 1),
-        logprobs=logprobs if with_logprobs else None,
-        ignore_eos=ignore_eos,
-    )
+    sampling = read_sampling(given, limits, max_tokens)
+    sampling = replace(sampling, logprobs=logprobs if with_logprobs else None, ignore_eos=ignore_eos)
+    if sampling.min_tokens and (schema is not None or (tools and tools.choice == "required")):
+        raise RequestRefused("`min_tokens` is not supported where a schema ends the answer", param="min_tokens")
+    choices, echo = read_whole(given, "n", 1, 1, _MAX_CHOICES), read_flag(given, "echo")
+    if given.get("best_of", choices) != choices:
+        raise RequestRefused("`best_of` is not supported: allowed: the value of `n`", param="best_of")
+    if choices * (len(prompt) if isinstance(prompt, list) else 1) > _MAX_CHOICES:
+        raise wrong_value("n", choices, f"up to {_MAX_CHOICES} answers for all prompts together")
+    sampling = replace(sampling, prompt_logprobs=echo and with_logprobs)
     usage, so_far = _stream_options(given, stream)
     parameters = Parameters(
-        endpoint, (), max_tokens, sampling, _stop(given), stream, usage, with_logprobs, so_far, schema, tools
+        endpoint,
+        (),
+        max_tokens,
+        sampling,
+        _stop(given),
+        stream,
+        usage,
+        with_logprobs,
+        so_far,
+        schema,
+        tools,
+        choices=choices,
+        echo=echo,
+        is_empty=given.get("max_tokens") == 0,
     )
     return prompt, partial(_with_prompt, parameters, limits, length)
 
@@ -217,10 +236,15 @@ def _check_unused(given: Mapping[str, Any]) -> None:
         raise wrong_value("metadata", metadata, "an object")
 
 
-def _text(given: Mapping[str, Any], limits: Limits) -> Prompt:
-    prompt = given.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
+def _text(prompt: object, limits: Limits) -> Prompt:
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if len(prompt) > _MAX_CHOICES:
+            raise wrong_value("prompt", prompt, f"up to {_MAX_CHOICES} prompts")
+        are_alike = len({type(each) for each in prompt}) == 1
+        if not are_alike or any(isinstance(each, list) and each and isinstance(each[0], str | list) for each in prompt):
+            raise wrong_value("prompt", prompt, "only texts, or only lists of tokens")
+        several: list[Any] = [_text(each, limits) for each in prompt]
+        return several if len(several) > 1 else several[0]
     if isinstance(prompt, str):
         _check_fits(len(prompt), limits, "prompt")
         return check_unicode(prompt, "prompt")
@@ -231,8 +255,6 @@ def _text(given: Mapping[str, Any], limits: Limits) -> Prompt:
     wrong = next((place for place, token in enumerate(prompt) if type(token) is not int or token not in known), None)
     if wrong is None:
         return tuple(prompt)
-    if isinstance(prompt[wrong], str | list):
-        raise RequestRefused(f"`prompt`: got a list of {len(prompt)} prompts, allowed: {allowed}", param="prompt")
     raise wrong_value(
         f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {limits.tokenizer.count - 1}", param="prompt"
     )
@@ -260,12 +282,54 @@ def _max_tokens(given: Mapping[str, Any], limits: Limits) -> tuple[str | None, i
     if given.get("max_tokens", given.get(name)) != given.get(name):
         text = "`max_tokens`: differs from `max_completion_tokens`: give only one of them"
         raise RequestRefused(text, param="max_tokens")
-    wanted = read_whole(given, name, None, 1, limits.max_tokens)
-    return (None, limits.max_tokens) if wanted is None else (name, int(wanted))
+    # Nothing but the prompt, for its log-probabilities.
+    least = 0 if given.get("echo") is True else 1
+    wanted = read_whole(given, name, None, least, limits.max_tokens)
+    return (None, limits.max_tokens) if wanted is None else (name, max(1, int(wanted)))
+
+
+def read_sampling(given: Mapping[str, Any], limits: Limits, max_tokens: int) -> Sampling:
+    """How tokens are chosen."""
+    # Some servers write -1 for all tokens.
+    top_k = 0 if given.get("top_k") == -1 else read_whole(given, "top_k", 0, 0, 1_000_000)
+    stops = given.get("stop_token_ids", [])
+    if not isinstance(stops, list) or len(stops) > _MAX_STOPS or not all(_is_token(each, limits) for each in stops):
+        raise wrong_value("stop_token_ids", stops, f"a list of up to {_MAX_STOPS} tokens")
+    biases = given.get("logit_bias", {})
+    allowed = f"an object with a number from -100 to 100 for each of up to {_MAX_BIASES} tokens"
+    if not isinstance(biases, Mapping) or len(biases) > _MAX_BIASES:
+        raise wrong_value("logit_bias", biases, allowed)
+    for token, bias in biases.items():
+        is_known = str(token).isascii() and str(token).isdecimal() and len(str(token)) < 10
+        if (
+            not is_known
+            or not _is_token(int(token), limits)
+            or type(bias) not in (int, float)
+            or not -100 <= bias <= 100
+        ):
+            raise wrong_value(f"logit_bias.{str(token)[:20]}", bias, allowed, param="logit_bias")
+    least = read_whole(given, "min_tokens", 0, 0, max_tokens)
+    return Sampling(
+        temperature=read_number(given, "temperature", 1.0, 0, 2),
+        top_p=read_number(given, "top_p", 1.0, 0, 1),
+        top_k=top_k,
+        seed=read_whole(given, "seed", None, -(2**63), 2**63 - 1),
+        presence=read_number(given, "presence_penalty", 0.0, -2, 2),
+        frequency=read_number(given, "frequency_penalty", 0.0, -2, 2),
+        repetition=read_number(given, "repetition_penalty", 1.0, 0.01, 10),
+        bias=tuple((int(token), float(bias)) for token, bias in biases.items()),
+        min_p=read_number(given, "min_p", 0.0, 0, 1),
+        min_tokens=least,
+        ends=(*stops, *(limits.ends if least and not given.get("ignore_eos") else ())),
+    )
+
+
+def _is_token(token: object, limits: Limits) -> bool:
+    return type(token) is int and 0 <= token < (limits.vocabulary or limits.tokenizer.count)
 
 
 def _logprobs(given: Mapping[str, Any], endpoint: Endpoint) -> tuple[bool, int]:
-    limit = _MAX_LOGPROBS[endpoint]
+    limit = _MAX_LOGPROBS
     if endpoint == "completion":
         count = read_whole(given, "logprobs", None, 0, limit)
         return count is not None, count or 0

@@ -47,7 +47,7 @@ class Conversation:
 class PendingPrompt:
     """A prompt that becomes tokens."""
 
-    tokens: Future[list[int]]
+    tokens: Future[list[Any]]
 
     @property
     def is_ready(self) -> bool:
@@ -66,21 +66,21 @@ class Prompts:
         self._process = LimitedProcess(__name__, str(folder), str(limit))
         self._thread = ThreadPoolExecutor(1, "prompts")
 
-    def begin(self, prompt: str | Conversation, when_ready: Callable[[], None]) -> PendingPrompt:
+    def begin(self, prompt: str | list[str] | Conversation, when_ready: Callable[[], None]) -> PendingPrompt:
         """Starts with a prompt; calls `when_ready` when it is tokens or was refused."""
         future = self._thread.submit(self.read, prompt)
         future.add_done_callback(lambda _: when_ready())
         return PendingPrompt(future)
 
-    def read(self, prompt: str | Conversation) -> list[int]:
-        """The tokens of a prompt; raises TemplateRefused."""
+    def read(self, prompt: str | list[str] | Conversation) -> list[Any]:
+        """The tokens of a prompt, or those of each of several prompts; raises TemplateRefused."""
         try:
             answer = self._process.ask(prompt)
         except TookTooMuch as err:
             raise TemplateRefused("the chat template takes too much time or memory for these messages") from err
         if isinstance(answer, dict):
             raise TemplateRefused(**answer)
-        tokens: list[int] = answer
+        tokens: list[Any] = answer
         return tokens
 
     def close(self) -> None:
@@ -180,8 +180,10 @@ class _PromptReader:
         self._tokenizer = ModelTokenizer(folder)
         self._template: ChatTemplate | None = None
 
-    def read(self, prompt: str | dict[str, Any]) -> list[int] | dict[str, Any]:
+    def read(self, prompt: str | list[str] | dict[str, Any]) -> list[Any] | dict[str, Any]:
         """The tokens, or the arguments of TemplateRefused."""
+        if isinstance(prompt, list):
+            return [self._tokenizer.encode(each, limit=self._limit) for each in prompt]
         if isinstance(prompt, str):
             return self._tokenizer.encode(prompt, limit=self._limit)
         try:

@@ -232,7 +232,7 @@ class SmallModelRoute:
         That is so for long prompts, for prompts of tokens, which another tokenizer may number differently, for requests
         that bypass the cache or were sent on to this model, and for turns of stored conversations."""
         stays = request.is_routed or not request.control.may_read or request.turn is not None
-        stays |= isinstance(request.body.get("prompt"), list)
+        stays |= isinstance(request.body.get("prompt"), list) or not request.is_shared
         if stays or len(request.parameters.prompt) > self._short_tokens:
             return None
         if self._backoff.is_active:

@@ -46,7 +46,7 @@ class Scheduler:
         waiting = len(self._waiting) - (self._slots - len(running))
         # Batch requests must not take all the room, or interactive ones would be refused.
         room = self._room if task.priority == INTERACTIVE else max(1, self._room // 2)
-        if waiting >= room:
+        if waiting >= room and not task.follows:
             raise Busy(f"{waiting} requests are already waiting", wait_s)
         if task.deadline is not None:
             end_s = wait_s + self._steps(task) * self._step_s

@@ -13,8 +13,8 @@ INTERACTIVE, BATCH = 0, 1
 
 @dataclass(frozen=True)
 class GenerationTask:
-    """What the engine has to do for one request. `deadline` and `arrived` are times of `time.monotonic`; `marks` are
-    the special tokens that are not left out of the text."""
+    """What the engine has to do for one answer. `deadline` and `arrived` are times of `time.monotonic`; `marks` are the
+    special tokens that are not left out of the text; with `follows` it takes the place of one that has ended."""
 
     id: str
     prompt: tuple[int, ...]
@@ -25,6 +25,7 @@ class GenerationTask:
     deadline: float | None = None
     arrived: float = field(default_factory=time.monotonic)
     marks: tuple[str, ...] = ()
+    follows: bool = False
 
     def is_overdue(self, now: float) -> bool:
         return self.deadline is not None and now > self.deadline
@@ -32,11 +33,13 @@ class GenerationTask:
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that can be sent, the tokens that it was made of, and with the last piece how the answer ended."""
+    """Text that can be sent, the tokens that it was made of, and with the last piece how the answer ended. `choice` is
+    its number if there are several answers."""
 
     text: str
     tokens: tuple[Token, ...] = ()
     end: End | None = None
+    choice: int = 0
 
 
 class AnswerSource(Protocol):

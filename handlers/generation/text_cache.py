@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from marina.handlers.caching import AnswerCache, CacheControl, answer_key
-from marina.handlers.generation.engine import Sampling, Token
+from marina.handlers.generation.engine import Token
 from marina.handlers.generation.parameters import Parameters
 from marina.handlers.generation.sequence import End, Piece
 
@@ -92,7 +92,7 @@ class TextCache:
         sampling = parameters.sampling
         if sampling.temperature == 0:
             # The other parameters of chance do not change which token is the likeliest.
-            sampling = Sampling(temperature=0, logprobs=sampling.logprobs, ignore_eos=sampling.ignore_eos)
+            sampling = replace(sampling, top_p=1.0, top_k=0, min_p=0.0, seed=None)
         plain = replace(
             parameters,
             endpoint="completion",

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,8 @@ _TYPES = ("", "application/json", "application/octet-stream")
 @dataclass(frozen=True)
 class TextRequest:
     """A checked request: the engine's task, OpenAI's parameters, what its headers say about the cache, its body as it
-    was sent, whether another model has sent it on, and its turn in a stored conversation."""
+    was sent, whether another model has sent it on, its turn in a stored conversation, and the tasks of `more` answers
+    to it."""
 
     task: GenerationTask
     parameters: Parameters
@@ -47,13 +48,19 @@ class TextRequest:
     body: Mapping[str, Any]
     is_routed: bool
     turn: ConversationTurn | None = None
+    more: tuple[GenerationTask, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its answer may come from the cache, or from another model."""
+        return not self.more and not self.parameters.echo
 
 
 @dataclass(frozen=True)
 class UnreadRequest:
     """A request whose prompt is not tokens yet; `with_tokens` makes a TextRequest of it."""
 
-    prompt: str | Conversation
+    prompt: str | list[str] | Conversation
     deadline: float | None
     with_tokens: Callable[[Sequence[int]], TextRequest]
 
@@ -124,19 +131,28 @@ class RequestReader:
         if turn is not None and isinstance(body, Mapping):
             body = {**body, "messages": list(turn.messages)}
         prompt, with_prompt = read_parameters(body, endpoint, self._limits)
+        if turn is not None and isinstance(body, Mapping) and body.get("n") not in (None, 1):
+            raise RequestRefused(f"`n` is not supported with `{CONVERSATION_HEADER}`: allowed: `1`", param="n")
         priority = _read_priority(request.headers.get(PRIORITY_HEADER))
         deadline = _read_deadline(request.headers.get("x-request-timeout-ms"), arrived)
 
-        def with_tokens(tokens: Sequence[int]) -> TextRequest:
-            given = with_prompt(tokens)
+        def with_tokens(tokens: Sequence[Any]) -> TextRequest:
+            several = [with_prompt(each) for each in (tokens if isinstance(prompt, list) else [tokens])]
+            given = replace(several[0], prompts=tuple(each.prompt for each in several[1:] and several))
             control, is_routed = parse_cache_control(request.headers), request.headers.get(ROUTED_HEADER) is not None
-            task = GenerationTask(
-                *(request.id, given.prompt, given.max_tokens, given.sampling, given.stop, priority, deadline, arrived),
-                given.marks,
-            )
-            return TextRequest(task, given, control, body if isinstance(body, Mapping) else {}, is_routed, turn)
+            tasks: list[GenerationTask] = []
+            for each, choice in ((each, choice) for each in several for choice in range(given.choices)):
+                seed = each.sampling.seed
+                sampling = replace(each.sampling, seed=None if seed is None else seed + choice)
+                name = f"{request.id}-{len(tasks)}" if tasks else request.id
+                wanted = (each.prompt, each.max_tokens, sampling, each.stop)
+                tasks.append(GenerationTask(name, *wanted, priority, deadline, arrived, each.marks))
+            sent = body if isinstance(body, Mapping) else {}
+            return TextRequest(tasks[0], given, control, sent, is_routed, turn, tuple(tasks[1:]))
 
-        return with_tokens(prompt) if isinstance(prompt, tuple) else UnreadRequest(prompt, deadline, with_tokens)
+        if isinstance(prompt, tuple) or (isinstance(prompt, list) and isinstance(prompt[0], tuple)):
+            return with_tokens(prompt)
+        return UnreadRequest(prompt, deadline, with_tokens)
 
 
 def _check_headers(request: Request) -> None:

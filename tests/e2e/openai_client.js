@@ -44,7 +44,7 @@ async function main() {
       streamed: await streamed.finalContent(),
       usage: (await streamed.totalUsage()).completion_tokens,
       back: (await client.chat.completions.create({ ...chat, messages: back })).usage.completion_tokens,
-      two: await refused(client.completions.create({ ...asked, n: 2 })),
+      added: await refused(client.completions.create({ ...asked, suffix: "the end" })),
       another: await refused(client.chat.completions.create({ ...chat, model: "another" })),
     }),
   );

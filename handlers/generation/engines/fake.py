@@ -32,4 +32,9 @@ class FakeEngine(SlotEngine[None]):
         token = slot.sampler.permit(slot.tokens[(len(slot.tokens) - slot.prompt_length) % slot.prompt_length])
         slot.append(token)
         likeliest = ((token, 0.0),) if slot.sampler.wanted else ()
-        return Token(slot.sequence, token, 0.0, likeliest, slot.sampler.is_over)
+        before = [Token(slot.sequence, each, 0.0, ((each, 0.0),)) for each in self._before(slot)]
+        return Token(slot.sequence, token, 0.0, likeliest, slot.sampler.is_over, tuple(before))
+
+    def _before(self, slot: Slot) -> Sequence[int]:
+        is_first = len(slot.tokens) == slot.prompt_length + 1
+        return slot.tokens[: slot.prompt_length] if slot.sampler.judges_prompt and is_first else ()

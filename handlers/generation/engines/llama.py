@@ -39,10 +39,15 @@ class Llama:
         return self._scores(self._read(slot, start, tokens)[-1:])[0]
 
     @torch.inference_mode()
+    def read_all(self, slot: int, start: int, tokens: torch.Tensor) -> torch.Tensor:
+        """Reads a piece of a prompt into a slot; returns the scores after each token, a row each."""
+        return self._scores(self._read(slot, start, tokens))
+
+    @torch.inference_mode()
     def read_whole(self, tokens: torch.Tensor, start: int = 0) -> torch.Tensor:
         """Reads a text, or its piece from `start` on, into the first slot; returns the scores after each token, a row
         each."""
-        return self._scores(self._read(0, start, tokens))
+        return self.read_all(0, start, tokens)
 
     def _read(self, slot: int, start: int, tokens: torch.Tensor) -> torch.Tensor:
         end = start + len(tokens)

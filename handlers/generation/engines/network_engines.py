@@ -30,7 +30,18 @@ class ComputingEngine(SlotEngine[torch.Tensor]):
     def _choose(self, slot: Slot, scores: torch.Tensor) -> Token:
         token, logprob, likeliest = slot.sampler.choose(scores.numpy())
         slot.append(token)
-        return Token(slot.sequence, token, logprob, likeliest, slot.sampler.is_over)
+        before, slot.before = tuple(slot.before), []
+        return Token(slot.sequence, token, logprob, likeliest, slot.sampler.is_over, before)
+
+    def _judge(self, entry: Work, scores: Sequence[torch.Tensor]) -> None:
+        slot = entry.slot
+        if not slot.before:
+            slot.before.append(Token(slot.sequence, slot.tokens[0], 1.0))
+        # A piece may be computed again, and the last token of the prompt has the answer after it.
+        for place in range(len(slot.before), min(entry.piece.stop + 1, slot.prompt_length)):
+            token = slot.tokens[place]
+            logprob, likeliest = slot.sampler.judge(scores[place - 1 - entry.piece.start].numpy(), token)
+            slot.before.append(Token(slot.sequence, token, logprob, likeliest))
 
 
 class TorchEngine(ComputingEngine):
@@ -43,10 +54,13 @@ class TorchEngine(ComputingEngine):
     def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[torch.Tensor]]:
         single = [entry for entry in work if len(entry.piece) == 1]
         decoded = iter(self._decode(single) if single else ())
-        return [
-            [next(decoded) if len(piece) == 1 else self._model.read(slot.index, piece.start, _tokens(slot, piece))]
-            for slot, piece, _ in work
-        ]
+        return [[next(decoded)] if len(piece) == 1 else self._read(slot, piece) for slot, piece, _ in work]
+
+    def _read(self, slot: Slot, piece: range) -> Sequence[torch.Tensor]:
+        tokens = _tokens(slot, piece)
+        if slot.sampler.judges_prompt:
+            return list(self._model.read_all(slot.index, piece.start, tokens))
+        return [self._model.read(slot.index, piece.start, tokens)]
 
     def _decode(self, single: Sequence[Work]) -> torch.Tensor:
         tokens = [slot.tokens[piece.start] for slot, piece, _ in single]
@@ -72,10 +86,17 @@ class CompiledEngine(ComputingEngine):
             places += [slot.index] * (len(piece) + len(guesses))
             positions += range(piece.start, piece.stop + len(guesses))
             # A piece before the last one of its prompt needs no scores.
-            if piece.stop == len(slot.tokens):
+            if slot.sampler.judges_prompt and slot.is_reading_prompt:
+                wanted += range(len(tokens) - len(piece), len(tokens))
+            elif piece.stop == len(slot.tokens):
                 wanted += range(len(tokens) - 1 - len(guesses), len(tokens))
         scores = iter(self._model.step(tokens, places, positions, wanted))
-        return [list(islice(scores, 1 + len(entry.guesses))) if entry.gives_token else [] for entry in work]
+        return [list(islice(scores, self._rows(entry))) for entry in work]
+
+    def _rows(self, entry: Work) -> int:
+        if entry.slot.sampler.judges_prompt and entry.slot.is_reading_prompt:
+            return len(entry.piece)
+        return 1 + len(entry.guesses) if entry.gives_token else 0
 
     def measure(self) -> float:
         """The time of a further row, as a share of the time of the first: the best of some tries. Only before any

@@ -5,6 +5,7 @@ A vocabulary may have 150,000 tokens, so nothing here sorts all of them, and log
 they are asked for."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,8 +24,11 @@ _BLOCK = 512
 class Sampler:
     """Chooses the tokens of one sequence. `is_over` is True when its grammar allows nothing more."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] = ()) -> None:
         self._sampling, self._grammar = sampling, sampling.grammar
+        # How often each token was written; those of the prompt, 0 times, if they are to be penalised, too.
+        self._written = dict.fromkeys(prompt if sampling.repetition != 1 else (), 0)
+        self._count = 0
         # The grammar was not ready in time, so the sequence is left out of steps until it is.
         self._is_late = False
         self.is_over = False
@@ -35,6 +39,11 @@ class Sampler:
     def wanted(self) -> int:
         """How many of the likeliest tokens are returned with each token."""
         return self._sampling.logprobs or 0
+
+    @property
+    def judges_prompt(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are asked for, too."""
+        return self._sampling.prompt_logprobs
 
     @property
     def has_grammar(self) -> bool:
@@ -59,6 +68,9 @@ class Sampler:
         return self._accept(token)
 
     def _accept(self, token: int) -> int:
+        self._count += 1
+        if self._sampling.changes_scores:
+            self._written[token] = self._written.get(token, 0) + 1
         self.is_over = self._grammar is not None and self._grammar.take(token)
         return token
 
@@ -66,27 +78,47 @@ class Sampler:
         """Chooses a token; returns it, its log-probability, which is NaN if none was asked for, and the `wanted`
         likeliest tokens with theirs."""
         permitted, top_k = scores, self._sampling.top_k
+        if self._sampling.changes_scores:
+            permitted = self._changed(scores)
         if self._grammar is not None:
-            allowed = self._grammar.allowed()[: len(scores)]
+            allowed, changed = self._grammar.allowed()[: len(scores)], permitted
             permitted = np.full_like(scores, -np.inf)
-            np.copyto(permitted[: len(allowed)], scores[: len(allowed)], where=allowed)
+            np.copyto(permitted[: len(allowed)], changed[: len(allowed)], where=allowed)
         is_cut = self._sampling.temperature > 0 and 0 < top_k < len(scores)
         kept = _largest(permitted, top_k) if is_cut else None
         token = int(permitted.argmax()) if self._sampling.temperature == 0 else self._draw(permitted, kept)
         if self._sampling.logprobs is None:
             return self._accept(token), math.nan, ()
+        known = None if permitted is not scores or self.wanted > top_k else kept
+        return (self._accept(token), *self.judge(scores, token, known))
+
+    def judge(
+        self, scores: Scores, token: int, kept: Places | None = None
+    ) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """The log-probability of a token, and the `wanted` likeliest tokens with theirs, which may be among `kept`."""
         whole = scores.max() + np.log(_weights(scores, 1.0).sum())
-        if kept is None or permitted is not scores or self.wanted > top_k:
-            kept = _largest(scores, self.wanted)
+        kept = _largest(scores, self.wanted) if kept is None else kept
         likeliest = kept[np.argsort(-scores[kept], kind="stable")][: self.wanted]
-        return (
-            self._accept(token),
-            float(scores[token] - whole),
-            tuple((int(at), float(scores[at] - whole)) for at in likeliest),
-        )
+        return float(scores[token] - whole), tuple((int(at), float(scores[at] - whole)) for at in likeliest)
+
+    def _changed(self, scores: Scores) -> Scores:
+        """The scores with penalties and biases."""
+        changed, sampling = scores.copy(), self._sampling
+        if known := [token for token in self._written if token < len(scores)]:
+            counts = np.array([self._written[token] for token in known], dtype=np.float32)
+            old = changed[known]
+            old = np.where(old > 0, old / sampling.repetition, old * sampling.repetition)
+            changed[known] = old - sampling.presence * (counts > 0) - sampling.frequency * counts
+        for token, bias in sampling.bias:
+            changed[token] += bias
+        if self._count < sampling.min_tokens:
+            changed[list(sampling.ends)] = -np.inf
+        return changed
 
     def _draw(self, scores: Scores, kept: Places | None) -> int:
         weights = _weights(scores if kept is None else scores[kept], max(self._sampling.temperature, _COLDEST))
+        if self._sampling.min_p:
+            weights[weights < self._sampling.min_p] = 0
         place = _pick(weights, self._random) if self._sampling.top_p >= 1 else self._pick_likely(weights)
         return place if kept is None else int(kept[place])
 

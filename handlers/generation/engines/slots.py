@@ -36,6 +36,7 @@ class Slot:
     sampler: Sampler
     cached: int = 0
     guesser: Guesser = field(default_factory=Guesser)
+    before: list[Token] = field(default_factory=list)
     prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,6 +46,11 @@ class Slot:
         """Adds the token that was chosen after the computed ones; it is not computed yet itself."""
         self.cached = len(self.tokens)
         self.tokens.append(token)
+
+    @property
+    def is_reading_prompt(self) -> bool:
+        """Whether a part of the prompt was not computed yet."""
+        return self.cached < self.prompt_length
 
     @property
     def is_reading(self) -> bool:
@@ -95,9 +101,9 @@ class Slots:
         if not prompt or len(prompt) > self.context:
             raise ValueError(f"a prompt of {len(prompt)} tokens, allowed: 1 to {self.context}")
         # This may raise, so it comes before a slot is taken.
-        sampler = Sampler(sampling)
+        sampler = Sampler(sampling, prompt)
         tokens = list(prompt)
-        source, count = self._longest_match(tokens) if reuse else (0, 0)
+        source, count = self._longest_match(tokens) if reuse and not sampling.prompt_logprobs else (0, 0)
         # A text that is continued stays in its slot; if another text only begins alike, its beginning is copied.
         continues = source in self._free and count > 0 and count >= len(self._left.get(source, [])) - 1
         target = source if continues else self._free[0]
@@ -137,7 +143,7 @@ class Slots:
 
     def _guesses(self, slot: Slot, rows: int) -> Sequence[int]:
         """The guesses for a slot that are worth computing, besides `rows` rows."""
-        if self.row_cost is None or slot.sampler.has_grammar:
+        if self.row_cost is None or slot.sampler.has_grammar or slot.sampler.judges_prompt:
             return ()
         slot.guesser.read(slot.tokens)
         room = min(_MAX_GUESSES, self.context - len(slot.tokens))
@@ -169,6 +175,9 @@ class SlotEngine(ABC, Generic[Scores]):
         if not work:
             self._slots.wait()
         for entry, scores in zip(work, self._compute(work) if work else (), strict=True):
+            if entry.slot.sampler.judges_prompt and entry.slot.is_reading_prompt:
+                self._judge(entry, scores)
+                scores = scores[-1:]
             if not entry.gives_token:
                 entry.slot.cached = entry.piece.stop
             elif entry.slot.sampler.is_ready(_PATIENCE_S):
@@ -202,10 +211,13 @@ class SlotEngine(ABC, Generic[Scores]):
     def close(self) -> None:
         """Does nothing: the memory is freed with the process."""
 
+    def _judge(self, entry: Work, scores: Sequence[Scores]) -> None:
+        """Notes how likely each of the prompt's tokens was that follow those of a piece."""
+
     @abstractmethod
     def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[Scores]]:
         """For each entry the scores by which its next token is chosen, and those after each of its guesses. They are
-        not used if the entry gives no token."""
+        not used if the entry gives no token. If the prompt is judged, those after each token of the piece."""
 
     @abstractmethod
     def _choose(self, slot: Slot, scores: Scores) -> Token:

@@ -217,8 +217,15 @@ def sampling_arguments(sampling: Sampling, ends: Sequence[int]) -> dict[str, Any
         "max_tokens": sampling.max_tokens,
         # Only the end tokens that the package names end an answer, not those of vLLM's own configuration.
         "ignore_eos": True,
-        "stop_token_ids": [] if sampling.ignore_eos else list(ends),
+        "stop_token_ids": [*([] if sampling.ignore_eos else ends), *sampling.ends],
+        "presence_penalty": sampling.presence,
+        "frequency_penalty": sampling.frequency,
+        "repetition_penalty": sampling.repetition,
+        "logit_bias": dict(sampling.bias) or None,
+        "min_p": sampling.min_p,
+        "min_tokens": sampling.min_tokens,
         "logprobs": sampling.logprobs,
+        **({"prompt_logprobs": sampling.logprobs} if sampling.prompt_logprobs else {}),
         # `vllm_runner.py` makes vLLM's `structured_outputs` of it.
         **({"json": sampling.schema} if sampling.schema is not None else {}),
     }

@@ -128,9 +128,9 @@ def test_openais_client_for_javascript_works_unchanged(server: Running) -> None:
     assert (seen["models"], seen["end"], seen["logprobs"], seen["usage"]) == (["tales"], [8, "length"], 4, 4)
     assert seen["pieces"] == seen["text"] != ""
     assert seen["streamed"] == seen["said"] != ""
-    unsupported = {"kind": "BadRequestError", "status": 400, "code": "unsupported_parameter", "param": "n"}
+    unsupported = {"kind": "BadRequestError", "status": 400, "code": "unsupported_parameter", "param": "suffix"}
     assert seen["back"] == 4
-    assert seen["two"] == unsupported
+    assert seen["added"] == unsupported
     assert seen["another"] == {"kind": "NotFoundError", "status": 404, "code": "model_not_found", "param": "model"}
     eventually(lambda: metric(server, "inference_sequences_ended_total", reason="cancelled") > before)
 
@@ -177,8 +177,8 @@ def test_a_text_is_written_for_no_method_but_post(server: Running, method: str, 
 
 def test_openais_client_sees_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(model="tales", prompt="Once", n=2)
-    assert (refused.value.param, refused.value.code) == ("n", "unsupported_parameter")
+        client.completions.create(model="tales", prompt="Once", suffix="the end")
+    assert (refused.value.param, refused.value.code) == ("suffix", "unsupported_parameter")
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="another", prompt="Once")
     with pytest.raises(openai.BadRequestError, match="begins with Once"):

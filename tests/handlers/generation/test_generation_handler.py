@@ -118,8 +118,7 @@ def test_without_a_path_the_body_decides_between_chat_and_completion(shared: Rou
 
 
 REFUSED = [
-    (COMPLETIONS, {"prompt": "a", "n": 2}, 400, "n"),
-    (COMPLETIONS, {"prompt": "a", "presence_penalty": 0.5}, 400, "presence_penalty"),
+    (COMPLETIONS, {"prompt": "a", "presence_penalty": 2.5}, 400, "presence_penalty"),
     (COMPLETIONS, {"prompt": "a", "wishes": 1}, 400, "wishes"),
     (COMPLETIONS, {"prompt": "a", "temperature": 3}, 400, "temperature"),
     (COMPLETIONS, {"prompt": "a", "top_p": "1"}, 400, "top_p"),
@@ -131,7 +130,7 @@ REFUSED = [
     (COMPLETIONS, {"prompt": "a", "seed": 2**70}, 400, "seed"),
     (COMPLETIONS, {"prompt": "a", "seed": -(2**63) - 1}, 400, "seed"),
     (COMPLETIONS, {"prompt": "a", "seed": 1.5}, 400, "seed"),
-    (COMPLETIONS, {"prompt": "a", "top_k": -1}, 400, "top_k"),
+    (COMPLETIONS, {"prompt": "a", "top_k": -2}, 400, "top_k"),
     (COMPLETIONS, {"prompt": "a", "logprobs": 2**70}, 400, "logprobs"),
     (COMPLETIONS, {"prompt": "a", "temperature": -(10**400)}, 400, None),
     (COMPLETIONS, b'{"prompt": "a", "temperature": NaN}', 400, None),
@@ -141,8 +140,14 @@ REFUSED = [
     (COMPLETIONS, {"prompt": "a" * 600}, 400, "prompt"),
     (COMPLETIONS, {"prompt": ""}, 400, "prompt"),
     (COMPLETIONS, {"prompt": [1, 99999]}, 400, "prompt"),
-    (COMPLETIONS, {"prompt": ["a", "b"]}, 400, "prompt"),
-    (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 5}, 400, "stop"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"1": 101}}, 400, "logit_bias"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"99999": 1}}, 400, "logit_bias"),
+    (COMPLETIONS, {"prompt": "a", "stop_token_ids": [1.5]}, 400, "stop_token_ids"),
+    (COMPLETIONS, {"prompt": "a", "min_p": 2}, 400, "min_p"),
+    (COMPLETIONS, {"prompt": "a", "min_tokens": 9, "max_tokens": 8}, 400, "min_tokens"),
+    (COMPLETIONS, {"prompt": "a", "min_tokens": 1, "response_format": {"type": "json_object"}}, 400, "min_tokens"),
+    (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 65}, 400, "stop"),
     (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": True}}, 400, "stream_options"),
     (COMPLETIONS, {"prompt": "a", "model": "gpt-4"}, 404, "model"),
     (CHAT, {"messages": []}, 400, "messages"),
@@ -181,7 +186,19 @@ def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
 
 
 def test_values_that_change_nothing_are_accepted(shared: Rounds) -> None:
-    neutral = {"n": 1, "presence_penalty": 0.0, "logit_bias": {}, "echo": False, "suffix": None, "user": "somebody"}
+    neutral = {
+        "n": 1,
+        "top_k": -1,
+        "length_penalty": 1,
+        "skip_special_tokens": True,
+        "use_beam_search": False,
+        "priority": 0,
+        "presence_penalty": 0.0,
+        "logit_bias": {},
+        "echo": False,
+        "suffix": None,
+        "user": "somebody",
+    }
     assert "choices" in json.loads(shared.ask(COMPLETIONS, completion(**neutral)))
 
 

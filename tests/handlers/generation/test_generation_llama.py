@@ -285,3 +285,28 @@ def test_what_is_not_computed_is_refused(change: dict[str, Any], message: str, t
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnknownModel, match=message):
         read_shape(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["torch", "aot"])
+def test_a_prompts_own_logprobs_are_those_of_its_scores_whatever_was_read_before(tales: Path, kind: str) -> None:
+    tokens = list(range(7, 41))
+    scores = Llama(tales, precision="fp32", slots=1, context=64).read_whole(torch.tensor(tokens)).log_softmax(-1)
+    places = Slots(2, context=64, prefill_chunk=8)
+    engine = engine_of(kind, tales, places, 2)
+    places.row_cost = 0.0 if kind == "aot" else None
+    for name, judged in (("first", False), ("beside", False), ("judged", True), ("alone", True)):
+        sampling = Sampling(temperature=0, logprobs=2, prompt_logprobs=judged, max_tokens=1)
+        engine.add(name, tokens if name != "alone" else tokens[:1], sampling)
+        got = []
+        while not got:
+            got = [token for token in engine.step() if token.sequence == name]
+        if name == "first":
+            engine.cancel("first")
+        if judged:
+            engine.cancel(name)
+        (token, *_) = got
+        before = token.before
+        assert [each.token for each in before] == ((tokens if name == "judged" else tokens[:1]) if judged else [])
+        for place, each in enumerate(before[1:]):
+            assert each.logprob == pytest.approx(float(scores[place, each.token]), abs=1e-4)
+            assert [at for at, _ in each.likeliest] == scores[place].topk(2).indices.tolist()

@@ -55,7 +55,7 @@ REFUSED = [
     ),
     (COMPLETIONS, {"prompt": "a", "ignore_eos": 1}, 400, "ignore_eos"),
     (COMPLETIONS, {"prompt": "a", "ignore_eos": True, "response_format": {"type": "json_object"}}, 400, "ignore_eos"),
-    (COMPLETIONS, {"prompt": "a", "repetition_penalty": 1.1}, 400, "repetition_penalty"),
+    (COMPLETIONS, {"prompt": "a", "repetition_penalty": 0}, 400, "repetition_penalty"),
     (CHAT, part(), 400, "messages[0]"),
     (CHAT, part(text=1), 400, "messages[0]"),
     (CHAT, part(text="x", cache_control={"type": "ephemeral"}), 400, "messages[0]"),
@@ -64,7 +64,6 @@ REFUSED = [
     (COMPLETIONS, {"prompt": "a", "stop": [None]}, 400, "stop"),
     (COMPLETIONS, {"prompt": "a", "stop": {"a": "b"}}, 400, "stop"),
     (COMPLETIONS, b'{"prompt": "a", "stop": "\\udc00"}', 400, None),
-    (COMPLETIONS, {"prompt": "a", "logit_bias": {"1": 5}}, 400, "logit_bias"),
     (COMPLETIONS, {"prompt": "a", "best_of": 2}, 400, "best_of"),
     (COMPLETIONS, {"prompt": [1, 2.5]}, 400, "prompt"),
     (COMPLETIONS, {"prompt": [-1]}, 400, "prompt"),
@@ -124,7 +123,7 @@ CHOICE = (
 )
 ROLE = "`messages[0].role`: got `robot`, allowed: `assistant`, `developer`, `system`, `tool`, `user`"
 PROMPT, CONTENT = "a text, or a list of tokens from 0 to 255", "a text, or parts of type `text`"
-STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
+STOPS = "a text, or a list of up to 64, each of 1 to 200 characters"
 
 
 @pytest.mark.parametrize(
@@ -133,15 +132,19 @@ STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
         (COMPLETIONS, [1], "the body: got a list of 1, allowed: an object"),
         (COMPLETIONS, {"prompt": "a", "temperature": 3}, "`temperature`: got `3`, allowed: a number from 0 to 2"),
         (COMPLETIONS, {"prompt": "a", "seed": "1"}, SEED),
-        (COMPLETIONS, {"prompt": "a", "n": "1"}, "`n` is not supported: got a text, allowed: `1`"),
-        (COMPLETIONS, {"prompt": "a", "echo": True}, "`echo` is not supported: got `true`, allowed: `false`"),
+        (COMPLETIONS, {"prompt": "a", "n": "1"}, "`n`: got a text, allowed: a whole number from 1 to 128"),
+        (COMPLETIONS, {"prompt": "a", "suffix": "b"}, '`suffix` is not supported: got `b`, allowed: `""`'),
         (CHAT, {"messages": MESSAGES, "modalities": ["audio"]}, MODALITIES),
         (CHAT, {"messages": MESSAGES, "tool_choice": "required"}, CHOICE),
         (COMPLETIONS, {"prompt": "a", "model": {"a": 1}}, "the model an object does not exist, allowed: `tales`"),
         (COMPLETIONS, {"prompt": [1, 256]}, "`prompt[1]`: got `256`, allowed: a token from 0 to 255"),
-        (COMPLETIONS, {"prompt": ["a", "b"]}, f"`prompt`: got a list of 2 prompts, allowed: {PROMPT}"),
+        (
+            COMPLETIONS,
+            {"prompt": ["a", [1]]},
+            "`prompt`: got a list of 2, allowed: only texts, or only lists of tokens",
+        ),
         (COMPLETIONS, {}, f"`prompt`: got nothing, allowed: {PROMPT}"),
-        (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 5}, f"`stop`: got a list of 5, allowed: {STOPS}"),
+        (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 65}, f"`stop`: got a list of 65, allowed: {STOPS}"),
         (COMPLETIONS, {"prompt": "a", "stop": ["a", ""]}, f"`stop`: got an empty text, allowed: {STOPS}"),
         (COMPLETIONS, {"prompt": "a", "stop": "a" * 201}, f"`stop`: got a text of 201 characters, allowed: {STOPS}"),
         (COMPLETIONS, {"prompt": "a", "stream": 1}, "`stream`: got `1`, allowed: `true` or `false`"),

@@ -171,7 +171,7 @@ def test_other_prompts_stay_here(rounds: Rounds, small: Small, body, headers) ->
 
 
 def test_a_wrong_request_is_refused_here(rounds: Rounds, small: Small) -> None:
-    assert json.loads(rounds.ask(COMPLETIONS, completion(n=2)))["error"]["param"] == "n"
+    assert json.loads(rounds.ask(COMPLETIONS, completion(n=0)))["error"]["param"] == "n"
     assert small.requests == []
 
 

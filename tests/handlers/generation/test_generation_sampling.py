@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from marina.handlers.generation.engine import Sampling
 from marina.handlers.generation.engines.sampling import Sampler
@@ -15,11 +22,14 @@ from marina.handlers.generation.engines.sampling import Sampler
 SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
 
-def chances(scores: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
+def chances(
+    scores: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> np.ndarray:
     """As `transformers` computes them."""
     steps: list[Any] = [TemperatureLogitsWarper(temperature)]
     steps += [TopKLogitsWarper(top_k)] if top_k else []
     steps += [TopPLogitsWarper(top_p)] if top_p < 1 else []
+    steps += [MinPLogitsWarper(min_p)] if min_p else []
     kept = LogitsProcessorList(steps)(torch.zeros(1, 1, dtype=torch.long), torch.tensor(scores)[None])
     return torch.softmax(kept[0].double(), 0).numpy()
 
@@ -35,6 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "top_k": {"top_k": 7},
     "most of them": {"top_p": 0.94},
     "few of them": {"top_p": 0.2},
+    "none far below the likeliest": {"min_p": 0.3, "temperature": 1.5},
     "all together": {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
 }
 DISTRIBUTIONS = {
@@ -123,3 +134,29 @@ def test_no_setting_takes_much_longer_than_all_log_probabilities() -> None:
     for setting in SETTINGS.values():
         sampler = Sampler(Sampling(seed=1, **setting))
         assert best(lambda sampler=sampler: sampler.choose(scores)) < limit, setting
+
+
+def test_penalties_and_biases_change_the_scores_of_their_tokens() -> None:
+    scores = np.array([3.0, 2.0, 1.0, -1.0, 0.5], np.float32)
+
+    def written(count: int = 4, prompt: tuple[int, ...] = (), **settings: Any) -> list[int]:
+        sampler = Sampler(Sampling(temperature=0, **settings), prompt)
+        return [sampler.choose(scores)[0] for _ in range(count)]
+
+    assert written() == [0, 0, 0, 0]
+    assert written(presence=1.5) == [0, 1, 0, 0]
+    assert written(frequency=0.75) == [0, 0, 1, 0]
+    assert written(bias=((3, 10.0), (0, -5.0))) == [3, 3, 3, 3]
+    assert written(repetition=4.0, prompt=(0,)) == [1, 2, 0, 0]
+    assert written(min_tokens=2, ends=(0,)) == [1, 1, 0, 0]
+    # What was excluded counts in log-probabilities all the same.
+    sampler = Sampler(Sampling(temperature=0, bias=((0, -100.0),), logprobs=1))
+    assert sampler.choose(scores)[2][0][0] == 0
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.3])
+def test_a_repetition_is_penalised_as_by_transformers(penalty: float) -> None:
+    scores, seen = varied(50, 2.0), [3, 7, 7, 20]
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([seen]), torch.tensor(scores)[None])[0]
+    changed = Sampler(Sampling(repetition=penalty), seen)._changed(scores)
+    assert np.allclose(changed, expected.numpy())

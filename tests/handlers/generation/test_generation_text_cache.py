@@ -125,7 +125,7 @@ def test_cache_control_bypasses_the_cache(rounds: Rounds) -> None:
 
 
 def test_refusals_and_answers_whose_client_has_left_are_not_cached(rounds: Rounds) -> None:
-    rounds.ask(COMPLETIONS, completion(n=2))
+    rounds.ask(COMPLETIONS, completion(n=0))
     assert rounds.handler._text_cache._cache._memory.bytes == 0
     # A client that leaves.
     body = bytearray(json.dumps(completion(max_tokens=250, stream=True)).encode())
