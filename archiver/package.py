@@ -35,7 +35,7 @@ from marina.archiver.language_model import (
 from marina.archiver.picture_page import write_picture_page
 from marina.archiver.picture_tasks import check_picture_task, picture_classes
 from marina.archiver.quantize import quantize
-from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, rehearse
+from marina.archiver.rehearsal import check_sample_answer, keeping_worker_log, record_answer, rehearse
 from marina.archiver.requirements import Resolved, clear_requirements, importable, resolve
 from marina.archiver.rows import RowsMixed, check_repeatable, check_rows_apart, eager_runner
 from marina.archiver.sounds import stage_sound
@@ -102,6 +102,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
             draft = extend_draft(staged.draft, requirements=libraries.requirements if libraries else None)
             _write_draft(folder, draft)
             agreed = _try_out(spec, staged, folder, progress)
+            draft = record_answer(draft, folder)
         compiling.keep_only_kernels(folder / CACHE)
         agreement.check_agreement(spec, agreed)
         if warning := agreement.perplexity_warning(spec, agreed):

@@ -14,11 +14,12 @@ from signal import SIGKILL, SIGSEGV, Signals
 from marina.archiver.adopting import failure_hint
 from marina.archiver.isolation import ASKED, COMPILES, WITHOUT_KERNEL
 from marina.archiver.own_handler import check_answer
-from marina.archiver.rehearse import ANSWER, LOADED
+from marina.archiver.rehearse import ANSWER, ANSWER_AGAIN, LOADED, SETTLED
 from marina.archiver.requirements import check_loaded, hint_for_library, hint_for_missing
+from marina.config.answers import as_recorded, can_record, settled_body
 from marina.config.errors import SourceError
 from marina.config.progress import Progress
-from marina.config.record import Draft
+from marina.config.record import RECORD, Draft
 from marina.config.requirements import VARIABLE
 from marina.config.spec import Spec
 
@@ -31,6 +32,7 @@ _ASKED_FOR = {
     "read": "it read `{}`, which is not in the package",
     "write": "it wrote `{}`, but a pod can write only to temporary folders",
 }
+RECORDED_ANSWER = "sample.answer"
 # What a worker printed that could not start with the package.
 WORKER_LOG = "worker.log"
 
@@ -53,6 +55,9 @@ def rehearse(spec: Spec, folder: Path, progress: Progress, environment: dict[str
     """Loads the staged package in a process of its own, as a worker would, warms it up and answers the sample."""
     asked, without_kernel = folder.parent / ASKED, folder.parent / WITHOUT_KERNEL
     asked.unlink(missing_ok=True)
+    if spec.model.writes:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        (folder.parent / SETTLED).write_bytes(settled_body((folder / record["sample"]["file"]).read_bytes()))
     runs_user_code = spec.model.adopted or spec.model.compile == "eager" or ".py:" in spec.model.handler
     hidden = [str(spec.file.parent.resolve()), str(Path.home())] if runs_user_code else []
     done = _run_rehearsal(folder, hidden, _pod_environment(spec, folder.parent / "home", environment))
@@ -128,3 +133,16 @@ def check_sample_answer(spec: Spec, draft: Draft, folder: Path) -> None:
     if draft.gives is not None:
         content_type, _, body = (folder.parent / ANSWER).read_bytes().partition(b"\n")
         check_answer(spec, draft.gives, content_type.decode(), body)
+
+
+def record_answer(draft: Draft, folder: Path) -> Draft:
+    """The draft with the answer to its sample, as the rehearsal left it, in the package: what `deploy` holds new pods
+    to. Nothing is recorded of answers that are others each time, or of which only the bytes can be compared."""
+    files = [folder.parent / name for name in (ANSWER, ANSWER_AGAIN)]
+    if not all(file.is_file() for file in files):
+        return draft
+    answer, again = (file.read_bytes().partition(b"\n")[2] for file in files)
+    if not can_record(answer) or not as_recorded(answer, again):
+        return draft
+    (folder / RECORDED_ANSWER).write_bytes(answer)
+    return draft.model_copy(update={"sample": draft.sample.model_copy(update={"answer": RECORDED_ANSWER})})

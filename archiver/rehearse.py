@@ -25,6 +25,11 @@ from urllib.parse import parse_qsl
 
 # The file beside the package with the answer to the sample; its first line is the content type.
 ANSWER = "answer"
+# The same of another time.
+ANSWER_AGAIN = "answer-again"
+# The request of a language model whose answer does not depend on chance.
+SETTLED = "settled"
+JSON = "application/json"
 # The file beside the package with the paths of the shared libraries that lie neither in it nor in Python.
 LOADED = "loaded"
 
@@ -58,7 +63,7 @@ def loaded_libraries(own: list[str | None]) -> list[str]:
 
 
 def start(folder: Path, record: dict[str, Any], context_type: Any) -> None:
-    """Starts the package's own handler, and answers the sample if the handler says what its answers are like."""
+    """Starts the package's own handler, and keeps what it answers to the sample, and to the same sample again."""
     gpu = 0 if record["device"] == "cuda" else None
     context = context_type(record["name"], str(folder), {}, max(record["batch_sizes"], default=1), gpu, "0.12.0")
     try:
@@ -67,9 +72,12 @@ def start(folder: Path, record: dict[str, Any], context_type: Any) -> None:
     except ModuleNotFoundError as err:
         explain_hidden(err)
         raise
-    if record["gives"] or record["handler"] == "image":
-        answer = service.rehearse()
-        (folder.parent / ANSWER).write_bytes(answer.content_type.encode() + b"\n" + answer.body)
+    settled = folder.parent / SETTLED
+    given = (settled.read_bytes(),) if settled.exists() else ()
+    for name in (ANSWER, ANSWER_AGAIN):
+        answer = service.rehearse(*given)
+        kind = JSON if given else answer.content_type
+        (folder.parent / name).write_bytes(kind.encode() + b"\n" + answer.body)
     if record["cache"] and record["device"] == "cuda":
         save_compile_cache(folder / record["cache"])
 

@@ -127,6 +127,8 @@ class Sample(Packed):
 
     file: str
     content_type: str
+    answer: str | None = None
+    """The file with what the package answered to it; None if that cannot be compared, or was another one each time."""
 
 
 class MachineKey(Packed):

@@ -40,7 +40,7 @@ from marina.server.system.sockets import reachable_host
 from marina.server.watching.disk import Disk
 from marina.server.watching.handler_metrics import HandlerMetrics
 from marina.server.watching.health import Health
-from marina.server.watching.latencies import LatenciesPage
+from marina.server.watching.latencies import TIMES_FOLDER, LatenciesPage
 from marina.server.watching.metrics import MetricsPage, ServerFacts
 from marina.server.watching.pages import PageResponse, json_response, serve_pages
 from marina.server.watching.probe import Prober
@@ -161,7 +161,8 @@ class _ModelServer:
         if spec.model.adopted:
             handler = HandlerMetrics(torchserves_names(), say=self._say)
         self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts, handler)
-        self._latencies = LatenciesPage(traffic, health, launch.sha256, time.time(), lambda: renewals.renewed)
+        times = launch.directory / TIMES_FOLDER
+        self._latencies = LatenciesPage(traffic, health, launch.sha256, time.time(), lambda: renewals.renewed, times)
         self._supervisor = Supervisor(
             child=self._child,
             signals=self._signals,

@@ -55,6 +55,7 @@ from marina.handlers.generation.several import SeveralAnswers
 from marina.handlers.generation.shared_answers import SharedAnswers
 from marina.handlers.generation.text_cache import AnswerRecording, CachedAnswer, TextCache
 from marina.handlers.generation.text_request import ConversationRequest, RequestReader, TextRequest, UnreadRequest
+from marina.handlers.generation.times import FOLDER, TokenTimes
 from marina.handlers.generation.tokenizer import (
     DECODED_TOGETHER,
     TOKENIZER,
@@ -102,7 +103,10 @@ class TextHandler:
             ends=self.text.ends,
         )
         self._reader = RequestReader(limits, self.record.max_request_bytes)
-        self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
+        # Of the server that started this worker; there is none at packaging.
+        run = os.environ.get("MARINA_RUN")
+        times = TokenTimes(Path(run, FOLDER)) if run else None
+        self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name, times)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
         engine = make_engine(self.text, folder, self.record.precision)
         self.loop = EngineLoop(engine, scheduler, self._make_sequence, self.metrics, failed=end_worker)
@@ -115,7 +119,7 @@ class TextHandler:
         self._conversations = open_conversations(self.metrics.registry, self.record.name, changed=self.loop.wake)
         self._pace = FlushPace(self.text.flush_ms / 1000)
         # The supervisor creates this file when a stop waits no longer for open answers.
-        self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
+        self._closing = Path(run or self.directory, "closing")
         self.rehearse()
         # The route and the cache come after the sample, so that this engine computes it at every start.
         self._route = open_route(self.metrics.registry, self.record.name, self.loop)
@@ -370,11 +374,12 @@ class TextHandler:
             # If one of them has failed, the others are of no use.
             closed.source.cancel()
 
-    def rehearse(self) -> None:
-        """Answers the package's sample as a client's request, so that a package that cannot do so never gets ready."""
+    def rehearse(self, body: bytes | None = None) -> FullResponse | None:
+        """Answers the package's sample, or another body, as a client's request, so that a package that cannot do so
+        never gets ready. The answer is None if there is no sample."""
         if self.record.sample is None:
-            return
-        body = (self.directory / self.record.sample.file).read_bytes()
+            return None
+        body = body or (self.directory / self.record.sample.file).read_bytes()
         headers = {"content-type": self.record.sample.content_type}
         responses = self._open_all([("-", {"body": body}, headers)])
         while not responses and not isinstance(self._open["-"], OpenAnswer):
@@ -384,9 +389,12 @@ class TextHandler:
             raise RecordError(f"`sample`: was answered with {responses['-'].status}: {responses['-'].body.decode()}")
         opened = self._open.pop("-")
         assert isinstance(opened, OpenAnswer)
+        written = b""
         with self.loop.polled():
             while not opened.source.end:
                 self.loop.wait([opened.source], _WAKE_S)
-                self.loop.take(opened.source)
+                if pieces := self.loop.take(opened.source):
+                    written += opened.writer.write(pieces)
         if opened.source.end == "error":
             raise RecordError("`sample`: the engine failed to answer it")
+        return FullResponse(written)

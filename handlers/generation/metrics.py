@@ -5,6 +5,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from marina.handlers.generation.engine import Usage
 from marina.handlers.generation.refusals import REFUSAL_KINDS
 from marina.handlers.generation.sequence import TextSequence
+from marina.handlers.generation.times import TokenTimes
 from marina.handlers.metrics import Metrics
 
 FIRST_BUCKETS = (
@@ -20,8 +21,8 @@ GAP_BUCKETS = (
 class TextMetrics:
     """The series of one model. The loop tells it of each event, of `on_cancel` also in the thread that cancels."""
 
-    def __init__(self, base: Metrics, model: str) -> None:
-        self._base = base
+    def __init__(self, base: Metrics, model: str, times: TokenTimes | None = None) -> None:
+        self._base, self._times = base, times
         base.show_errors(REFUSAL_KINDS)
         registry = self.registry = base.registry
         self._first = Histogram(
@@ -79,8 +80,14 @@ class TextMetrics:
         self._written.inc()
         if gap_s is not None:
             self._gap.observe(gap_s)
+            self._count("itl", gap_s)
         elif sequence.first_at is not None:
             self._first.observe(sequence.first_at - sequence.task.arrived)
+            self._count("ttft", sequence.first_at - sequence.task.arrived)
+
+    def _count(self, figure: str, seconds: float) -> None:
+        if self._times:
+            self._times.add(figure, seconds)
 
     def on_end(self, sequence: TextSequence) -> None:
         self._ends[sequence.end or "cancelled"].inc()

@@ -10,6 +10,7 @@ from marina.k8s.rollout.apply import apply, dry_run_all, manages
 from marina.k8s.rollout.gate import Judge, needs_gate, stand_gate
 from marina.k8s.rollout.history import Placement, Revision, State, identity
 from marina.k8s.rollout.hold import Hold, held
+from marina.k8s.rollout.inference import OTHER_ANSWER
 from marina.k8s.rollout.preflight import Preflight, run_preflight, without_existing_namespace
 from marina.k8s.rollout.record import RolloutOptions, RolloutRecord, now, recorded, start_record
 from marina.k8s.rollout.release import Release
@@ -28,6 +29,8 @@ def deploy(
     """Checks the cluster, does a dry run, then applies, waits and sends the sample. With a `judge`, a revision that
     replaces another must pass a gate first."""
     record = start_record("deploy", placement, image=release.facts.get("image", ""))
+    if release.request and OTHER_ANSWER in options.accepted:
+        release = replace(release, request=replace(release.request, answer=None))
     with recorded(record, record_file):
         checked = _check_cluster(placement, release, options, record, progress)
         store, cluster = placement.store, placement.cluster

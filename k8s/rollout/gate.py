@@ -114,7 +114,7 @@ def _show_difference(
     """Says if an old pod answers the sample otherwise. That decides nothing: a model that was trained again should."""
     old, _ = _serving(_view(placement.cluster, ref))
     if old:
-        of_any = replace(request, sha256=None)
+        of_any = replace(request, sha256=None, answer=None)
         before = infer(placement.cluster, placement.namespace, old[0], of_any, timeout_s=_CANARY_S)
         if before.ok and before.answer != answer.answer:
             progress.say(f"note: the new revision answers the sample with {answer.answer}")

@@ -22,7 +22,7 @@ KEPT, _REMEMBERED = 3, 10
 HOLD_S = 60
 # The cluster stores at most 1 MiB per object, including its metadata.
 _LARGEST = 1_000_000
-_MANIFESTS, _REQUEST, _SAMPLE = "manifests.json", "request.json", "sample"
+_MANIFESTS, _REQUEST, _SAMPLE, _ANSWER = "manifests.json", "request.json", "sample", "answer"
 
 Phase = Literal["deployed", "deploying", "failed", "interrupted", "deleting"]
 
@@ -154,11 +154,13 @@ class Store:
             raise ClusterError(f"the manifests are {len(text.encode())} bytes, but a ConfigMap holds {_LARGEST}")
         document = self._document(self._ref(revision.number).name, {_MANIFESTS: text, **revision.facts})
         request = revision.request
-        fits = request is None or len(text.encode()) + len(request.body) <= _LARGEST
+        answer = request.answer if request else None
+        fits = request is None or len(text.encode()) + len(request.body) + len(answer or b"") <= _LARGEST
         if request and fits:
             named = {"model": request.model, "content_type": request.content_type, "sha256": request.sha256}
             document["data"][_REQUEST] = json.dumps(named)
-            document["binaryData"] = {_SAMPLE: base64.b64encode(request.body).decode()}
+            bodies = {_SAMPLE: request.body} | ({} if answer is None else {_ANSWER: answer})
+            document["binaryData"] = {key: base64.b64encode(body).decode() for key, body in bodies.items()}
         try:
             self._cluster.create(document)
         except ApiError as err:
@@ -200,9 +202,11 @@ class Store:
     def _parsed(self, document: Document) -> Revision:
         name = document["metadata"]["name"]
         try:
-            data, sample, request = document["data"], (document.get("binaryData") or {}).get(_SAMPLE), None
-            if sample is not None:
-                request = CanaryRequest(**json.loads(data[_REQUEST]), body=base64.b64decode(sample))
+            data, request = document["data"], None
+            bodies = {key: base64.b64decode(body) for key, body in (document.get("binaryData") or {}).items()}
+            if _SAMPLE in bodies:
+                named = json.loads(data[_REQUEST])
+                request = CanaryRequest(**named, body=bodies[_SAMPLE], answer=bodies.get(_ANSWER))
             documents = tuple(json.loads(data[_MANIFESTS])["items"])
             for manifest in documents:
                 Ref.of(manifest)

@@ -15,6 +15,7 @@ from typing import Any
 from kubernetes import client
 from kubernetes.stream import portforward
 
+from marina.config.answers import as_recorded, settled_body
 from marina.config.errors import ClusterError
 from marina.config.mar import open_mar
 from marina.config.record import Package
@@ -22,6 +23,8 @@ from marina.config.render import Ports
 from marina.config.request_headers import UNCACHED
 from marina.k8s.cluster import Cluster
 
+# By this id, `--accept` allows a pod another answer than its package recorded.
+OTHER_ANSWER = "other-answer"
 _LONGEST = 300
 _SHA = 12
 # How long a sample that does not reach a pod is sent again: the API server, or what is between, may be busy.
@@ -39,6 +42,8 @@ class CanaryRequest:
     content_type: str
     sha256: str | None
     """The package that must answer; None: any."""
+    answer: bytes | None = None
+    """What the package recorded as its answer; None: any."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,10 @@ def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
     """The request with the sample in a MAR."""
     sample = package.record.sample
     with open_mar(mar) as archive:
-        return CanaryRequest(package.record.url_name, archive.read(sample.file), sample.content_type, package.sha256)
+        body, answer = archive.read(sample.file), archive.read(sample.answer) if sample.answer else None
+    # Of a language model only the likeliest text can be recorded.
+    body = settled_body(body) if package.record.text and answer else body
+    return CanaryRequest(package.record.url_name, body, sample.content_type, package.sha256, answer)
 
 
 def infer(cluster: Cluster, namespace: str, pod: str, sample: CanaryRequest, *, timeout_s: float) -> Canary:
@@ -97,12 +105,20 @@ def infer(cluster: Cluster, namespace: str, pod: str, sample: CanaryRequest, *, 
                 return Canary(False, pod, 0, 0.0, err.message)
         time.sleep(_PAUSE_S)
     seconds, served = round(time.perf_counter() - begun, 4), served_package(cluster, namespace, pod)
-    text = body.decode(errors="replace").strip()
-    shown = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") or "an empty answer"
-    ok = answer.status == 200 and bool(text)
+    shown = _shown(body)
+    ok = answer.status == 200 and bool(body.strip())
     if ok and served and sample.sha256 and served != sample.sha256:
         ok, shown = False, f"answered by package {served[:_SHA]}…, not by {sample.sha256[:_SHA]}…"
+    elif ok and sample.answer is not None and not as_recorded(sample.answer, body):
+        ok, shown = False, f"answered with {shown}, but its package recorded {_shown(sample.answer)}"
+        shown += f": `marina deploy --accept {OTHER_ANSWER}` takes it"
     return Canary(ok, pod, answer.status, seconds, shown, served)
+
+
+def _shown(body: bytes) -> str:
+    """The beginning of an answer."""
+    text = body.decode(errors="replace").strip()
+    return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") or "an empty answer"
 
 
 def served_package(cluster: Cluster, namespace: str, pod: str) -> str:

@@ -11,7 +11,9 @@ from marina.loadtest.measuring import Histogram, Latencies, Measurement, merge_h
 from marina.loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.comparison/1"
-FigureName = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]
+FigureName = Literal[
+    "p50", "p99", "ttft p50", "ttft p99", "itl p50", "itl p99", "rate", "cpu", "errors", "refused", "answers"
+]
 Unit = Literal["ms", "requests/s", "share"]
 SideName = Literal["old", "new"]
 

@@ -1,4 +1,7 @@
-"""The figures of a gate: failed requests and two percentiles, of the new revision against the old. No I/O.
+"""The figures of a gate: failed and refused requests and two percentiles, of the new revision against the old. No I/O.
+
+The percentiles are those of the latency, or with a language model, whose answers are as long as they are asked for, of
+the time to the first token and from one token to the next.
 
 A percentile is compared by what lies above a line: if the new revision may be 1.2 times as slow, its answers above 1.2
 times the line are compared with the old one's above the line. That needs no percentile of a window, which with twenty
@@ -9,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from marina.config.histogram import Histogram
-from marina.loadtest.comparing.comparison import Figure
+from marina.loadtest.comparing.comparison import Figure, FigureName
 from marina.loadtest.gating.difference import Clumps, clumps, surplus
-from marina.loadtest.gating.readings import LiveRound, PodWindow, failures, merged
+from marina.loadtest.gating.readings import LiveRound, PodWindow, failures, merged, refusals
 from marina.loadtest.judging import CONFIDENCE, P99_SHARE, UNDECIDED, Counts, with_status
 from marina.loadtest.measuring import figure, percent
 
@@ -21,8 +24,18 @@ _WIDEST, _SHOWN_HALVINGS = 4.0, 7
 Pods = Mapping[str, PodWindow]
 Percentile = Literal["p50", "p99"]
 SHARES: dict[Percentile, float] = {"p50": 0.5, "p99": P99_SHARE}
+_NAMES: dict[tuple[str, Percentile], FigureName] = {
+    ("", "p50"): "p50",
+    ("", "p99"): "p99",
+    ("ttft", "p50"): "ttft p50",
+    ("ttft", "p99"): "ttft p99",
+    ("itl", "p50"): "itl p50",
+    ("itl", "p99"): "itl p99",
+}
 # What is less rare than answers above the p99.
 _WIDE_SHARE = 0.9
+# A client sends as many bad requests as it likes, and may stay with one pod: fewer than these on top mean nothing.
+_REFUSED = 0.01
 
 
 class Wrong(NamedTuple):
@@ -33,22 +46,29 @@ class Wrong(NamedTuple):
 
 
 class Tails:
-    """The answers of both revisions above a line, in each round."""
+    """The latencies of both revisions above a line, in each round: those of good answers, or of their tokens."""
 
-    def __init__(self, rounds: Sequence[LiveRound]) -> None:
-        self._old = [merged(each.old.values()) for each in rounds]
-        self._new = [merged(each.new.values()) for each in rounds]
+    def __init__(self, rounds: Sequence[LiveRound], of: str = "") -> None:
+        self.of = of
+        self._old = [merged(each.old.values(), of) for each in rounds]
+        self._new = [merged(each.new.values(), of) for each in rounds]
         self.old, self.new = _whole(self._old), _whole(self._new)
 
     @classmethod
-    def can_compare(cls, rounds: Sequence[LiveRound]) -> bool:
-        """Whether both revisions gave good answers."""
-        return all(any(pod.response.count for each in side for pod in each.values()) for side in _sides(rounds))
+    def all_of(cls, rounds: Sequence[LiveRound]) -> "list[Tails]":
+        """Those that are judged; empty if one of the revisions gave no good answer."""
+        old, new = ({kind for each in side for pod in each.values() for kind in pod.tokens} for side in _sides(rounds))
+        every = [cls(rounds, kind) for kind in sorted(old & new, reverse=True) or [""]] if rounds else []
+        return every if all(tails.old.count and tails.new.count for tails in every) else []
 
     def compared(self, share: float, times: float) -> tuple[Counts, Counts, Clumps]:
         """The answers above the line, and how many of them carry as much information as one."""
         old, new = self.above(share, times)
         return old, new, clumps(old, new, *([self.above(_WIDE_SHARE, times)] if share > _WIDE_SHARE else []))
+
+    def named(self, percentile: Percentile) -> FigureName:
+        """The name of one of its percentiles."""
+        return _NAMES[self.of, percentile]
 
     def above(self, share: float, times: float) -> tuple[Counts, Counts]:
         """The old revision's answers above the line, and the new one's above `times` the line, of which `share` of both
@@ -66,9 +86,9 @@ class Tails:
         return high
 
 
-def percentile_figure(tails: Tails, name: Percentile, regression: float, wrong: Wrong, *, shown: bool) -> Figure:
+def percentile_figure(tails: Tails, percentile: Percentile, regression: float, wrong: Wrong, *, shown: bool) -> Figure:
     """One percentile of the new revision against the old. Only a figure that is `shown` has an interval."""
-    limit, share = 1 + regression, SHARES[name]
+    limit, share, name = 1 + regression, SHARES[percentile], tails.named(percentile)
 
     def end(times: float) -> tuple[float, float]:
         return surplus(*tails.compared(share, times), wrong.fails, wrong.passes)
@@ -87,7 +107,8 @@ def percentile_figure(tails: Tails, name: Percentile, regression: float, wrong: 
     )
     text = f"{name} is {figure(new)} ms, and {figure(old)} ms in the old revision"
     if made.status == "FAIL":
-        return with_status(made, "FAIL", f"{name}-worse", f"{text}: certainly more than {regression:.0%} slower")
+        reason = f"{name.replace(' ', '-')}-worse"
+        return with_status(made, "FAIL", reason, f"{text}: certainly more than {regression:.0%} slower")
     if made.status == "INVALID":
         return with_status(made, "INVALID", UNDECIDED, f"{text}: perhaps more than {regression:.0%} slower")
     return made
@@ -116,6 +137,27 @@ def error_figure(rounds: Sequence[LiveRound], limit: float, wrong: Wrong) -> Fig
         text = f"{text}: perhaps {percent(high)} on top, allowed: {percent(limit)}"
         return with_status(made, "INVALID", UNDECIDED, text)
     return made
+
+
+def refused_figure(rounds: Sequence[LiveRound], limit: float, wrong: Wrong) -> Figure:
+    """The share of requests that were refused, with a status of 400 to 499. It passes unless it is certainly larger:
+    which requests are bad, the clients decide, and these may be others for each pod."""
+    old, new = map(refusals, _sides(rounds))
+    low, high = surplus(old, new, clumps(old, new), wrong.fails, wrong.passes)
+    limit = max(limit, _REFUSED)
+    made = Figure(
+        figure="refused",
+        status="FAIL" if low > limit else "PASS",
+        old=old.share,
+        new=new.share,
+        interval=(low, high),
+        limit=limit,
+        unit="share",
+    )
+    if made.status == "PASS":
+        return made
+    text = f"{percent(new.share)} of the requests were refused (4xx), and {percent(old.share)} in the old revision"
+    return with_status(made, "FAIL", "refused-more", f"{text}: certainly more than {percent(limit)} on top")
 
 
 def _sides(rounds: Sequence[LiveRound]) -> tuple[list[Pods], list[Pods]]:

@@ -13,14 +13,24 @@ from marina.config.measured import EXIT_CODES, Reason, VerdictStatus
 from marina.config.record import Part
 from marina.loadtest.comparing.comparison import Figure
 from marina.loadtest.comparing.judgement import look_schedule, look_share, ratio_text
-from marina.loadtest.gating.figures import SHARES, Pods, Tails, Wrong, error_figure, percentile_figure
+from marina.loadtest.gating.figures import (
+    SHARES,
+    Pods,
+    Tails,
+    Wrong,
+    error_figure,
+    percentile_figure,
+    refused_figure,
+)
 from marina.loadtest.gating.need import Need, needed
 from marina.loadtest.gating.readings import LiveRound, LiveRounds
 from marina.loadtest.judging import growth, worst_status
 from marina.loadtest.measuring import MB, percent
 
-# How often a gate may fail wrongly, over all looks, and how many figures may cause that.
-_WRONG, _JUDGED = 0.02, 1 + len(SHARES)
+# How often a gate may fail wrongly, over all looks, and how many figures may cause that, unless the model is one of
+# language: failed and refused requests, and the percentiles.
+_WRONG, _JUDGED = 0.02, 2 + len(SHARES)
+_SHARES = ("errors", "refused")
 FEWEST_ROUNDS = 12
 # Growth is seen in twelve blocks of readings, after a third of them; buffers that fill up hold at most this much.
 _BLOCKS, _SETTLING, _FEWEST_READINGS, _FILLING_BYTES = 12, 1 / 3, 72, 10_000_000
@@ -64,11 +74,11 @@ class LiveVerdict(Part):
     def text(self) -> str:
         """The verdict on one line: `PASS, 6,400 and 1,600 requests: p50 1.02 (0.98 to 1.05), …`."""
         figures = [
-            f"errors {percent(each.new or 0.0)} / {percent(each.old or 0.0)}"
-            if each.figure == "errors"
+            f"{each.figure} {percent(each.new or 0.0)} / {percent(each.old or 0.0)}"
+            if each.figure in _SHARES
             else ratio_text(each)
             for each in self.figures
-            if each.figure == "errors" or each.interval
+            if each.figure == "errors" or (each.interval and (each.figure != "refused" or each.new or each.old))
         ]
         counts = f"{self.old_requests:,} and {self.new_requests:,} requests"
         return f"{self.status}, {counts}" + (f": {', '.join(figures)}" if figures else "")
@@ -116,17 +126,21 @@ def judge_live(
     if lacking := _lacking(rounds, limits):
         against.append(lacking)
         statuses.append("INVALID")
-    if rounds and Tails.can_compare(rounds):
-        tails = Tails(rounds)
+    every = Tails.all_of(rounds)
+    each = Wrong(wrong.fails * _JUDGED / (2 + len(SHARES) * max(1, len(every))), wrong.passes)
+    # One that fails or refuses every request has no latency.
+    if every or sum(pod.failed + pod.refused for one in rounds for pod in one.new.values()):
         figures = (
-            *(percentile_figure(tails, name, limits.regression, wrong, shown=last) for name in SHARES),
-            error_figure(rounds, limits.error_rate, wrong),
+            *(
+                percentile_figure(tails, name, limits.regression, each, shown=last)
+                for tails in every
+                for name in SHARES
+            ),
+            error_figure(rounds, limits.error_rate, each),
+            refused_figure(rounds, limits.error_rate, each),
         )
-    elif rounds and sum(pod.failed for each in rounds for pod in each.new.values()):
-        # It fails every request, so it has no latency.
-        figures = (error_figure(rounds, limits.error_rate, wrong),)
     return LiveVerdict(
-        status=worst_status([*statuses, *(each.status for each in figures)]),
+        status=worst_status([*statuses, *(figure.status for figure in figures)]),
         reasons=tuple(against),
         figures=figures,
         old_requests=_answered(rounds, new=False),
@@ -141,7 +155,7 @@ def _lacking(rounds: Sequence[LiveRound], limits: LiveLimits) -> Reason | None:
     if len(rounds) < FEWEST_ROUNDS:
         text = f"both revisions served in {len(rounds)} windows, needed: {FEWEST_ROUNDS}"
         return Reason(id="too-few-rounds", text=text)
-    if not Tails.can_compare(rounds):
+    if not Tails.all_of(rounds):
         return Reason(id="no-traffic", text="one of the revisions answered no request while both served")
     for name, new in (("old", False), ("new", True)):
         if (count := _answered(rounds, new=new)) < limits.min_requests:

@@ -5,6 +5,7 @@ is like, from window to window and from pod to pod, in the same numbers that the
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from statistics import NormalDist, mean
 
 from marina.config.record import Part
@@ -47,7 +48,7 @@ def needed(before: Sequence[Pods], error_rate: float, regression: float, wrong: 
     estimates = [
         _needed(rounds, error_rate, regression, wrong)
         for rounds in _among_themselves(before)
-        if len(rounds) >= FEWEST_BLOCKS and Tails.can_compare(rounds)
+        if len(rounds) >= FEWEST_BLOCKS and Tails.all_of(rounds)
     ]
     if not estimates:
         return None
@@ -72,19 +73,20 @@ def _among_themselves(before: Sequence[Pods]) -> Iterator[list[LiveRound]]:
 
 def _needed(rounds: Sequence[LiveRound], error_rate: float, regression: float, wrong: Wrong) -> tuple[float, ...]:
     """How many requests for errors and for latency, and how many windows."""
-    tails = Tails(rounds)
     old, new = failures([each.old for each in rounds]), failures([each.new for each in rounds])
-    share = (sum(old.over) + sum(new.over)) / max(1, old.total + new.total)
+    share, arms = (sum(old.over) + sum(new.over)) / max(1, old.total + new.total), old.total / max(1, new.total)
     known = [clumps(old, new)]
-    errors, latency = known[0].widened(wrong.fails) * _to_tell(share, share + error_rate, wrong), 0.0
-    for name in SHARES:
+    errors, latency = known[0].widened(wrong.fails) * _to_tell(share, share + error_rate, arms, wrong), 0.0
+    for tails, name in product(Tails.all_of(rounds), SHARES):
         known.append(tails.compared(SHARES[name], 1.0)[2])
-        latency = max(latency, known[-1].widened(wrong.fails) * _for_latency(tails, name, regression, wrong))
+        values = known[-1].widened(wrong.fails) * _for_latency(tails, name, regression, arms, wrong)
+        # An answer has many tokens.
+        latency = max(latency, values * old.total / tails.old.count)
     times = max(each.windows for each in known)
     return errors, latency, FEWEST_BLOCKS * BLOCK_TIMES * times if times > 1 else FEWEST_BLOCKS
 
 
-def _for_latency(tails: Tails, name: Percentile, regression: float, wrong: Wrong) -> float:
+def _for_latency(tails: Tails, name: Percentile, regression: float, arms: float, wrong: Wrong) -> float:
     """How many independent answers it takes to find what is `_FOUND` times as much slower as allowed, and to pass what
     is not slower: by the shape of the old revision's latencies."""
     old = tails.old
@@ -92,15 +94,17 @@ def _for_latency(tails: Tails, name: Percentile, regression: float, wrong: Wrong
     above = old.over(line) / old.count
     found = old.over(line * limit / slower) / old.count
     equal = old.over(line * limit) / old.count
-    return max(_to_tell(above, found, wrong), _to_tell(equal, above, wrong))
+    return max(_to_tell(above, found, arms, wrong), _to_tell(above, equal, arms, wrong))
 
 
-def _to_tell(less: float, more: float, wrong: Wrong) -> float:
-    """How many answers of each revision it takes to tell two shares from each other."""
+def _to_tell(old: float, new: float, arms: float, wrong: Wrong) -> float:
+    """How many answers of the new revision it takes to tell two shares from each other, if the old one has `arms` times
+    as many."""
+    less, more = sorted((old, new))
     if not more > less:
         return 0.0
     if not less:
         return arrivals_to_decide(more, 0.0, 1.0)
     normal = NormalDist()
     ends = normal.inv_cdf(1 - wrong.fails) + normal.inv_cdf(_POWER)
-    return ends**2 * (less * (1 - less) + more * (1 - more)) / (more - less) ** 2
+    return ends**2 * (old * (1 - old) / arms + new * (1 - new)) / (more - less) ** 2

@@ -14,6 +14,7 @@ from marina.config.latency import EDGES_MS
 from marina.loadtest.judging import Counts
 
 SCHEMA = "marina.latencies/1"
+_NONE = Histogram()
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class PodReading:
     memory_bytes: int
     answers: Mapping[int, Histogram]
     """By status code."""
+    tokens: Mapping[str, Histogram] = field(default_factory=dict)
+    """Of a language model: the times to the first token, and from one to the next; empty for other models."""
 
     @classmethod
     def parse(cls, pod: str, page: bytes) -> "PodReading":
@@ -35,8 +38,9 @@ class PodReading:
             if data["schema"] != SCHEMA:
                 raise ValueError(data["schema"])
             answers = {int(code): Histogram.from_data(counts) for code, counts in data["answers"].items()}
+            tokens = {name: Histogram.from_data(counts) for name, counts in data.get("tokens", {}).items()}
             plain = (data["sha256"], data["started"], data["worker_restarts"], data["memory_bytes"])
-            return cls(*plain, answers)
+            return cls(*plain, answers, tokens)
         except (AttributeError, KeyError, TypeError, ValueError) as err:
             text = f"{pod} has no page /latencies that this marina can read"
             raise ClusterError(text, hint="its image was built by another version of Marina") from err
@@ -49,22 +53,36 @@ class PodWindow:
     response: Histogram
     """The latencies of good answers."""
     failed: int
-    """Answers of 500 and above: those below 500 are about the request."""
+    """Answers of 500 and above."""
+    refused: int = 0
+    """Answers of 400 to 499, which are about the request."""
+    tokens: Mapping[str, Histogram] = field(default_factory=dict)
 
     @property
     def answered(self) -> int:
+        """Without the refused ones, of which a client may send as many as it likes."""
         return self.response.count + self.failed
+
+    def latencies(self, of: str) -> Histogram:
+        """The latencies of good answers, or of their tokens."""
+        return self.tokens.get(of, _NONE) if of else self.response
 
     @classmethod
     def between(cls, before: PodReading, after: PodReading) -> "PodWindow":
-        response, failed = Histogram(EDGES_MS), 0
+        response, failed, refused = Histogram(EDGES_MS), 0, 0
         for code, counts in after.answers.items():
             new = counts.since(before.answers[code]) if code in before.answers else counts
             if code < 400:
                 response.merge(new)
             elif code >= 500:
                 failed += new.count
-        return cls(response, failed)
+            else:
+                refused += new.count
+        tokens = {
+            name: counts.since(before.tokens[name]) if name in before.tokens else counts
+            for name, counts in after.tokens.items()
+        }
+        return cls(response, failed, refused, tokens)
 
 
 @dataclass(frozen=True)
@@ -108,11 +126,11 @@ class LiveRounds:
         }
 
 
-def merged(windows: Iterable[PodWindow]) -> Histogram:
+def merged(windows: Iterable[PodWindow], of: str = "") -> Histogram:
     """The latencies of several windows together."""
-    whole = Histogram(EDGES_MS)
+    whole = Histogram(() if of else EDGES_MS)
     for window in windows:
-        whole.merge(window.response)
+        whole.merge(window.latencies(of))
     return whole
 
 
@@ -120,3 +138,9 @@ def failures(rounds: Sequence[Mapping[str, PodWindow]]) -> Counts:
     """How many requests failed in each round."""
     failed = [sum(pod.failed for pod in pods.values()) for pods in rounds]
     return Counts(failed, [sum(pod.answered for pod in pods.values()) for pods in rounds])
+
+
+def refusals(rounds: Sequence[Mapping[str, PodWindow]]) -> Counts:
+    """How many requests were refused in each round."""
+    refused = [sum(pod.refused for pod in pods.values()) for pods in rounds]
+    return Counts(refused, [sum(pod.refused + pod.answered for pod in pods.values()) for pods in rounds])

@@ -111,3 +111,16 @@ def test_a_handler_that_answers_in_another_form_than_declared_is_not_packaged(
         package(written(tmp_path, gives=gives), tmp_path / "build", progress=Progress(quiet=True))
     assert said in str(raised.value)
     assert not (tmp_path / "build/model.mar").exists()
+
+
+@pytest.mark.slow
+def test_what_the_sample_was_answered_with_is_packed_unless_it_is_another_each_time(tmp_path: Path) -> None:
+    spec = written(tmp_path)
+    record = package(spec, tmp_path / "build", progress=Progress(quiet=True)).record
+    assert record.sample.answer
+    with zipfile.ZipFile(tmp_path / "build" / "model.mar") as mar:
+        assert len(json.loads(mar.read(record.sample.answer))["sums"]) == 2
+    handler = tmp_path / "sums.py"
+    chance = handler.read_text(encoding="utf-8").replace("outputs[0].tolist()", "np.random.rand(2).tolist()")
+    handler.write_text(chance, encoding="utf-8")
+    assert package(spec, tmp_path / "build", progress=Progress(quiet=True)).record.sample.answer is None

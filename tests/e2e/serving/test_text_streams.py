@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +25,13 @@ from streams import Stream, stream, streams
 from tools import needs
 from waiting import eventually, metric, worker_pids
 
+from marina.config.answers import as_recorded, settled_body
 from marina.server.pages.snippets import programs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 PATH = "/v1/completions"
+_JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,27 @@ def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
     assert not any(b"ts_stream_next" in each.body for each in seen)
     eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
     assert metric(server, "inference_time_between_tokens_seconds_count", model="tales") >= 32 * 63
+
+
+def test_a_gate_can_read_how_long_clients_waited_for_tokens(server: Running) -> None:
+    def counts() -> tuple[int, int]:
+        tokens = json.loads(server.get("/latencies")[1])["tokens"]
+        return tokens["ttft"]["count"], tokens["itl"]["count"]
+
+    first, gaps = counts()
+    asyncio.run(streams(server.ports.inference, PATH, [wanted(64)] * 2))
+    assert counts() == (first + 2, gaps + 2 * 63)
+
+
+def test_the_likeliest_text_is_what_the_package_recorded(server: Running) -> None:
+    folder, package = packaged_tales("fake")
+    sample = package.record.sample
+    assert sample.answer
+    with zipfile.ZipFile(folder / package.mar) as mar:
+        body, recorded = settled_body(mar.read(sample.file)), mar.read(sample.answer)
+    asked = urllib.request.Request(f"{server.url}/predictions/{package.record.url_name}", body, _JSON)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert as_recorded(recorded, answer.read())
 
 
 def test_what_is_to_be_copied_for_openais_client_works_as_it_is(server: Running) -> None:

@@ -1,9 +1,10 @@
 """A deploy whose new revision must pass a gate: one pod beside the old ones, judged by what both answered."""
 
+import json
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from waiting import eventually
 
 from marina.config.errors import Refused
 from marina.k8s.rollout import RolloutOptions, RolloutRecord, deploy
+from marina.k8s.rollout.inference import CanaryRequest
 from marina.k8s.rollout.release import Release
 from marina.loadtest.gating import LiveGate, LiveLimits, LiveVerdict
 
@@ -44,8 +46,8 @@ class Gated:
     old: Revision
     new: Revision
 
-    def deploy(self, image: str = "good:2", **options: Any) -> RolloutRecord:
-        release = Release(documents(image, replicas=3), REQUEST, {"image": image, "package": image})
+    def deploy(self, image: str = "good:2", request: CanaryRequest = REQUEST, **options: Any) -> RolloutRecord:
+        release = Release(documents(image, replicas=3), request, {"image": image, "package": image})
         place = self.rig.placement, release, RolloutOptions(**options), self.rig.progress, self.rig.record_file
         return deploy(*place, QuickGate())
 
@@ -93,7 +95,8 @@ def test_an_equal_revision_is_promoted_and_its_figures_are_kept(gated: Gated) ->
     assert not gated.spec.get("paused")
     assert gated.spec.get("strategy", {}).get("rollingUpdate", {}).get("maxSurge") != 1
     assert gated.rig.record["gate"]["status"] == "PASS"
-    assert [each["figure"] for each in gated.rig.record["gate"]["verdict"]["figures"]] == ["p50", "p99", "errors"]
+    figures = gated.rig.record["gate"]["verdict"]["figures"]
+    assert [each["figure"] for each in figures] == ["p50", "p99", "errors", "refused"]
     assert "the new revision gets" in gated.rig.said.getvalue()
     assert f"  gate       revision 2: {record.gate.text}" in gated.rig.status().to_text()
     assert gated.rig.status().to_data()["gates"] == {"2": record.gate.text}
@@ -245,3 +248,30 @@ def test_a_pod_with_another_package_fails_before_anything_is_compared(gated: Gat
 def test_without_a_change_of_the_pods_there_is_no_gate(gated: Gated) -> None:
     record = gated.deploy("good:1")
     assert (record.result, record.gate) == ("unchanged", None)
+
+
+def recorded(answer: str) -> CanaryRequest:
+    return replace(REQUEST, answer=json.dumps({"top": answer}).encode())
+
+
+def test_a_pod_that_answers_otherwise_than_its_package_recorded_is_refused(gated: Gated) -> None:
+    gated.new.answer = "cockle"
+    record = gated.deploy(request=recorded("whelk"))
+    assert record.gate
+    assert record.gate.status == "FAIL"
+    assert 'answered with {"top": "cockle"}, but its package recorded {"top": "whelk"}' in record.error
+    assert "`marina deploy --accept other-answer` takes it" in record.error
+    assert gated.images() == {"good:1": 3}
+    assert gated.deploy(request=recorded("whelk"), again=True, accepted=("other-answer",)).result == "deployed"
+    # It was accepted, so it is not asked for again.
+    gated.deploy("good:3", again=True)
+    assert gated.rig.rollback().result == "rolled back"
+
+
+def test_a_revision_that_is_gone_back_to_is_held_to_its_recorded_answer(gated: Gated) -> None:
+    gated.new.answer = "cockle"
+    record = gated.deploy(request=recorded("cockle"))
+    assert record.result == "deployed"
+    assert gated.deploy("good:3").result == "deployed"
+    gated.new.answer = "limpet"
+    assert "but its package recorded" in gated.rig.rollback().error

@@ -12,9 +12,9 @@ from pairs import BURSTY, OBJECTIVE, QUIET, compared, rounds_of
 from specs import DIGITS
 
 import marina
+from marina.config.answers import answers_match
 from marina.config.load import parse_spec
 from marina.config.measured import Reason
-from marina.loadtest.comparing.answer_comparison import answers_match
 from marina.loadtest.comparing.comparison import AnswerCounts, Comparison, ComparisonLoad, Figure, Round, Side, Turn
 from marina.loadtest.comparing.judgement import (
     FalseRates,

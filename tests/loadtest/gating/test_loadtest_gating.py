@@ -160,7 +160,7 @@ def test_it_announces_nothing_from_too_few_windows() -> None:
 def test_looks_become_rarer_and_share_the_error() -> None:
     looks = looks_at(100)
     assert looks == (12, 18, 28, 42, 64, 96, 100)
-    assert sum(wrong_at(look, looks).fails for look in looks) == pytest.approx(0.02 / 3)
+    assert sum(wrong_at(look, looks).fails for look in looks) == pytest.approx(0.02 / 4)
 
 
 def test_what_so_few_answers_do_not_limit_has_no_upper_end() -> None:
@@ -173,3 +173,69 @@ def test_what_so_few_answers_do_not_limit_has_no_upper_end() -> None:
     assert p99.interval is not None
     assert p99.interval[1] is None
     assert "∞" in judged(live).text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        pytest.param(0.1, 0.1, "PASS", id="as many"),
+        pytest.param(0.0, 0.008, "PASS", id="few"),
+        pytest.param(0.1, 0.25, "FAIL", id="more"),
+        pytest.param(0.0, 1.0, "FAIL", id="all"),
+    ],
+)
+def test_a_revision_that_refuses_what_the_old_one_took_is_seen(old: float, new: float, status: str) -> None:
+    dice = random.Random(2)
+
+    def refusing(share: float) -> PodWindow:
+        refused = sum(dice.random() < share for _ in range(60))
+        good = [20 * dice.lognormvariate(0, 0.25) for _ in range(60 - refused)]
+        return PodWindow(histogram(good), 0, refused)
+
+    live = LiveRounds()
+    live.rounds = [LiveRound({"old": refusing(old)}, {"new": refusing(new)}) for _ in range(150)]
+    said = judged(live)
+    assert said.status == status
+    refused = next(each for each in said.figures if each.figure == "refused")
+    assert refused.status == status
+    assert "refused" in said.text
+    if status == "FAIL":
+        assert "of the requests were refused (4xx)" in said.why
+
+
+@pytest.mark.parametrize(("which", "name"), [("ttft", "ttft p99"), ("itl", "itl p50"), ("", "")])
+def test_language_models_are_judged_by_their_tokens_and_not_by_the_length_of_answers(which: str, name: str) -> None:
+    dice = random.Random(3)
+
+    def writing(new: bool) -> PodWindow:
+        def tokens(kind: str, count: int) -> Histogram:
+            made = Histogram()
+            for _ in range(count):
+                made.add(10 * dice.lognormvariate(0, 0.2) * (1.5 if new and kind == which else 1.0))
+            return made
+
+        # Answers of the new revision are twice as long.
+        long = histogram([500 * dice.lognormvariate(0, 0.2) * (1 + new) for _ in range(60)])
+        return PodWindow(long, 0, 0, {"ttft": tokens("ttft", 60), "itl": tokens("itl", 240)})
+
+    live = LiveRounds()
+    live.rounds = [LiveRound({"old": writing(False)}, {"new": writing(True)}) for _ in range(80)]
+    said = judged(live)
+    figures = {each.figure: each.status for each in said.figures}
+    assert list(figures) == ["ttft p50", "ttft p99", "itl p50", "itl p99", "errors", "refused"]
+    assert said.status == ("FAIL" if which else "PASS")
+    assert not name or figures[name] == "FAIL"
+    assert all(status == "PASS" for figure, status in figures.items() if not (which and figure.startswith(which)))
+
+
+def test_the_times_of_tokens_are_read_window_by_window() -> None:
+    def tokens(*values: float) -> Histogram:
+        made = Histogram()
+        for value in values:
+            made.add(value)
+        return made
+
+    before = PodReading("ab", 1.0, 0, 10**8, {}, {"ttft": tokens(5)})
+    after = PodReading("ab", 1.0, 0, 10**8, {}, {"ttft": tokens(5, 7), "itl": tokens(1, 2)})
+    made = PodWindow.between(before, after)
+    assert {name: each.count for name, each in made.tokens.items()} == {"ttft": 1, "itl": 2}
