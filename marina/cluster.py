@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json, print_result, read_spec
 from marina.config.duration import duration_s
+from marina.config.errors import InputError
 from marina.config.progress import Progress
 from marina.terminal import commands_text, is_name, localised, place_options
 
 if TYPE_CHECKING:
     from marina.config.spec import Spec
+    from marina.k8s.cluster import Cluster
     from marina.k8s.manifests import Plan
-    from marina.loadtest.gating import LiveGate
+    from marina.k8s.rollout import Gate
+
+_GATE_HINT = "kubernetes: {rollout: {gate: {minutes: 30}}}"
 
 # The engines that replace the pods of a version by those of the next one, and ask Marina's judge.
 _ENGINES = ("argo-rollouts", "flagger")
@@ -167,22 +173,40 @@ def deploy(options: argparse.Namespace) -> int:
         again=options.again,
     )
     release, progress = rollout.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
-    judge = None if options.no_gate else _judge(spec)
-    return _print_record(options, rollout.deploy(placement, release, how, progress, out / "rollout.json", judge))
+    gate = None if options.no_gate else _gate(spec, options, cluster, progress)
+    return _print_record(options, rollout.deploy(placement, release, how, progress, out / "rollout.json", gate))
 
 
-def _judge(spec: Spec) -> LiveGate | None:
-    """What decides whether a new version may replace the old one; None if the spec has no gate."""
+def _gate(spec: Spec, options: argparse.Namespace, cluster: Cluster, progress: Progress) -> Gate | None:
+    """What a new version must pass before it replaces the old one; None if the spec has no gate."""
+    from marina.config.record import read_package
+    from marina.k8s.rollout import CanaryRequest, Gate
+    from marina.loadtest.comparing import inputs_of
     from marina.loadtest.gating import LiveGate, LiveLimits
     from marina.loadtest.judging import objective_of
+    from marina.loadtest.sending import packaged_request
 
-    gate = spec.kubernetes.rollout.gate
+    gate, folder = spec.kubernetes.rollout.gate, options.out / spec.name
     if gate is None:
+        if options.gate_load:
+            raise InputError(f"{spec.file}: `--gate-load`: there is no gate", hint=_GATE_HINT)
         return None
     limits = LiveLimits(
         error_rate=objective_of(spec).error_rate, regression=gate.regression, min_requests=gate.min_requests
     )
-    return LiveGate(limits, gate.minutes)
+    inputs, load = {}, None
+    if (folder / "model.mar").is_file():
+        request = packaged_request(read_package(folder), folder, "http://pod")
+        inputs = {
+            name: CanaryRequest(spec.url_name, body.body, body.content_type, None)
+            for name, body in inputs_of(request, spec)
+        }
+    if options.gate_load:
+        from marina.in_cluster import GateLoad
+
+        seconds = 60 * gate.minutes
+        load = GateLoad(spec, folder, options.gate_load, seconds, cluster, progress).sending
+    return Gate(LiveGate(limits, gate.minutes), inputs, gate.agreement, load)
 
 
 def rollback(options: argparse.Namespace) -> int:
@@ -288,6 +312,13 @@ def _rollout_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser
     return parser
 
 
+def _rate(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (rate := float(text)) < inf:
+            return rate
+    raise argparse.ArgumentTypeError(f"got `{text}`, allowed: a number above 0")
+
+
 def _time_limit_s(text: str) -> float:
     """One that is over at once would fail every rollout."""
     if (limit_s := duration_s(text)) >= 1:
@@ -299,6 +330,8 @@ def _deploy_options(parser: argparse.ArgumentParser) -> None:
     add = _rollout_options(_cluster_options(parser)).add_argument
     add("--dry-run", action="store_true", help="change nothing; ask the API server what would change, and print it")
     add("--no-rollback", action="store_true", help="if it fails, leave everything as it is for you to look at")
+    text = "send R requests/s from pods in the cluster to each pod while the gate stands, where too few come"
+    add("--gate-load", metavar="R", type=_rate, help=text)
     add("--no-gate", action="store_true", help="replace all pods at once, whatever the spec's `rollout.gate` says")
     text = "deploy a package that a gate refused, or that was rolled back"
     add("--again", action="store_true", help=text)

@@ -5,18 +5,23 @@ import argparse
 import json
 import re
 import secrets
-from dataclasses import replace
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from marina.config.errors import ClusterError, InputError
+from marina.config.errors import ClusterError, InputError, MarinaError
 from marina.config.measured import Machine, PeakMemory, ServerLimits
 from marina.config.progress import Progress
 from marina.config.spec import Spec
 from marina.k8s.cluster import Cluster, PodFacts, connect, read_endpoints, read_pod_facts
-from marina.k8s.manifests import LoadJob, Plan, load_objects, to_yaml
+from marina.k8s.manifests import LoadJob, Plan, load_image, load_objects, make_plan, to_yaml
 from marina.k8s.rollout import pod_metrics, run_load, served_packages
 from marina.loadtest.judging import client_timeout_s, objective_of
-from marina.loadtest.measuring import Measurement, parse_reading, this_machine
+from marina.loadtest.measuring import Measurement, Second, parse_reading, this_machine
 from marina.loadtest.running import RunOptions
+from marina.loadtest.scheduling import Schedule
 from marina.loadtest.sending import (
     LoadPlan,
     OnSecond,
@@ -66,6 +71,12 @@ class InCluster:
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """Runs the plan as one Job, with a pod for each part, and returns what they measured."""
+        measured, self._machine = read_record_lines(self.send(plan, on_second))
+        self.read_memory()
+        return measured
+
+    def send(self, plan: LoadPlan, on_second: OnSecond, ends: threading.Event | None = None) -> list[str]:
+        """The leader's log of such a Job; nothing if `ends` came first."""
         newest = 0
 
         def on_line(line: str) -> None:
@@ -77,10 +88,7 @@ class InCluster:
 
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
-        lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
-        measured, self._machine = read_record_lines(lines)
-        self.read_memory()
-        return measured
+        return run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress, ends=ends)
 
     def memory(self) -> PeakMemory | None:
         """The peak memory of each process of the loaded pod; None if several are loaded."""
@@ -146,23 +154,79 @@ def job_of(image: str, load: LoadPlan, name: str) -> LoadJob:
 
 def dry_run_text(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
     """The objects of a run as YAML, or as JSON with `--json`, as `kubectl create -f -` takes them."""
+    load = _load_plan(spec, plan, options.out / spec.name, how.schedule(spec, objective_of(spec)), how)
+    objects = load_objects(plan, job_of(image, load, f"{plan.name}-load"))
+    if options.json:
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2) + "\n"
+    return to_yaml(objects)
+
+
+def _load_plan(spec: Spec, plan: Plan, folder: Path, schedule: Schedule, how: RunOptions) -> LoadPlan:
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
     objective = objective_of(spec)
-    schedule = how.schedule(spec, objective)
     url = f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
-    request = packaged_request(plan.package, options.out / spec.name, url)
-    load = LoadPlan(
-        request=with_samples(request, spec, plan.package.record, schedule.trace),
+    return LoadPlan(
+        request=with_samples(packaged_request(plan.package, folder, url), spec, plan.package.record, schedule.trace),
         schedule=schedule,
         parts=how.processes,
         timeout_s=client_timeout_s(objective, how.timeout_s),
         **objective.limits,
     )
-    objects = load_objects(plan, job_of(image, load, f"{plan.name}-load"))
-    if options.json:
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2) + "\n"
-    return to_yaml(objects)
+
+
+@dataclass(frozen=True)
+class GateLoad:
+    """The requests that Marina sends itself while a gate stands: as many to each pod of both revisions."""
+
+    spec: Spec
+    folder: Path
+    rate: float
+    """A second, to each pod."""
+    seconds: float
+    """How long the gate stands at most."""
+    cluster: Cluster
+    progress: Progress
+
+    @contextmanager
+    def sending(self) -> Iterator["SentByMarina"]:
+        """Sends from pods in the cluster until the context ends. What stops it early is said, and stops no gate."""
+        plan = make_plan(self.spec, self.folder)
+        image = load_image(self.folder, self.spec)
+        target = InCluster(plan, image, self.cluster, self.progress, service=None, one_pod=False)
+        sent, ends = SentByMarina(), threading.Event()
+        schedule = Schedule(arrivals="poisson", rate=self.rate * target.pods, warmup_s=0, duration_s=self.seconds)
+        load = _load_plan(self.spec, plan, self.folder, schedule, RunOptions())
+        load = load.model_copy(update={"request": load.request.model_copy(update={"servers": target.servers})})
+
+        def send() -> None:
+            try:
+                target.send(load, lambda number, second, _: sent.count(number, second), ends)
+            except MarinaError as err:
+                self.progress.say(f"note: marina sends no requests any more: {err.message}")
+
+        self.progress.say(f"marina sends {self.rate:g} requests/s to each of {target.pods} pods")
+        thread = threading.Thread(target=send, name="gate load")
+        thread.start()
+        try:
+            yield sent
+        finally:
+            ends.set()
+            thread.join()
+
+
+class SentByMarina:
+    """How many requests were answered so far, second by second."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, int] = {}
+
+    def count(self, number: int, second: Second) -> None:
+        self._seconds[number] = second.answered + sum(second.errors.values())
+
+    @property
+    def sent(self) -> int:
+        return sum(self._seconds.values())
 
 
 def target_of(plan: Plan, image: str, options: argparse.Namespace, *, service: str | None, one_pod: bool) -> InCluster:

@@ -26,6 +26,8 @@ class Revision:
     port: int = 0
     sha256: str = SHA256
     answer: str = "whelk"
+    otherwise: dict[bytes, str] = field(default_factory=dict)
+    """Other answers, by the body that is sent."""
     dice: random.Random = field(default_factory=lambda: random.Random(1))
     good: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
     bad: Histogram = field(default_factory=lambda: Histogram(EDGES_MS))
@@ -49,5 +51,7 @@ def serving(revision: Revision) -> Iterator[None]:
         with lock:
             return revision.page() if path == "/latencies" else {"sha256": revision.sha256}
 
-    with answering(get, lambda *_: (200, {"top": revision.answer})) as revision.port:
+    with answering(
+        get, lambda _, body, __: (200, {"top": revision.otherwise.get(body, revision.answer)})
+    ) as revision.port:
         yield

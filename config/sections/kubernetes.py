@@ -153,6 +153,9 @@ class Gate(Section):
     regression: Annotated[float, Field(gt=0, le=1)] = 0.2
     """How much slower the p50 and p99 of the new version may be: 0.2 is 20 %. It may fail `slo.error_rate` of the
     requests more than the old one. Read by `deploy`."""
+    agreement: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Which share of the sample and of the files of `model.calibration` both versions must answer alike; default: any,
+    because a model that was trained again answers otherwise on purpose. Read by `deploy`."""
 
 
 # What judges for another engine, or by hand, if the spec has no gate.

@@ -7,7 +7,7 @@ from marina.config.errors import ClusterError, MarinaError, Refused
 from marina.config.progress import Progress
 from marina.k8s.cluster import Document, Ref
 from marina.k8s.rollout.apply import apply, dry_run_all, manages
-from marina.k8s.rollout.gate import Judge, needs_gate, stand_gate
+from marina.k8s.rollout.gate import Gate, needs_gate, stand_gate
 from marina.k8s.rollout.history import Placement, Revision, State, identity
 from marina.k8s.rollout.hold import Hold, held
 from marina.k8s.rollout.inference import OTHER_ANSWER
@@ -24,10 +24,10 @@ def deploy(
     options: RolloutOptions,
     progress: Progress,
     record_file: Path,
-    judge: Judge | None = None,
+    gate: Gate | None = None,
 ) -> RolloutRecord:
-    """Checks the cluster, does a dry run, then applies, waits and sends the sample. With a `judge`, a revision that
-    replaces another must pass a gate first."""
+    """Checks the cluster, does a dry run, then applies, waits and sends the sample. With a `gate`, a revision that
+    replaces another must pass it first."""
     record = start_record("deploy", placement, image=release.facts.get("image", ""))
     if release.request and OTHER_ANSWER in options.accepted:
         release = replace(release, request=replace(release.request, answer=None))
@@ -49,7 +49,7 @@ def deploy(
             _confirm(placement, release, documents, options, record, progress)
         else:
             _check_refused(placement, release, state, options)
-            _roll_out(placement, release, documents, state, options, record, progress, judge)
+            _roll_out(placement, release, documents, state, options, record, progress, gate)
     return record
 
 
@@ -86,7 +86,7 @@ def _roll_out(
     options: RolloutOptions,
     record: RolloutRecord,
     progress: Progress,
-    judge: Judge | None,
+    gate: Gate | None,
 ) -> None:
     # The state is stored in it, so it comes first.
     for document in (each for each in documents if each["kind"] == "Namespace"):
@@ -101,20 +101,20 @@ def _roll_out(
         hold.save(phase="deploying", trying=number, last=number, message="", refused=again)
         surplus = surplus_objects(placement, documents, state.good)
 
-        def gate(document: Document) -> None:
-            if not judge or not state.current or not needs_gate(placement.cluster, document):
+        def pass_gate(document: Document) -> None:
+            if not gate or not state.current or not needs_gate(placement.cluster, document):
                 return
             served = placement.store.read_revision(state.current)
             deployments = (each for each in (served.documents if served else ()) if each["kind"] == "Deployment")
             before = next(deployments, None)
-            record.gate = stand_gate(placement, document, release.request, judge, before, options, progress)
+            record.gate = stand_gate(placement, document, release.request, gate, before, options, progress)
             facts["gate"] = record.gate.text
             placement.store.save_revision(Revision(number, tuple(documents), facts, release.request))
             if record.gate.status != "PASS":
                 raise ClusterError(f"the gate says {record.gate}")
             progress.say(f"the gate says {record.gate}")
 
-        apply_and_wait(placement, record, documents, release.request, surplus, options, progress, gate=gate)
+        apply_and_wait(placement, record, documents, release.request, surplus, options, progress, gate=pass_gate)
         if record.gate and record.gate.status == "FAIL":
             why = f"revision {number} at {record.started}: {record.gate}"
             hold.save(refused=hold.state.refuse(facts, why))

@@ -6,19 +6,22 @@ Deployment, and its controller divides new pods between both revisions. So there
 judge counts requests, not shares."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from marina.config.answers import answers_match
 from marina.config.errors import ClusterError, MarinaError
 from marina.config.progress import Progress
+from marina.config.record import TOLERANCE
 from marina.k8s.cluster import Cluster, Document, Ref, is_ready
 from marina.k8s.rollout.apply import apply
 from marina.k8s.rollout.diagnosis import GATE_ANNOTATION, DeploymentView, find_causes, is_gated, is_hopeless
 from marina.k8s.rollout.history import Placement
-from marina.k8s.rollout.inference import Canary, CanaryRequest, infer, pod_page
-from marina.k8s.rollout.record import GateResult, RolloutOptions
+from marina.k8s.rollout.inference import Canary, CanaryRequest, ask_each, infer, pod_page
+from marina.k8s.rollout.record import AnswersAlike, GateResult, RolloutOptions
 from marina.k8s.rollout.wait import read_view, summarise_pods
 
 POLL_S = 0.5
@@ -26,6 +29,8 @@ _CANARY_S = 60.0
 # A controller makes a ReplicaSet at once.
 _NOTICED_S = 60.0
 _READERS = 16
+# How long each revision is asked, at most, and how many inputs are named.
+_ASKING_S, _MOST_NAMED = 120.0, 5
 
 
 class Said(Protocol):
@@ -65,6 +70,27 @@ class Judge(Protocol):
         """What it says; None to go on."""
 
 
+class Load(Protocol):
+    """Requests of Marina's own, to each pod of both revisions."""
+
+    @property
+    def sent(self) -> int:
+        """How many were sent so far."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a new revision must pass."""
+
+    judge: Judge
+    inputs: Mapping[str, CanaryRequest] = field(default_factory=dict)
+    """What both revisions are asked, by name."""
+    agreement: float | None = None
+    """Which share of the inputs must be answered alike; None: any."""
+    load: Callable[[], AbstractContextManager[Load]] | None = None
+    """Sends requests while its context lasts; None: clients send enough."""
+
+
 def needs_gate(cluster: Cluster, document: Document) -> bool:
     """Whether applying this Deployment replaces pods that serve, or would have while a gate that was left stands."""
     live = cluster.get(Ref.of(document))
@@ -77,7 +103,7 @@ def stand_gate(
     placement: Placement,
     document: Document,
     request: CanaryRequest | None,
-    judge: Judge,
+    gate: Gate,
     before: Document | None,
     options: RolloutOptions,
     progress: Progress,
@@ -97,7 +123,7 @@ def stand_gate(
         _await(cluster, ref, _wants_new_pod, "made a ReplicaSet")
     apply(cluster, _gated(document, paused=True), force=options.force)
     progress.say("the gate stands: one pod of the new revision, beside all old ones")
-    pod = _await_new_pod(cluster, ref, judge, options.timeout_s)
+    pod = _await_new_pod(cluster, ref, gate.judge, options.timeout_s)
     if request is not None:
         with progress.step("infer the sample"):
             answer = infer(cluster, placement.namespace, pod, request, timeout_s=_CANARY_S)
@@ -105,7 +131,11 @@ def stand_gate(
             text = f"FAIL: the new pod is ready, but the inference of the sample failed: {answer.answer}"
             return GateResult("FAIL", text, {})
         _show_difference(placement, ref, answer, request, progress)
-    return _judge(cluster, ref, judge, progress)
+    alike = _compare_answers(placement, ref, pod, gate, progress)
+    if alike and gate.agreement is not None and alike.same < gate.agreement * alike.inputs:
+        text = f"FAIL: {alike}, needed: {gate.agreement:.6g} of them"
+        return GateResult("FAIL", text, {}, alike)
+    return replace(_judge(cluster, ref, gate, progress), answers=alike)
 
 
 def _show_difference(
@@ -121,7 +151,34 @@ def _show_difference(
             progress.say(f"  and the old one with {before.answer}")
 
 
-def _judge(cluster: Cluster, ref: Ref, judge: Judge, progress: Progress) -> GateResult:
+def _compare_answers(placement: Placement, ref: Ref, pod: str, gate: Gate, progress: Progress) -> AnswersAlike | None:
+    """Asks both revisions the same, as far as there is time. None if there is nothing to ask."""
+    old, _ = _serving(_view(placement.cluster, ref))
+    if not gate.inputs or not old:
+        return None
+    names, requests = list(gate.inputs), list(gate.inputs.values())
+    with progress.step(f"ask both revisions {len(names):,} inputs"):
+        before, after = (
+            ask_each(placement.cluster, placement.namespace, each, requests, within_s=_ASKING_S)
+            for each in (old[0], pod)
+        )
+    pairs = list(zip(names, before, after, strict=False))
+    differing = [name for name, one, other in pairs if not answers_match(one, other, TOLERANCE)]
+    alike = AnswersAlike(len(pairs), len(pairs) - len(differing), tuple(differing[:_MOST_NAMED]))
+    progress.say(f"  {alike}")
+    return alike
+
+
+def _judge(cluster: Cluster, ref: Ref, gate: Gate, progress: Progress) -> GateResult:
+    if gate.load is None:
+        return _await_verdict(cluster, ref, gate.judge, progress)
+    with gate.load() as load:
+        said = _await_verdict(cluster, ref, gate.judge, progress)
+        text = f"{said.text}; of the requests of both, marina sent {load.sent:,}"
+        return replace(said, text=text, sent=load.sent)
+
+
+def _await_verdict(cluster: Cluster, ref: Ref, judge: Judge, progress: Progress) -> GateResult:
     begun, announced = time.monotonic(), False
     while True:
         over = time.monotonic() - begun >= judge.seconds

@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from kubernetes import client
 from kubernetes.stream import portforward
 
-from marina.config.answers import as_recorded, settled_body
+from marina.config.answers import StatusAndBody, as_recorded, settled_body
 from marina.config.errors import ClusterError
 from marina.config.mar import open_mar
 from marina.config.record import Package
@@ -30,7 +30,7 @@ _SHA = 12
 # How long a sample that does not reach a pod is sent again: the API server, or what is between, may be busy.
 _SETTLED_S = 15.0
 _PAUSE_S = 1.0
-_PAGE_TIMEOUT_S = 10.0
+_PAGE_TIMEOUT_S, _ASKED_S = 10.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,12 @@ def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
 
 def infer(cluster: Cluster, namespace: str, pod: str, sample: CanaryRequest, *, timeout_s: float) -> Canary:
     """Sends the sample until it reaches the pod, and reads which package it serves."""
-    until, headers = time.monotonic() + _SETTLED_S, UNCACHED | {"Content-Type": sample.content_type}
-    path, port = f"/predictions/{sample.model}", Ports().inference
+    until = time.monotonic() + _SETTLED_S
     while True:
         begun = time.perf_counter()
         try:
-            with _forwarded(cluster, namespace, pod, port, timeout_s) as connection:
-                connection.request("POST", path, body=sample.body, headers=headers)
-                answer = connection.getresponse()
-                body = answer.read()
+            with _forwarded(cluster, namespace, pod, Ports().inference, timeout_s) as connection:
+                answer, body = _post(connection, sample)
             break
         except _Unreached as err:
             if err.forbidden or time.monotonic() > until:
@@ -113,6 +110,29 @@ def infer(cluster: Cluster, namespace: str, pod: str, sample: CanaryRequest, *, 
         ok, shown = False, f"answered with {shown}, but its package recorded {_shown(sample.answer)}"
         shown += f": `marina deploy --accept {OTHER_ANSWER}` takes it"
     return Canary(ok, pod, answer.status, seconds, shown, served)
+
+
+def ask_each(
+    cluster: Cluster, namespace: str, pod: str, requests: Sequence[CanaryRequest], *, within_s: float
+) -> list[StatusAndBody]:
+    """What a pod answers to these requests, as many as it answers in this time. Raises ClusterError if it cannot be
+    reached."""
+    answers, until = list[StatusAndBody](), time.monotonic() + within_s
+    while len(answers) < len(requests) and time.monotonic() < until:
+        with _forwarded(cluster, namespace, pod, Ports().inference, _ASKED_S) as connection:
+            for request in requests[len(answers) :]:
+                answer, body = _post(connection, request)
+                answers.append((answer.status, body))
+                if answer.will_close or time.monotonic() > until:
+                    break
+    return answers
+
+
+def _post(connection: http.client.HTTPConnection, request: CanaryRequest) -> tuple[http.client.HTTPResponse, bytes]:
+    headers = UNCACHED | {"Content-Type": request.content_type}
+    connection.request("POST", f"/predictions/{request.model}", body=request.body, headers=headers)
+    answer = connection.getresponse()
+    return answer, answer.read()
 
 
 def _shown(body: bytes) -> str:

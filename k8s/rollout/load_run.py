@@ -1,6 +1,7 @@
 """Runs the Job of a load test: creates it, follows and returns the log of its leading pod, and deletes it."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,11 +21,20 @@ _STARTUP_S = 900.0
 
 
 def run_load(
-    cluster: Cluster, plan: Plan, job: LoadJob, *, on_line: Callable[[str], None], progress: Progress
+    cluster: Cluster,
+    plan: Plan,
+    job: LoadJob,
+    *,
+    on_line: Callable[[str], None],
+    progress: Progress,
+    ends: threading.Event | None = None,
 ) -> list[str]:
-    """The whole log of the leading pod. Raises ClusterError if a pod fails or the load takes too long."""
+    """The whole log of the leading pod; nothing if the load was ended before its time. Raises ClusterError if a pod
+    fails or the load takes too long."""
     with _created(cluster, plan, job, progress):
-        leader = _follow(cluster, plan, job, on_line, progress)
+        leader = _follow(cluster, plan, job, on_line, progress, ends or threading.Event())
+        if leader is None:
+            return []
         return cluster.logs(plan.namespace, leader, LOAD_CONTAINER, lines=_ALL_LINES).splitlines()
 
 
@@ -62,9 +72,16 @@ def _created(cluster: Cluster, plan: Plan, job: LoadJob, progress: Progress) -> 
             progress.say(f"note: Job {job.name} is not deleted yet: {err.message}")
 
 
-def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str], None], progress: Progress) -> str:
-    """Waits until the leading pod has succeeded, and returns its name. Raises ClusterError if a pod has failed or
-    cannot start; the others would only wait for it."""
+def _follow(
+    cluster: Cluster,
+    plan: Plan,
+    job: LoadJob,
+    on_line: Callable[[str], None],
+    progress: Progress,
+    ends: threading.Event,
+) -> str | None:
+    """Waits until the leading pod has succeeded, and returns its name; None if `ends` came first. Raises ClusterError
+    if a pod has failed or cannot start; the others would only wait for it."""
     until, reported = time.monotonic() + job.seconds + _STARTUP_S, dict[str, str]()
 
     def report(name: str, text: str) -> None:
@@ -94,7 +111,8 @@ def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str],
         if time.monotonic() > until:
             states = ", ".join(f"{name} {text}" for name, text in sorted(reported.items())) or "no pod was created"
             raise ClusterError(f"the load did not end within {job.seconds + _STARTUP_S:g} s: {states}")
-        time.sleep(POLL_S)
+        if ends.wait(POLL_S):
+            return None
 
 
 def _read_view(cluster: Cluster, plan: Plan, job: LoadJob) -> DeploymentView:

@@ -37,6 +37,20 @@ class RolloutOptions:
 
 
 @dataclass(frozen=True)
+class AnswersAlike:
+    """How many inputs both revisions answered alike: the same class or text, or numbers within the tolerance."""
+
+    inputs: int
+    same: int
+    differing: tuple[str, ...]
+    """The names of some that they answered otherwise."""
+
+    def __str__(self) -> str:
+        named = f", not {', '.join(self.differing)}" if self.differing else ""
+        return f"{self.same:,} of {self.inputs:,} inputs answered alike{named}"
+
+
+@dataclass(frozen=True)
 class GateResult:
     """How a gate ended."""
 
@@ -46,6 +60,10 @@ class GateResult:
     """Its figures on one line, and why it is not PASS."""
     verdict: dict[str, Any]
     """The whole verdict; empty if the new pod failed before any request was compared."""
+    answers: "AnswersAlike | None" = None
+    """How many inputs both revisions answered alike; None if there was nothing to ask."""
+    sent: int = 0
+    """How many requests Marina itself sent to both revisions, where too little traffic came."""
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)

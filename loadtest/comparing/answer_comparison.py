@@ -18,7 +18,7 @@ _TIMEOUT_S = 60.0
 
 def compare_answers(old: LoadRequest, new: LoadRequest, spec: Spec) -> AnswerCounts:
     """Sends each input to both servers; if both refuse it with the same status, that counts as the same answer."""
-    inputs = dict(_inputs(new, spec))
+    inputs = dict(inputs_of(new, spec))
     all_inputs = {"bodies": tuple(inputs.values())}
     old, new = old.model_copy(update=all_inputs), new.model_copy(update=all_inputs)
     with closing(Client(old)) as to_old, closing(Client(new)) as to_new:
@@ -31,7 +31,7 @@ def compare_answers(old: LoadRequest, new: LoadRequest, spec: Spec) -> AnswerCou
     return AnswerCounts(inputs=len(inputs), same=same, differing=tuple(differing[:_MOST_NAMED]))
 
 
-def _inputs(request: LoadRequest, spec: Spec) -> Iterator[tuple[str, Body]]:
+def inputs_of(request: LoadRequest, spec: Spec) -> Iterator[tuple[str, Body]]:
     """The names and bodies of all inputs: the sample, and files of `model.calibration` if they are here."""
     sample = request.body
     if spec.model.writes:

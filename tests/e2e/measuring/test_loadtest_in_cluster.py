@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +19,14 @@ from fake_apiserver import FakeCluster
 from fake_apiserver_controllers import KIND
 from loadtest_rig import SPEC, behave, running_server
 from specs import ROOT
+from waiting import eventually
 
 import marina
+from marina.config.load import load_spec
+from marina.config.progress import Progress
 from marina.config.render import Ports
+from marina.in_cluster import GateLoad
+from marina.k8s.cluster import connect
 
 pytestmark = pytest.mark.e2e
 SPACE = "marina"
@@ -237,3 +243,28 @@ def test_the_knee_of_one_pod_is_that_of_its_own_limits(
     assert 100 < evidence["knee"]["rps"] <= 440
     assert {trial["status"] for trial in evidence["trials"]} >= {"PASS", "FAIL"}
     assert len(jobs.seen) >= len(evidence["trials"])
+
+
+def test_marina_sends_to_the_pods_of_a_gate_until_it_is_over(service: str, tmp_path: Path) -> None:
+    said = StringIO()
+    with cluster_with_jobs(tmp_path, service, pods=2) as (fake, jobs):
+        cluster = connect(None, fake.kubeconfig)
+        spec = load_spec(tmp_path / "spec.yaml")
+        load = GateLoad(spec, tmp_path / "build/digits", 20, 600, cluster, Progress(stream=said))
+        with load.sending() as sent:
+            eventually(lambda: sent.sent > 0)
+        assert "marina sends 20 requests/s to each of 2 pods" in said.getvalue()
+        assert "note" not in said.getvalue()
+        plan = json.loads((tmp_path / f"{jobs.seen[0]['metadata']['name']}.json").read_text(encoding="utf-8"))
+        assert [server["name"] for server in plan["request"]["servers"]] == ["digits-1", "digits-2"]
+        assert (plan["schedule"]["rate"], plan["schedule"]["duration_s"]) == (40, 600)
+        assert fake.names("Job", SPACE) == []
+
+
+def test_a_load_that_fails_stops_no_gate(service: str, tmp_path: Path) -> None:
+    said = StringIO()
+    with cluster_with_jobs(tmp_path, service, failing=True) as (fake, _):
+        spec, cluster = load_spec(tmp_path / "spec.yaml"), connect(None, fake.kubeconfig)
+        with GateLoad(spec, tmp_path / "build/digits", 20, 600, cluster, Progress(stream=said)).sending() as sent:
+            eventually(lambda: "marina sends no requests any more: the load cannot run" in said.getvalue())
+        assert sent.sent == 0

@@ -3,9 +3,10 @@
 import json
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from revisions import Revision, serving
 from waiting import eventually
 
 from marina.config.errors import Refused
-from marina.k8s.rollout import RolloutOptions, RolloutRecord, deploy
+from marina.k8s.rollout import Gate, RolloutOptions, RolloutRecord, deploy
 from marina.k8s.rollout.inference import CanaryRequest
 from marina.k8s.rollout.release import Release
 from marina.loadtest.gating import LiveGate, LiveLimits, LiveVerdict
@@ -45,11 +46,14 @@ class Gated:
     rig: Rig
     old: Revision
     new: Revision
+    inputs: dict[str, CanaryRequest] = field(default_factory=dict)
+    agreement: float | None = None
+    load: Any = None
 
     def deploy(self, image: str = "good:2", request: CanaryRequest = REQUEST, **options: Any) -> RolloutRecord:
         release = Release(documents(image, replicas=3), request, {"image": image, "package": image})
         place = self.rig.placement, release, RolloutOptions(**options), self.rig.progress, self.rig.record_file
-        return deploy(*place, QuickGate())
+        return deploy(*place, Gate(QuickGate(), self.inputs, self.agreement, self.load))
 
     def images(self) -> dict[str, int]:
         pods = [self.rig.fake.get("Pod", name, SPACE) for name in self.rig.fake.names("Pod", SPACE)]
@@ -275,3 +279,36 @@ def test_a_revision_that_is_gone_back_to_is_held_to_its_recorded_answer(gated: G
     assert gated.deploy("good:3").result == "deployed"
     gated.new.answer = "limpet"
     assert "but its package recorded" in gated.rig.rollback().error
+
+
+@pytest.mark.parametrize(("agreement", "result"), [(None, "deployed"), (0.75, "deployed"), (0.76, "failed")])
+def test_both_revisions_are_asked_the_same_and_only_a_wanted_agreement_refuses(
+    gated: Gated, agreement: float | None, result: str
+) -> None:
+    gated.inputs = {name: replace(REQUEST, body=name.encode(), sha256=None) for name in ("a", "b", "c", "odd")}
+    gated.agreement, gated.new.otherwise = agreement, {b"odd": "cockle"}
+    record = gated.deploy()
+    assert record.result == result
+    assert record.gate
+    assert "3 of 4 inputs answered alike, not odd" in gated.rig.said.getvalue()
+    assert gated.rig.record["gate"]["answers"] == {"inputs": 4, "same": 3, "differing": ["odd"]}
+    if result == "failed":
+        assert "FAIL: 3 of 4 inputs answered alike, not odd, needed: 0.76 of them" in record.error
+        assert gated.images() == {"good:1": 3}
+
+
+def test_requests_of_marinas_own_are_sent_while_the_gate_stands_and_counted_as_such(gated: Gated) -> None:
+    seen = list[str]()
+
+    @contextmanager
+    def load() -> Iterator[Any]:
+        seen.append(f"begins beside {gated.images()}")
+        yield SimpleNamespace(sent=1234)
+        seen.append("ends")
+
+    gated.load = load
+    record = gated.deploy()
+    assert record.gate
+    assert record.gate.text.endswith("; of the requests of both, marina sent 1,234")
+    assert gated.rig.record["gate"]["sent"] == 1234
+    assert seen == ["begins beside {'good:1': 3, 'good:2': 1}", "ends"]
