@@ -25,6 +25,8 @@ from marina.config.spec import Spec
 
 # The module, and the distribution that has it here.
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'(?:: ([^ ]+) is installed here)?")
+# The last line of a traceback, also of one of a thread.
+_EXCEPTION = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
 # Where libraries keep what they downloaded.
 _CACHES = re.compile(r"HF_.*|HUGGINGFACE_.*|NLTK_DATA|SENTENCE_TRANSFORMERS_HOME|TORCH_HOME|TRANSFORMERS_.*|XDG_.*")
 _ASKED_FOR = {
@@ -60,7 +62,13 @@ def rehearse(spec: Spec, folder: Path, progress: Progress, environment: dict[str
         (folder.parent / SETTLED).write_bytes(settled_body((folder / record["sample"]["file"]).read_bytes()))
     runs_user_code = spec.model.adopted or spec.model.compile == "eager" or ".py:" in spec.model.handler
     hidden = [str(spec.file.parent.resolve()), str(Path.home())] if runs_user_code else []
-    done = _run_rehearsal(folder, hidden, _pod_environment(spec, folder.parent / "home", environment))
+    # TorchServe kills a worker that takes longer for either.
+    limit_s = spec.serving.startup_timeout_s + spec.serving.response_timeout_s if runs_user_code else None
+    environment = _pod_environment(spec, folder.parent / "home", environment)
+    try:
+        done = _run_rehearsal(folder, hidden, environment, limit_s)
+    except subprocess.TimeoutExpired as err:
+        raise _too_late(spec, folder, err) from err
     if without_kernel.is_file():
         reason = without_kernel.read_text(encoding="utf-8")
         progress.say(f"  kept from the network and from files of this machine in Python only: namespaces: {reason}")
@@ -109,11 +117,26 @@ def _instead(spec: Spec, what: str) -> str:
     return f'{first} `files: [./NAME]` under `model`, and read it from `self.directory / "files"`'
 
 
-def _run_rehearsal(folder: Path, hidden: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _too_late(spec: Spec, folder: Path, expired: subprocess.TimeoutExpired) -> SourceError:
+    """What is said about a worker that did not answer in time; what broke in one of its threads is in its log."""
+    log = (expired.stderr or b"").decode("utf-8", "replace")
+    (folder.parent / WORKER_LOG).write_text(log, encoding="utf-8")
+    text = f"{spec.file}: the packaged model did not answer its sample in a worker within {expired.timeout:g} s"
+    if broken := _EXCEPTION.findall(log):
+        text += f"; before that: {broken[-1]}"
+    hint = "raise `startup_timeout_s` or `response_timeout_s` under `serving`, whose sum that is"
+    if spec.load.sample:
+        hint = f"put a request that the handler answers at {spec.path(spec.load.sample)}, or {hint}"
+    return SourceError(text, hint=hint)
+
+
+def _run_rehearsal(
+    folder: Path, hidden: list[str], environment: dict[str, str], limit_s: float | None
+) -> subprocess.CompletedProcess[str]:
     script = Path(__file__).with_name("rehearse.py")
     # -P keeps this folder and the current one off the path, as in a worker.
     command = [sys.executable, "-P", str(script), str(folder), *hidden]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder, timeout=limit_s)
 
 
 def _pod_environment(spec: Spec, home: Path, environment: dict[str, str] | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import tomllib
+import traceback
 from collections.abc import Sequence
 from email import message_from_bytes
 from importlib import import_module, metadata
@@ -275,4 +276,13 @@ def save_compile_cache(cache: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_code = 0
+    try:
+        main()
+    except BaseException:
+        traceback.print_exc()
+        exit_code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python would wait for the threads that the handler started, which may run for ever.
+    os._exit(exit_code)

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -40,14 +41,19 @@ def start() -> None:
         )
 
 
-def run_rehearsal(folder: Path, hidden: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_rehearsal(
+    folder: Path, hidden: list[str], environment: dict[str, str], limit_s: float | None
+) -> subprocess.CompletedProcess[str]:
     """Does what a new Python would do with the script and this folder."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, tempfile.TemporaryFile("w+") as output:
         connection.connect(f"\0{os.environ[VARIABLE]}")
-        order = {"folder": str(folder), "hidden": hidden, "environment": environment}
+        order = {"folder": str(folder), "hidden": hidden, "environment": environment, "limit_s": limit_s or 0}
         socket.send_fds(connection, [json.dumps(order).encode()], [output.fileno()])
+        begun = time.monotonic()
         exit_code = int(connection.recv(16) or -signal.SIGKILL)  # nothing: it was killed
         output.seek(0)
+        if limit_s and time.monotonic() - begun >= limit_s:
+            raise subprocess.TimeoutExpired([str(SCRIPT)], limit_s, stderr=output.read().encode())
         return subprocess.CompletedProcess([str(SCRIPT), str(folder)], exit_code, "", output.read())
 
 
@@ -82,9 +88,10 @@ def _rehearse(connection: socket.socket) -> None:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     sys.argv = [str(SCRIPT), order["folder"], *order["hidden"]]
+    signal.setitimer(signal.ITIMER_REAL, order["limit_s"])  # ends it; 0: never
     exit_code = 0
     try:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+        runpy.run_path(str(SCRIPT))["main"]()
     except BaseException:
         traceback.print_exc()
         exit_code = 1

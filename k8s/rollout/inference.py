@@ -103,7 +103,8 @@ def infer(cluster: Cluster, namespace: str, pod: str, sample: CanaryRequest, *, 
         time.sleep(_PAUSE_S)
     seconds, served = round(time.perf_counter() - begun, 4), served_package(cluster, namespace, pod)
     shown = _shown(body)
-    ok = answer.status == 200 and bool(body.strip())
+    # 204 says that the answer is empty.
+    ok = 200 <= answer.status < 300 and (bool(body.strip()) or answer.status == 204)
     if ok and served and sample.sha256 and served != sample.sha256:
         ok, shown = False, f"answered by package {served[:_SHA]}…, not by {sample.sha256[:_SHA]}…"
     elif ok and sample.answer is not None and not as_recorded(sample.answer, body):

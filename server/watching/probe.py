@@ -111,8 +111,9 @@ class Prober:
         except NoAnswerError as err:
             self.last_failure = str(err)
             return False
-        self.last_failure = "" if status == 200 else f"the sample was answered with {status}"
-        return status == 200
+        answered = 200 <= status < 300
+        self.last_failure = "" if answered else f"the sample was answered with {status}"
+        return answered
 
 
 def is_steady(durations: Sequence[float]) -> bool:

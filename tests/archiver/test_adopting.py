@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from archives import LENGTHS, make_archive, spec_text
 
+from marina.archiver import rehearsal
 from marina.archiver.adopting import read_foreign
 from marina.archiver.package import package
 from marina.config.errors import ArchiveError, SourceError, SpecError
@@ -19,6 +20,8 @@ from marina.config.progress import Progress
 from marina.config.record import Package
 
 QUIET = Progress(quiet=True)
+# As users have it, and not from a Python that is kept warm for tests.
+IN_A_NEW_PYTHON = rehearsal._run_rehearsal
 
 
 def packaged(folder: Path, archive: Path, body: bytes = b'{"a": 1}', out: str = "out", **model: Any) -> Package:
@@ -80,6 +83,35 @@ def test_a_handler_that_fails_at_the_sample_is_not_packaged(tmp_path: Path) -> N
     with pytest.raises(SourceError, match="KeyError: 'no'"):
         packaged(tmp_path, archive)
     assert not (tmp_path / "out" / "model.mar").exists()
+
+
+def test_a_handler_that_never_answers_the_sample_is_ended_with_what_broke_in_its_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*given: Any) -> None:
+        printed = b"Exception in thread Thread-1:\nTraceback (most recent call last):\nKeyError: 'no'\nwaiting\n"
+        raise subprocess.TimeoutExpired(["python"], given[-1], stderr=printed)
+
+    monkeypatch.setattr(rehearsal, "_run_rehearsal", run)
+    with pytest.raises(SourceError, match=r"within \d+ s; before that: KeyError: 'no'"):
+        packaged(tmp_path, make_archive(tmp_path, {"handler.py": LENGTHS}))
+    assert "KeyError" in (tmp_path / "out" / "worker.log").read_text()
+
+
+LINGERING = """
+import threading
+
+def handle(data, context):
+    if data is None:
+        threading.Thread(target=threading.Event().wait).start()
+        return None
+    return ["answer"]
+"""
+
+
+def test_a_handler_whose_threads_never_end_is_packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "_run_rehearsal", IN_A_NEW_PYTHON)
+    assert packaged(tmp_path, make_archive(tmp_path, {"handler.py": LINGERING})).record.archive
 
 
 def test_a_named_handler_says_which_library_a_pod_lacks(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def main() -> int:
                 with stock_process(store, [f"Old_{kind}"]) as (port, process):
                     fates["TorchServe alone"].append(under_load(port, kind, old, process))
         for name, each in fates.items():
-            lost = [fate.total() - fate["200"] for fate in each]
+            lost = [fate.total() - sum(fate[f"20{digit}"] for digit in range(5)) for fate in each]
             lost_here += sum(lost) if name == "adopted" else 0
             sent, stops = sum(fate.total() for fate in each), sum(map(bool, lost))
             print(f"{f'{kind}, {name}':<28} {sent:>6} {sum(lost):>6} {stops:>18}", flush=True)

@@ -1,4 +1,4 @@
-"""Ten archives in the form of those that TorchServe's users have: what their handlers do, how they are packed, and
+"""Archives in the form of those that TorchServe's users have: what their handlers do, how they are packed, and
 what is asked of them. Their networks are small."""
 
 import base64
@@ -493,13 +493,19 @@ class Statuses:
 """
 
 
-def statuses() -> Old:
-    def ask(**wanted: Any) -> Asked:
-        return Asked(json.dumps(wanted).encode(), JSON)
+def ask(**wanted: Any) -> Asked:
+    return Asked(json.dumps(wanted).encode(), JSON)
 
+
+def empty() -> Old:
+    return Old({"handler.py": STATUS_HANDLER}, [ask(status=204, answer=""), ask(status=202)])
+
+
+def statuses() -> Old:
     return Old(
         {"handler.py": STATUS_HANDLER},
         [
+            ask(status=201),
             ask(),
             Asked(b'{"answer": [1, 2]}'),
             ask(status=404),
@@ -517,7 +523,7 @@ def statuses() -> Old:
 
 OLD_ARCHIVES: dict[str, Callable[[], Old]] = {
     made.__name__: made
-    for made in (mnist, resnet, detector, segmenter, text, sequence, audio, counting, stream, statuses)
+    for made in (mnist, resnet, detector, segmenter, text, sequence, audio, counting, stream, empty, statuses)
 }
 
 

@@ -18,11 +18,13 @@ Stock = tuple[int, dict[str, tuple[Old, Path]]]
 
 
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
-    """A TorchServe with all archives, and the archives."""
+def stock(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stock]:
+    """A TorchServe with all archives that are asked for, and the archives."""
     store = tmp_path_factory.mktemp("old") / "store"
     store.mkdir()
-    archives = {kind: (old := make(), archive_of(store, kind, old)) for kind, make in OLD_ARCHIVES.items()}
+    chosen = {item.callspec.params["kind"] for item in request.session.items if item.path == request.path}
+    made = {kind: make for kind, make in OLD_ARCHIVES.items() if kind in chosen}
+    archives = {kind: (old := make(), archive_of(store, kind, old)) for kind, make in made.items()}
     with stock_server(store, [f"Old_{kind}" for kind in archives]) as port:
         yield port, archives
 

@@ -48,6 +48,12 @@ def test_a_first_deploy_applies_objects_after_those_they_need_and_infers_the_sam
     assert all("fieldValidation=Strict" in path for method, path in cluster.fake.requests if method == "PATCH")
 
 
+@pytest.mark.parametrize(("status", "result"), [(201, "deployed"), (204, "deployed"), (302, "failed")])
+def test_an_inference_has_succeeded_with_any_2xx(cluster: Rig, status: int, result: str) -> None:
+    cluster.pod.status = status
+    assert cluster.deploy(*documents()).result == result
+
+
 def test_a_second_deploy_writes_nothing_and_says_so(cluster: Rig) -> None:
     cluster.deploy(*documents())
     before, cluster.fake.requests[:] = cluster.fake.versions(), []
