@@ -153,17 +153,18 @@ def local_modules(file: Path) -> dict[str, Path]:
     root = top_folder(file)
     folders = [root, *import_folders(file)]
     modules: dict[str, Path] = {}
-    waiting = [file, *_files_of(root, ".".join(file.relative_to(root).with_suffix("").parts))]
+    waiting = [
+        (root, path) for path in [file, *_files_of(root, ".".join(file.relative_to(root).with_suffix("").parts))]
+    ]
     while waiting:
-        path = waiting.pop()
-        folder = next(folder for folder in folders if path.is_relative_to(folder))
+        folder, path = waiting.pop()
         relative = path.relative_to(folder).as_posix()
         if relative in modules or (folder / relative.partition("/")[0]).resolve() in _OUR_FOLDERS:
             continue
         modules[relative] = path
         for name in imported_names(path, folder):
             for place in folders:
-                waiting += _files_of(place, name)
+                waiting += ((place, path) for path in _files_of(place, name))
     return dict(sorted(modules.items()))
 
 

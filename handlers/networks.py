@@ -5,9 +5,11 @@ For the other values of `compile`, the packager exports the same graph, so that 
 import ast
 import importlib.util
 import inspect
+import site
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -200,29 +202,62 @@ def import_folders(file: Path) -> list[Path]:
 
 def top_folder(file: Path) -> Path:
     """The folder from which a file's imports start: its own; or, if it imports from the packages around it or is an
-    `__init__.py`, the folder that contains the outermost of them."""
+    `__init__.py`, the folder that contains the outermost of them; or, if it imports from packages beside these, the
+    folder that contains both."""
+    names = _absolute_imports(file)
     folder = file.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
     if folder == file.parent:
         # It may still be a package: one without an `__init__.py`.
-        return folder.parent if folder.name.isidentifier() and _imports_from(folder.parent, file) else folder
-    if file.name == "__init__.py" or _imports_from(folder, file):
-        return folder
-    return file.parent
+        in_package = folder.name.isidentifier() and _imports_from(folder.parent, file, names)
+        found = folder.parent if in_package else folder
+    else:
+        found = folder if file.name == "__init__.py" or _imports_from(folder, file, names) else file.parent
+    return _folder_beside(found, file, names) or found
 
 
-def _imports_from(folder: Path, file: Path) -> bool:
-    """Whether a file imports from the package around it in this folder, relatively or by the package's name."""
-    package = file.relative_to(folder).parts[0]
+def _folder_beside(found: Path, file: Path, names: list[str]) -> Path | None:
+    """The nearest folder around the file that has modules which it imports, and which are nowhere else."""
+    folders = (found, file.parent, file.resolve().parent)
+    missing = [name for name in names if not any(_has_module(folder, name) for folder in folders)]
+    missing = [name for name in missing if not _is_installed(name.partition(".")[0])]
+    folder = file.parent
+    while missing and folder.name.isidentifier():
+        folder = folder.parent
+        if any(_has_module(folder, name) for name in missing):
+            return folder
+    return None
+
+
+def _absolute_imports(file: Path) -> list[str]:
+    """The dotted names that a file imports; of each `from` import, the name that it takes counts as a module's, too."""
     names: list[str] = []
     for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            return True
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom) and not node.level:
             names += (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
+    return names
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    """Whether a folder has the module that a dotted name is, or one that contains it."""
+    parts = name.split(".")
+    places = [folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+    return any(place.with_suffix(".py").is_file() or (place / "__init__.py").is_file() for place in places)
+
+
+def _is_installed(package: str) -> bool:
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    return package in sys.stdlib_module_names or PathFinder.find_spec(package, folders) is not None
+
+
+def _imports_from(folder: Path, file: Path, names: list[str]) -> bool:
+    """Whether a file imports from the package around it in this folder, relatively or by the package's name."""
+    if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(file.read_bytes()))):
+        return True
+    package = file.relative_to(folder).parts[0]
     modules = {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
     # The package has to hold one of them, because an installed package may have the same name.
     places = [folder / package / module for module in modules]

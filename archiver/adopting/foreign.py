@@ -136,7 +136,8 @@ def _refusals(foreign: ForeignArchive) -> Iterator[tuple[str, str | None]]:
         yield text, "delete `asyncCommunication`, if its `handle` returns its answers"
     if config.get("continuousBatching"):
         text = "has `continuousBatching`, with which its handler is called for every step of open answers"
-        yield text, "package the language model's folder: `marina init mine --source hf:./folder`"
+        language = "a language model's folder is served with as many: `marina init mine --source hf:./folder`"
+        yield text, f"delete `continuousBatching`, if each call of its `handle` returns whole answers; {language}"
 
 
 def _foreign_servers(foreign: ForeignArchive) -> Iterator[str]:

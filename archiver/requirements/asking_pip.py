@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from marina.archiver.requirements.reading import MAKE_A_WHEEL, Line
@@ -39,16 +40,23 @@ class Pip:
         if not any(metadata.distributions(name="pip")):
             raise ToolMissing(f"{where}: this Python has no pip", hint=f"{sys.executable} -m ensurepip")
         self._file, self._where, self._worker, self._scratch = file, where, worker, scratch
-        self._python = _claim_to_have(worker, scratch / "worker")
+        venv.EnvBuilder(symlinks=True).create(scratch / "worker")
+        self._python = scratch / "worker" / "bin" / "python"
+        self._site = next((scratch / "worker" / "lib").glob("python3*/site-packages"))
+        for name, version in worker.items():
+            text = metadata.distribution(name).read_text("METADATA") or f"Name: {name}\nVersion: {version}\n"
+            _describe(self._site, name, version, text)
         self._pins = scratch / "worker.txt"
         self._pins.write_text("".join(f"{name}=={version}\n" for name, version in worker.items()), encoding="utf-8")
 
     def lock(self, lines: Sequence[Line], wheels: Path) -> Requirements:
         """Resolves the requirements, and puts their wheels into the folder."""
-        report = self._scratch / "report.json"
-        given = ("--requirement", str(self._file.resolve()), "--constraint", str(self._pins))
-        self._run("install", "--dry-run", "--report", str(report), *given)
-        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+        instead = [self._replace(line, lines) for line in lines if line.replacement]
+        given = ["--requirement", str(self._file.resolve()), "--constraint", str(self._pins)]
+        found = self._report(*given, *(str(other) for other, _ in instead))
+        for name in {name for _, name in instead} & {canonicalize_name(entry["metadata"]["name"]) for entry in found}:
+            text = f"{self._where}: something needs another version of `{name}` than what is installed instead has"
+            raise SourceError(text, hint=f"in {self._file}, name a version that fits of what is installed instead")
         found.sort(key=lambda entry: canonicalize_name(entry["metadata"]["name"]))
         requirements = Requirements(python=running_python(), wheels=tuple(map(_pin, found)))
         wheels.mkdir(parents=True, exist_ok=True)
@@ -65,11 +73,32 @@ class Pip:
             self._download(lines, missing, wheels)
         return requirements
 
+    def _report(self, *wanted: str) -> list[dict[str, Any]]:
+        """What pip would install."""
+        report = self._scratch / "report.json"
+        self._run("install", "--dry-run", "--report", str(report), *wanted)
+        found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
+        return found
+
+    def _replace(self, line: Line, lines: Sequence[Line]) -> tuple[Requirement, str]:
+        """Lets pip think that a library is there, in the version that its replacement has."""
+        other, name = line.replacement or (Requirement(""), "")
+        alone = self._write(lines, [str(other)])
+        found = self._report("--no-deps", "--requirement", str(alone), "--constraint", str(self._pins))
+        version = found[0]["metadata"]["version"] if found else self._worker[canonicalize_name(other.name)]
+        _describe(self._site, name, version, f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        return other, name
+
+    def _write(self, lines: Sequence[Line], wanted: list[str]) -> Path:
+        """A requirements file with these alone, from the indexes that the lines name."""
+        file = self._scratch / "exact.txt"
+        options = [line.text for line in lines if line.is_option and not line.names_file]
+        file.write_text("\n".join([*options, *wanted, ""]), encoding="utf-8")
+        return file
+
     def _download(self, lines: Sequence[Line], missing: list[str], wheels: Path) -> None:
         """Downloads exactly these wheels, from the indexes that the file names."""
-        exact = self._scratch / "exact.txt"
-        options = [line.text for line in lines if line.is_option and not line.names_file]
-        exact.write_text("\n".join([*options, *missing, ""]), encoding="utf-8")
+        exact = self._write(lines, missing)
         # Beside their place: a download that was cut off must not look like a wheel.
         with tempfile.TemporaryDirectory(dir=wheels.parent) as partial:
             self._run("download", "--no-deps", "--dest", partial, "--requirement", str(exact))
@@ -142,17 +171,12 @@ def _required_name(requirement: str) -> str | None:
     return None if "extra ==" in requirement else canonicalize_name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
 
 
-def _claim_to_have(worker: dict[str, str], folder: Path) -> Path:
-    """An environment with the descriptions of these distributions, but not their files; returns its Python."""
-    venv.EnvBuilder(symlinks=True).create(folder)
-    site = next((folder / "lib").glob("python3*/site-packages"))
-    for name, version in worker.items():
-        described = site / f"{name.replace('-', '_')}-{version}.dist-info"
-        described.mkdir()
-        text = metadata.distribution(name).read_text("METADATA") or f"Name: {name}\nVersion: {version}\n"
-        (described / "METADATA").write_text(text, encoding="utf-8")
-        (described / "INSTALLER").write_text("marina\n", encoding="utf-8")
-    return folder / "bin" / "python"
+def _describe(site: Path, name: str, version: str, text: str) -> None:
+    """Puts the description of a distribution into an environment, but not its files."""
+    described = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(text, encoding="utf-8")
+    (described / "INSTALLER").write_text("marina\n", encoding="utf-8")
 
 
 def _pin(entry: dict[str, Any]) -> Wheel:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from marina.archiver.requirements.reading import REPLACE
 from marina.config.errors import SourceError
 from marina.config.requirements import VARIABLE
 from marina.config.spec import Spec
@@ -33,6 +34,8 @@ _IN_IMAGE = {
     *("mvec", "ncursesw", "nsl", "nss_dns", "nss_files", "panelw", "pthread", "readline", "resolv", "rt", "sqlite3"),
     *("ssl", "stdc++", "tinfo", "tirpc", "util", "uuid", "z", "zstd"),
 }
+# Libraries that a worker's own wheels load where they are found, and do without: Pillow this one.
+_OPTIONAL = {"fribidi"}
 # Wheels that need a screen's libraries, and those that do not.
 _WITHOUT_SCREEN = {
     "opencv-contrib-python": "opencv-contrib-python-headless",
@@ -50,7 +53,7 @@ def check_loaded(spec: Spec, loaded: Iterable[str]) -> None:
     for path in loaded:
         match = _LIBRARY.match(Path(path).name)
         driver = match is not None and match[1].startswith(("cuda", "nvidia"))  # comes from the node
-        if match is None or match[1] in _IN_IMAGE or driver or path in preloaded:
+        if match is None or match[1] in _IN_IMAGE | _OPTIONAL or driver or path in preloaded:
             continue
         name = f"lib{match[1]}.so{f'.{match[2]}' if match[2] else ''}"
         text = (
@@ -69,5 +72,5 @@ def _instead(library: str) -> str:
     brought = metadata.distributions(path=[os.environ.get(VARIABLE, "")])
     for wheel in (distribution.metadata["Name"] for distribution in brought):
         if other := _WITHOUT_SCREEN.get(canonicalize_name(wheel)):
-            return f"write `{other}`, which needs no `{library}`, instead of `{wheel}`"
+            return f"write this line into the requirements file: {REPLACE}{other} instead of {canonicalize_name(wheel)}"
     return f"use a wheel that brings `{library}`, or an image whose base has it: marina image --base IMAGE"

@@ -7,9 +7,22 @@ _LIBRARIES = {
     "bs4": "beautifulsoup4",
     "cv2": "opencv-python-headless",
     "fitz": "pymupdf",
+    "sentence_transformers": "sentence-transformers",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
 }
+# Libraries that handlers often import, under the names of their modules. Any other module may be the user's own, and an
+# index may have a stranger's under that name.
+_KNOWN = {
+    *("boto3", "captum", "einops", "gensim", "kornia", "librosa", "lightgbm", "matplotlib", "monai", "nltk"),
+    *("onnxruntime", "pandas", "pydantic", "requests", "scipy", "sentencepiece", "soundfile", "spacy", "timm"),
+    *("tokenizers", "torchaudio", "torchvision", "tqdm", "transformers", "ultralytics", "xgboost"),
+}
+
+
+def known_library(module: str) -> str | None:
+    """The well-known library that has a module; None if it may be anybody's."""
+    return _LIBRARIES.get(module, module if module in _KNOWN else None)
 
 
 def hint_for_missing(spec: Spec, module: str, owner: str | None = None) -> str:

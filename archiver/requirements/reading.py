@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidName, canonicalize_name
 
 from marina.config.errors import SourceError, reason_of
 
@@ -21,6 +22,10 @@ _VERSION_CONTROL = re.compile(r"(?:^|@\s*)(?:git|hg|svn|bzr)\+")
 # A path or URL, alone or after `name @`.
 _PLACE = re.compile(r"(?:^|^[\w.\[\],-]+\s*@\s*)(?P<place>(?:\.{0,2}/|\.$|\.\.$|[a-z]+://|file:)\S*)")
 _COMMENT = re.compile(r"(^|\s)#.*$")
+# A line for Marina, which pip takes for a comment.
+_OURS = re.compile(r"#\s*marina\b:?\s*(.*)", re.IGNORECASE)
+_REPLACEMENT = re.compile(r"(\S+) instead of (\S+)")
+REPLACE = "# marina: "
 MAKE_A_WHEEL = "pip wheel --no-deps --wheel-dir wheels '{}', then write ./wheels/NAME.whl instead"
 
 
@@ -48,6 +53,17 @@ class Line:
         return _FILE_OPTION.fullmatch(self.text) is not None
 
     @property
+    def replacement(self) -> tuple[Requirement, str] | None:
+        """What is installed instead of another library, and the name of that."""
+        match = _REPLACEMENT.fullmatch(self.text.removeprefix(REPLACE))
+        if not self.text.startswith(REPLACE) or match is None:
+            return None
+        try:
+            return Requirement(match[1]), canonicalize_name(match[2], validate=True)
+        except (InvalidRequirement, InvalidName):
+            return None
+
+    @property
     def wheel(self) -> Path | None:
         """The wheel on this machine that it names."""
         place = _place(self.text)
@@ -60,7 +76,7 @@ class Line:
     def requirement(self) -> Requirement | None:
         """What it requires; None for an option, a path or a URL without a name."""
         bare = re.split(r"\s--hash\b|\s--[a-z]", self.text)[0].strip()
-        if self.is_option or (_place(bare) is not None and "@" not in bare.partition("/")[0]):
+        if self.is_option or self.replacement or (_place(bare) is not None and "@" not in bare.partition("/")[0]):
             return None
         try:
             return Requirement(bare)
@@ -106,7 +122,9 @@ def _logical_lines(file: Path, shown: str) -> Iterator[Line]:
         if text.endswith("\\") and not text.lstrip().startswith("#"):
             joined += text[:-1] + " "
             continue
-        if whole := _COMMENT.sub("", joined + text).strip():
+        if ours := _OURS.fullmatch(text.strip()):
+            yield Line(file, shown, start, REPLACE + ours[1])
+        elif whole := _COMMENT.sub("", joined + text).strip():
             yield Line(file, shown, start, whole)
         joined = ""
 
@@ -114,6 +132,12 @@ def _logical_lines(file: Path, shown: str) -> Iterator[Line]:
 def _check(line: Line) -> None:
     """Refuses what no wheel can be pinned for."""
     text = line.text
+    if text.startswith(REPLACE):
+        if line.replacement is None:
+            allowed = "a library, `instead of`, and the name of another"
+            example = f"{REPLACE}opencv-python-headless instead of opencv-python"
+            raise SourceError(f"{line}: got `{text}`, allowed: {allowed}", hint=f"write it like this: {example}")
+        return
     if match := re.match(r"(?:-e|--editable)[ =]*(.*)", text):
         what = match[1].strip("'\" ")
         hint = MAKE_A_WHEEL.format(what)

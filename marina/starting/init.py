@@ -16,6 +16,7 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 _DESCRIPTIONS = {
     "handler.py": "turns requests into inputs, and outputs into answers",
     "model.py": "the network",
+    "requirements.txt": "the libraries that it needs, beside what a pod has",
     "samples": "what the load test sends",
     "spec.schema.json": "by which editors complete and explain the spec",
     "spec.yaml": "what is served, and how well",

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marina.config.errors import InputError
+from marina.config.errors import ArchiveError, InputError, listed
 from marina.config.progress import Progress
 from marina.config.remote import parse_remote
 
@@ -17,6 +17,11 @@ _ENDINGS = (".mar", ".tar.gz", ".tgz", ".war")
 _COMMENTS_FROM = 40
 _LEAST_CORES = 2
 _MIB = 2**20
+# TorchServe's default.
+_DELAY_MS = 100
+# Of TorchServe's own, those that answer any picture, and the side of the one that they are sent.
+_PICTURE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector")
+_SIDE = 224
 
 
 def adopts(source: str | None) -> bool:
@@ -45,20 +50,41 @@ def archive_files(name: str, options: argparse.Namespace) -> tuple[dict[Path, by
         raise InputError(f"`--source`: no such file: `{source}`")
     if source.is_file() or (source / "MAR-INF").is_dir():
         return _one(name, folder, read_foreign(source, "`--source`"), properties, options)
-    archives = [read_foreign(path, "`--source`") for path in _in_store(source) if properties.stores(path.name)]
+    archives, notes = _read_store(source, properties)
     names = _spec_names(archives)
     if len(archives) == 1:
-        return _one(name, folder, archives[0], properties, options)
+        files, said = _one(name, folder, archives[0], properties, options)
+        return files, [*notes, *said]
     files: dict[Path, bytes] = {}
-    notes = [
+    notes += [
         f"{len(archives)} models, each with a spec, pods and a rollout of its own; a route joins them at one address: "
-        "the same `kubernetes: {route: {gateway: NAMESPACE/NAME, hostnames: [HOST]}}` in each spec"
+        "one in each spec, such as `kubernetes: {route: {gateway: infra/web, hostnames: [models.example.org]}}`"
     ]
     for spec_name, foreign in zip(names, archives, strict=True):
         made, said = _one(spec_name, folder / spec_name, foreign, properties, options)
         files |= made
         notes += [f"{spec_name}: {note}" for note in said]
     return files, notes
+
+
+def _read_store(folder: Path, properties: "Properties") -> "tuple[list[ForeignArchive], list[str]]":
+    """The archives that the store's server loaded, and why others of them are not for Marina."""
+    from marina.archiver.adopting import read_foreign
+
+    archives, notes = [], []
+    paths = [path for path in _in_store(folder) if properties.stores(path.name)]
+    for path in paths:
+        try:
+            archives.append(read_foreign(path, "`--source`"))
+        except ArchiveError as err:
+            if len(paths) == 1:
+                raise
+            said = err.message.removeprefix("`--source`: ")
+            notes.append(f"left out: {said}{f'; {err.hint}' if err.hint else ''}")
+    if not archives:
+        loaded = listed(path.name for path in _in_store(folder))
+        raise InputError(f"`--source`: none of `{folder}` can be taken: {' '.join(notes) or f'found: {loaded}'}")
+    return archives, notes
 
 
 def _in_store(folder: Path) -> list[Path]:
@@ -86,21 +112,30 @@ def _label(name: str) -> str:
 def _one(
     name: str, folder: Path, foreign: "ForeignArchive", properties: "Properties", options: argparse.Namespace
 ) -> tuple[dict[Path, bytes], list[str]]:
-    from marina.archiver.adopting import find_registration, missing_in_pod
+    from marina.archiver.adopting import find_registration
     from marina.config.schema import render_schema
+    from marina.starting.init_sample import picture_png
 
     settings = find_registration(foreign, properties)
-    sample = f"samples/{options.sample.name}" if options.sample else "samples/request.json"
+    takes_picture = foreign.handler in _PICTURE_HANDLERS
+    sample = f"samples/{options.sample.name if options.sample else 'sample.png' if takes_picture else 'request.json'}"
     metrics, notes = _metrics(properties, folder)
+    requirements, asked = _requirements(foreign, folder)
+    told = [*_told(foreign, properties, metrics, options)]
+    if requirements:
+        told.append(("  requirements: ./requirements.txt", "what its modules import and a pod lacks"))
     files = {
-        folder / "spec.yaml": _spec(name, folder, foreign, settings, properties, metrics, sample, options).encode(),
+        folder / "spec.yaml": _spec(name, folder, foreign, settings, told, sample, options).encode(),
         folder / "spec.schema.json": render_schema().encode(),
+        **requirements,
     }
     if options.sample:
         try:
             files[folder / sample] = options.sample.read_bytes()
         except OSError as err:
             raise InputError(f"`--sample`: `{options.sample}` cannot be read: {err.strerror}") from err
+    elif takes_picture:
+        files[folder / sample] = picture_png((3, _SIDE, _SIDE))
     else:
         notes.append(f"put the body of a request at {folder / sample}: a server is ready once it has answered it")
     if foreign.handler is None and properties.text("default_service_handler") is None:
@@ -109,22 +144,42 @@ def _one(
             "`default_handler` under `model`, or give the file with `--properties`"
         )
     if settings.workers is None:
-        notes.append("how many workers it had was said at registration only: write `workers: NUMBER` under `serving`")
+        notes.append("how many workers it had was said at registration only: correct `workers` under `serving`")
     if settings.max_batch is None:
         notes.append(
-            "if a batch size was given at registration, write `max_batch: SIZE` and `max_batch_delay_ms: DELAY` under "
-            "`serving`; otherwise it is 1"
+            "a batch size, too: if it had one, correct `max_batch` under `serving`, and add its `maxBatchDelay`, such "
+            f"as `max_batch_delay_ms: {_DELAY_MS}`"
         )
-    if missing := missing_in_pod(foreign):
-        names = ", ".join(f"`{module}`" for module in missing)
-        told = f"they are installed from its `{foreign.requirements}`, if that names them"
-        if not foreign.requirements:
-            told = (
-                "write `requirements: ./requirements.txt` under `model`, and into that file what installs them, in the "
-                "versions that its server had"
+    return files, [*notes, *asked, *properties.left_out()]
+
+
+def _requirements(foreign: "ForeignArchive", folder: Path) -> tuple[dict[Path, bytes], list[str]]:
+    """A requirements file with the libraries that the archive's modules import and a pod lacks, as far as their names
+    are known, and what the user should know."""
+    from marina.archiver.adopting import missing_in_pod
+    from marina.archiver.requirements import known_library
+
+    missing = missing_in_pod(foreign)
+    if not missing:
+        return {}, []
+    names = ", ".join(f"`{module}`" for module in missing)
+    note = f"its modules import {names}, which a pod lacks"
+    if foreign.requirements:
+        return {}, [f"{note}: they are installed from its `{foreign.requirements}`, if that names them"]
+    libraries = {module: known_library(module) for module in missing}
+    known = sorted(filter(None, libraries.values()))
+    unknown = ", ".join(f"`{module}`" for module, library in libraries.items() if library is None)
+    file, said = folder / "requirements.txt", []
+    if known:
+        said.append(f"{file} names {', '.join(f'`{name}`' for name in known)}: write the versions that its server had")
+    if unknown:
+        lines = f"add the libraries that have {unknown} to {file}"
+        if not known:
+            lines = (
+                f"write the libraries that have {unknown} into {file}, and `requirements: ./{file.name}` under `model`"
             )
-        notes.append(f"its modules import {names}, which a pod lacks: {told}")
-    return files, [*notes, *properties.left_out()]
+        said.append(lines)
+    return {file: "".join(f"{name}\n" for name in known).encode()} if known else {}, [f"{note}: {'; '.join(said)}"]
 
 
 def _metrics(properties: "Properties", folder: Path) -> tuple[str | None, list[str]]:
@@ -148,8 +203,7 @@ def _spec(
     folder: Path,
     foreign: "ForeignArchive",
     settings: "Registration",
-    properties: "Properties",
-    metrics: str | None,
+    told: list[tuple[str, str]],
     sample: str,
     options: argparse.Namespace,
 ) -> str:
@@ -165,7 +219,7 @@ def _spec(
         (f"  source: {_quoted(written)}", "a .mar, a .tar.gz or a folder"),
         ("  handler: archive", "the archive's own handler answers, as it stands"),
         *_named(name, version, foreign),
-        *_told(foreign, properties, metrics, options),
+        *told,
         ("serving:", ""),
         (f"  device: {'cuda' if settings.gpu else 'cpu'}", "cpu | cuda"),
         (f"  workers: {settings.workers or 'auto'}", "processes; auto: one for each core of `cpu` below"),

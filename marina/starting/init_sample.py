@@ -18,7 +18,7 @@ def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
     import numpy as np
 
     if facts.picture is not None:
-        return "samples/sample.png", _picture_png(facts.picture)
+        return "samples/sample.png", picture_png(facts.picture)
     if facts.handler == "audio":
         from marina.archiver.wav import sample_wav
 
@@ -58,7 +58,7 @@ def _example_values(tensor: dict[str, Any]) -> Any:
     return np.asarray(generator.integers(least, most + 1, sides)).astype(dtype)
 
 
-def _picture_png(shape: tuple[int, int, int]) -> bytes:
+def picture_png(shape: tuple[int, int, int]) -> bytes:
     import numpy as np
     from PIL import Image
 

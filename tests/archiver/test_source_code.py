@@ -283,6 +283,30 @@ def test_a_folder_without_an_init_file_is_a_package_if_it_is_imported_as_one(
     import_file(make_spec(file=tmp_path / "spec.yaml"), tmp_path / "serving/handler.py", "model.handler")
 
 
+@pytest.mark.parametrize("handler", ["serving/handler.py", "deep/serving/handler.py"])
+@pytest.mark.parametrize("files", [["serving/__init__.py", "common/__init__.py"], []], ids=["init files", "none"])
+def test_packages_beside_that_of_a_file_are_packed_with_what_they_import(
+    handler: str, files: list[str], tmp_path: Path
+) -> None:
+    texts = {
+        handler: "from common.pre import x\nimport settings\nimport boxes\nimport yaml\n",
+        f"{Path(handler).parent}/boxes.py": "import common.post as post\n",
+        "common/pre.py": "from .post import x\n",
+        "common/post.py": "x = 1\n",
+        "common/unused.py": "",
+        "settings.py": "",
+        "yaml/__init__.py": "raise SystemExit\n",
+    }
+    for name, text in (texts | dict.fromkeys(files, "")).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    found = local_modules(tmp_path / handler)
+    expected = {handler, "boxes.py", "common/pre.py", "common/post.py", "settings.py"}
+    assert {name for name in found if not name.endswith("__init__.py")} == expected
+    assert ("common/__init__.py" in found) == bool(files)
+    import_file(make_spec(file=tmp_path / "spec.yaml"), tmp_path / handler, "model.handler")
+
+
 def test_an_import_that_finds_nothing_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "handler.py").write_text("import pre\n", encoding="utf-8")
     (tmp_path / "pre.py").write_text("\nimport nothing_of_this_name\n", encoding="utf-8")

@@ -43,15 +43,43 @@ def test_what_was_said_at_registration_only_is_asked_for_and_missing_libraries_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    handler = "import cv2, words\nfrom ts.torch_handler.image_classifier import ImageClassifier\n" + LENGTHS
+    handler = "import cv2, our_rules, words\nfrom ts.torch_handler.image_classifier import ImageClassifier\n" + LENGTHS
     optional = "try:\n    import not_needed\nexcept ImportError:\n    pass\n"
     archive = make_archive(tmp_path, {"handler.py": handler, "words.py": optional})
     assert init("new", "--source", archive) == 0
     said = capsys.readouterr().out
-    assert "write `workers: NUMBER`" in said
-    assert "write `max_batch: SIZE`" in said
-    assert "its modules import `captum`, `cv2`, `torchvision`, which a pod lacks: write `requirements: " in said
+    assert "correct `workers` under `serving`" in said
+    assert "correct `max_batch` under `serving`" in said
+    assert "its modules import `captum`, `cv2`, `our_rules`, `torchvision`, which a pod lacks: new/req" in said
+    assert "add the libraries that have `our_rules` to new/requirements.txt" in said
+    assert (tmp_path / "new/requirements.txt").read_text() == "captum\nopencv-python-headless\ntorchvision\n"
+    assert load_spec(tmp_path / "new/spec.yaml", files=False).model.requirements == "./requirements.txt"
     assert "put the body of a request at new/samples/request.json" in said
+
+
+def test_a_picture_handler_of_torchserves_own_is_packaged_from_the_archive_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    archive = make_archive(tmp_path, {"w.pt": b"weights"}, handler="image_classifier", serialized_file="w.pt")
+    assert init("new", "--source", archive) == 0
+    assert load_spec(tmp_path / "new" / "spec.yaml").load.sample == "./samples/sample.png"
+
+
+def test_what_cannot_be_taken_of_a_store_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, names in {"store": ("one", "two"), "others": ("three", "four")}.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            config = None if name == "one" else {"continuousBatching": True}
+            make_archive(tmp_path / folder, {"handler.py": LENGTHS}, name=name, config=config)
+    assert init("shop", "--source", "store") == 0
+    assert "left out: `two.mar` has `continuousBatching`" in capsys.readouterr().out
+    assert load_spec(tmp_path / "shop" / "spec.yaml", files=False).model.source.endswith("one.mar")
+    assert init("none", "--source", "others") == 2
+    assert "none of `others` can be taken: left out: `four.mar` has" in capsys.readouterr().err
 
 
 def test_a_model_store_becomes_a_spec_for_each_model_that_a_route_joins(
@@ -63,7 +91,7 @@ def test_a_model_store_becomes_a_spec_for_each_model_that_a_route_joins(
     for name in ("One_Model", "other"):
         make_archive(store, {"handler.py": LENGTHS}, name=name)
     assert init("shop", "--source", store) == 0
-    assert "kubernetes: {route: {gateway: NAMESPACE/NAME" in capsys.readouterr().out
+    assert "kubernetes: {route: {gateway: infra/web" in capsys.readouterr().out
     names = {file.parent.name: yaml.safe_load(file.read_text()) for file in (tmp_path / "shop").rglob("spec.yaml")}
     assert {name: spec["model"].get("name") for name, spec in names.items()} == {
         "one-model": "One_Model",

@@ -46,6 +46,29 @@ def refusal(folder: Path, *lines: str) -> str:
 
 
 @pytest.mark.slow
+def test_what_a_library_needs_is_replaced_by_another(folder: Path) -> None:
+    make_wheel(folder / "wheels", "boxes", requires=["Sea_GL>=2"])
+    make_wheel(folder / "wheels", "sea_gl", "2.5")
+    make_wheel(folder / "wheels", "sea_headless", "2.4", requires=["tide"])
+    make_wheel(folder / "wheels", "tide")
+    given = ("--no-index", "--find-links ./wheels", "boxes")
+    found = resolved(folder, *given)
+    assert found
+    assert [wheel.name for wheel in found.requirements.wheels] == ["boxes", "sea_gl"]
+    found = resolved(folder, *given, "# Marina: sea-headless instead of sea_gl")
+    assert found
+    assert [wheel.name for wheel in found.requirements.wheels] == ["boxes", "sea_headless", "tide"]
+    make_wheel(folder / "wheels", "sea_headless", "1.0")
+    said = refusal(folder, *given, "# marina: sea-headless<2 instead of sea-gl")
+    assert said.startswith(f"{SPEC}: something needs another version of `sea-gl` than")
+
+
+@pytest.mark.parametrize("line", ["# marina: sea-headless for sea-gl", "# marina: ??? instead of x", "# marina"])
+def test_a_line_for_marina_that_it_does_not_understand_is_refused(line: str, folder: Path) -> None:
+    assert "requirements.txt:1: got `# marina: " in refusal(folder, line)
+
+
+@pytest.mark.slow
 def test_what_a_worker_lacks_is_pinned_once_from_an_index_with_a_password(folder: Path) -> None:
     make_wheel(folder / "wheels", "shells", requires=["numpy>=2", "torch", "Sand_Castle[big]; python_version > '3'"])
     make_wheel(folder / "wheels", "Sand_Castle", "2.0", requires=["tide; extra == 'big'"])
@@ -186,13 +209,16 @@ def test_a_library_that_an_image_lacks_is_named_with_the_wheel_that_needs_none(
     (tmp_path / "opencv_python-5.0.dist-info").mkdir()
     (tmp_path / "opencv_python-5.0.dist-info/METADATA").write_text("Name: opencv-python\nVersion: 5.0\n")
     monkeypatch.setenv("MARINA_REQUIREMENTS", str(tmp_path))
-    check_loaded(make_spec(), ["/usr/lib/libc.so.6", "/usr/lib/libstdc++.so.6.0.30", "/usr/lib/libcuda.so.550.1"])
+    check_loaded(
+        make_spec(),
+        ["/usr/lib/libc.so.6", "/usr/lib/libstdc++.so.6.0.30", "/usr/lib/libcuda.so.550.1", "/usr/lib/libfribidi.so.0"],
+    )
     with pytest.raises(SourceError) as refused:
         check_loaded(make_spec(), ["/usr/lib/libm.so.6", "/usr/lib/libGL.so.1.7.0"])
     assert str(refused.value) == (
         "spec.yaml: `model.requirements`: a worker loads `libGL.so.1` of this machine, which an image lacks: "
         "/usr/lib/libGL.so.1.7.0\n\n"
-        "hint: write `opencv-python-headless`, which needs no `libGL.so.1`, instead of `opencv-python`"
+        "hint: write this line into the requirements file: # marina: opencv-python-headless instead of opencv-python"
     )
     said = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"
-    assert str(hint_for_library(said)).startswith("write `opencv-python-headless`")
+    assert str(hint_for_library(said)).endswith("# marina: opencv-python-headless instead of opencv-python")
