@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL, SIGSEGV, Signals
 
-from marina.archiver.adopting import failure_hint
+from marina.archiver.adopting import FOLDER, failure_hint
+from marina.archiver.archive import ENTRY
 from marina.archiver.isolation import ASKED, COMPILES, WITHOUT_KERNEL
 from marina.archiver.own_handler import check_answer
 from marina.archiver.rehearse import ANSWER, ANSWER_AGAIN, LOADED, SETTLED
@@ -84,12 +85,20 @@ def rehearse(spec: Spec, folder: Path, progress: Progress, environment: dict[str
     last = done.stderr.strip().splitlines()[-1:] or ["no message"]
     if done.returncode < 0:
         last = [f"its process was ended by {Signals(-done.returncode).name}"]
-    text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}"
+    place = _place_in(folder, done.stderr) if runs_user_code else ""
+    text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}{place}"
     if in_vain and not _MISSING_MODULE.match(last[0]):
         what, name = in_vain[0]
         text += f"; before that, {_ASKED_FOR[what].format(name)}"
         raise SourceError(text, hint=_instead(spec, what))
     raise SourceError(text, hint=failure_hint(spec, done.stderr) if spec.model.adopted else _hint(spec, done, last[0]))
+
+
+def _place_in(folder: Path, log: str) -> str:
+    """Where in the package's own files the last traceback ends: " at `handler.py:3`"; empty if in none of them."""
+    frames = re.findall(rf'File "{re.escape(str(folder))}/(?:{FOLDER}/)?([^"]+)", line (\d+)', log)
+    theirs = [f" at `{file}:{line}`" for file, line in frames if file.partition("/")[0] not in ("marina", ENTRY)]
+    return theirs[-1] if theirs else ""
 
 
 def _hint(spec: Spec, done: subprocess.CompletedProcess[str], last: str) -> str | None:

@@ -5,9 +5,10 @@ from marina.archiver.adopting.failures import failure_hint
 from marina.archiver.adopting.foreign import ForeignArchive, read_foreign
 from marina.archiver.adopting.imports import missing_in_pod
 from marina.archiver.adopting.registration import Properties, Registration, find_registration
-from marina.archiver.adopting.stage import stage_archive, unpack_archive, unpack_requirements
+from marina.archiver.adopting.stage import FOLDER, stage_archive, unpack_archive, unpack_requirements
 
 __all__ = [
+    "FOLDER",
     "ForeignArchive",
     "Properties",
     "Registration",

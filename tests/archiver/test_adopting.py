@@ -80,7 +80,7 @@ def test_a_handler_that_fails_at_the_sample_is_not_packaged(tmp_path: Path) -> N
     archive = make_archive(
         tmp_path, {"handler.py": "def handle(data, context):\n    return data and [data[0]['no']]\n"}
     )
-    with pytest.raises(SourceError, match="KeyError: 'no'"):
+    with pytest.raises(SourceError, match=r"KeyError: 'no' at `handler\.py:2`$"):
         packaged(tmp_path, archive)
     assert not (tmp_path / "out" / "model.mar").exists()
 
