@@ -7,11 +7,13 @@ import json
 import platform
 import re
 import shutil
+import sys
 import tarfile
 import urllib.error
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -34,6 +36,8 @@ _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
+# What a layer that zstd compressed begins with.
+_ZSTD = b"\x28\xb5\x2f\xfd"
 # Says that a layer of `oras` is a folder.
 _UNPACK = "io.deis.oras.content.unpack"
 # The name of a file that is a layer of its own.
@@ -210,7 +214,7 @@ def _extract(remote: Remote, file: Path, layer: dict[str, Any], into: Path, file
     """Extracts a layer's plain files; of an image's only those in `/models`."""
     is_image = _is_image(layer)
     try:
-        with tarfile.open(file, "r:*") as archive:
+        with _opened_tar(file) as archive:
             for member in archive:
                 name = PurePosixPath(member.name).as_posix().lstrip("/")
                 if is_image:
@@ -230,7 +234,24 @@ def _extract(remote: Remote, file: Path, layer: dict[str, Any], into: Path, file
                     files[str(path)] = target
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, OSError) as err:
         text = f"`{remote.text}`: the layer {layer['digest']} (`{layer['mediaType']}`) cannot be unpacked: {err}"
-        raise SourceError(text, hint="push it as `.raw`, `.tar` or `.tar+gzip`") from err
+        raise SourceError(text, hint="push it as `.raw`, `.tar`, `.tar+gzip` or `.tar+zstd`") from err
+
+
+@contextmanager
+def _opened_tar(file: Path) -> Iterator[tarfile.TarFile]:
+    """A layer's archive, whatever it is compressed with."""
+    with file.open("rb") as stream:
+        packed = stream.read(len(_ZSTD)) == _ZSTD
+    if not packed:
+        with tarfile.open(file, "r:*") as archive:
+            yield archive
+        return
+    zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    try:
+        with zstd.open(file) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
+            yield archive
+    except zstd.ZstdError as err:
+        raise tarfile.ReadError(str(err)) from err
 
 
 @contextmanager

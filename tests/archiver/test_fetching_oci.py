@@ -4,12 +4,17 @@ import base64
 import gzip
 import hashlib
 import json
+import subprocess
+import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 import pytest
 from hub import Files, files_in
@@ -26,6 +31,8 @@ from marina.config.record import Pin
 from marina.config.remote import Remote, parse_remote
 from marina.config.spec import Fetched
 
+# Python's own from 3.14 on.
+zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 MODEL = files_in(TALES.parent / "model")
 QUIET = Progress(quiet=True)
 TITLE, FILEPATH = "org.opencontainers.image.title", "org.cncf.model.filepath"
@@ -111,6 +118,10 @@ FORMS: dict[str, list[Layer]] = {
         ("application/vnd.kitops.modelkit.model.v1.tar+gzip", gzip.compress(layer(below("./out/model", MODEL))), {}),
         ("application/vnd.kitops.modelkit.docs.v1.tar+gzip", gzip.compress(layer({"config.json": b"docs"})), {}),
     ],
+    "zstd": [
+        ("application/vnd.cncf.model.weight.v1.tar+zstd", zstd.compress(layer(MODEL)), {FILEPATH: "."}),
+        ("application/vnd.cncf.model.doc.v1.tar+zstd", zstd.compress(layer({"config.json": b"docs"})), {}),
+    ],
     # What `oras push` calls a tar is the file itself.
     "files": [("application/vnd.oci.image.layer.v1.tar", data, {TITLE: name}) for name, data in sorted(MODEL.items())]
     + [("application/vnd.oci.image.layer.v1.tar", b"copy", {TITLE: "tf_model.h5"})],
@@ -167,6 +178,13 @@ def test_a_layer_writes_nothing_outside_of_its_folder(pushes: Pushes, tmp_path: 
     assert not list(tmp_path.rglob("outside.json"))
 
 
+def test_a_layer_whose_compression_is_damaged_is_named(pushes: Pushes) -> None:
+    damaged = zstd.compress(layer(MODEL))[:-40]
+    pushes.push("models/net", [("application/vnd.cncf.model.weight.v1.tar+zstd", damaged, {})])
+    with pytest.raises(SourceError, match=r"the layer sha256:\w+ \(`.*zstd`\) cannot be unpacked"):
+        fetch(f"oci://{pushes.host}/models/net:1")
+
+
 def test_what_a_registry_refuses_says_what_to_type(pushes: Pushes, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"`oci://{pushes.host}/models/none:1`: {pushes.host} has no `models/none:1`"):
         fetch(f"oci://{pushes.host}/models/none:1")
@@ -174,3 +192,82 @@ def test_what_a_registry_refuses_says_what_to_type(pushes: Pushes, tmp_path: Pat
     with pytest.raises(SourceError, match="does not let this machine read it") as caught:
         fetch(f"oci://{pushes.host}/models/none:1")
     assert caught.value.hint == f"docker login {pushes.host}"
+
+
+@dataclass
+class Tokens:
+    """A server of tokens, as registries in clouds have one: it asks for the login, and its tokens are for one scope."""
+
+    folder: Path
+    asked: list[str] = field(default_factory=list)
+
+    def make_key(self) -> Path:
+        """The certificate of the key that it signs with."""
+        words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=tokens -keyout key.pem -out tokens.pem"
+        subprocess.run(["openssl", *words.split()], cwd=self.folder, check=True, capture_output=True)
+        return self.folder / "tokens.pem"
+
+    def token(self, scope: str) -> str:
+        """A token for a scope such as `repository:models/net:pull`."""
+        kind, name, actions = scope.split(":")
+        certificate = "".join((self.folder / "tokens.pem").read_text().splitlines()[1:-1])
+        claims = {"iss": "tokens", "sub": "reader", "aud": "models", "jti": "1", "nbf": 0, "iat": 0, "exp": 2**31}
+        claims["access"] = [{"type": kind, "name": name, "actions": actions.split(",")}]
+        head = {"typ": "JWT", "alg": "RS256", "x5c": [certificate]}
+        signed = b".".join(_in_url(json.dumps(part).encode()) for part in (head, claims))
+        sign = ["openssl", "dgst", "-sha256", "-sign", str(self.folder / "key.pem")]
+        signature = subprocess.run(sign, input=signed, check=True, capture_output=True).stdout
+        return (signed + b"." + _in_url(signature)).decode()
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """The address at which it gives tokens to those who are logged in."""
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(handler) -> None:  # noqa: N805
+                (scope,) = parse_qs(urlsplit(handler.path).query)["scope"]
+                self.asked.append(scope)
+                welcome = handler.headers["Authorization"] == f"Basic {LOGIN}"
+                handler.send_response(200 if welcome else 401)
+                handler.end_headers()
+                handler.wfile.write(json.dumps({"token": self.token(scope)} if welcome else {}).encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/token"
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+def _in_url(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def test_a_registry_that_wants_tokens_is_asked_with_one_for_each_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, tokens = needs("docker-registry", package="docker-registry"), Tokens(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with tokens.serving() as realm:
+        settings = {"realm": realm, "service": "models", "issuer": "tokens", "rootcertbundle": str(tokens.make_key())}
+        for name, value in settings.items():
+            monkeypatch.setenv(f"REGISTRY_AUTH_TOKEN_{name.upper()}", value)
+        with registry(program, tmp_path) as port:
+            host = f"127.0.0.1:{port}"
+            for name in ("models/net", "models/other"):
+                push = {"Authorization": f"Bearer {tokens.token(f'repository:{name}:pull,push')}"}
+                Pushes(host, push).push(name, FORMS["modelpack"])
+            with pytest.raises(SourceError, match="does not let this machine read it") as caught:
+                fetch(f"oci://{host}/models/net:1")
+            assert caught.value.hint == f"docker login {host}"
+            (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": LOGIN}}}))
+            tokens.asked.clear()
+            for name in ("models/net", "models/other"):
+                assert files_in(fetch(f"oci://{host}/{name}:1").path) == MODEL
+    assert tokens.asked == ["repository:models/net:pull", "repository:models/other:pull"]
