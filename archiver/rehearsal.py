@@ -28,6 +28,8 @@ from marina.config.spec import Spec
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'(?:: ([^ ]+) is installed here)?")
 # The last line of a traceback, also of one of a thread.
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*", re.MULTILINE)
+# Of what a worker says in an error; the rest is in its log.
+_LONGEST = 400
 # Where libraries keep what they downloaded.
 _CACHES = re.compile(r"HF_.*|HUGGINGFACE_.*|NLTK_DATA|SENTENCE_TRANSFORMERS_HOME|TORCH_HOME|TRANSFORMERS_.*|XDG_.*")
 _ASKED_FOR = {
@@ -86,7 +88,8 @@ def rehearse(spec: Spec, folder: Path, progress: Progress, environment: dict[str
     if done.returncode < 0:
         last = [f"its process was ended by {Signals(-done.returncode).name}"]
     place = _place_in(folder, done.stderr) if runs_user_code else ""
-    text = f"{spec.file}: the packaged model does not start in a worker: {last[0]}{place}"
+    said = last[0] if len(last[0]) <= _LONGEST else f"{last[0][:_LONGEST]}…"
+    text = f"{spec.file}: the packaged model does not start in a worker: {said}{place}"
     if in_vain and not _MISSING_MODULE.match(last[0]):
         what, name = in_vain[0]
         text += f"; before that, {_ASKED_FOR[what].format(name)}"

@@ -7,6 +7,9 @@ from marina.config.spec import Spec
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
+# What torch says where it would have to unpickle more than tensors, also for a TorchScript that `torch.load` opens.
+_PICKLED = ("Weights only load failed", "Cannot use ``weights_only=True``")
+
 
 def failure_hint(spec: Spec, log: str) -> str | None:
     """What to type, from what the worker printed; None if nothing is known about that failure."""
@@ -18,7 +21,7 @@ def failure_hint(spec: Spec, log: str) -> str | None:
         )
     if missing:
         return hint_for_missing(spec, missing[0])
-    if "Weights only load failed" in log and not spec.model.trust_pickle:
+    if any(words in log for words in _PICKLED) and not spec.model.trust_pickle:
         return (
             f"marina package --trust-pickle {spec.file}, if you trust who made these files: each worker then unpickles "
             "them, which runs whatever code is in them; or save the weights alone, with `model.state_dict()`"

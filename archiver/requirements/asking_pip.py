@@ -51,7 +51,9 @@ class Pip:
 
     def lock(self, lines: Sequence[Line], wheels: Path) -> Requirements:
         """Resolves the requirements, and puts their wheels into the folder."""
-        instead = [self._replace(line, lines) for line in lines if line.replacement]
+        instead = [both for line in lines if (both := line.replacement)]
+        for other, name in instead:
+            self._replace(name, other, lines)
         given = ["--requirement", str(self._file.resolve()), "--constraint", str(self._pins)]
         found = self._report(*given, *(str(other) for other, _ in instead))
         for name in {name for _, name in instead} & {canonicalize_name(entry["metadata"]["name"]) for entry in found}:
@@ -80,14 +82,12 @@ class Pip:
         found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
         return found
 
-    def _replace(self, line: Line, lines: Sequence[Line]) -> tuple[Requirement, str]:
+    def _replace(self, name: str, other: Requirement, lines: Sequence[Line]) -> None:
         """Lets pip think that a library is there, in the version that its replacement has."""
-        other, name = line.replacement or (Requirement(""), "")
         alone = self._write(lines, [str(other)])
         found = self._report("--no-deps", "--requirement", str(alone), "--constraint", str(self._pins))
         version = found[0]["metadata"]["version"] if found else self._worker[canonicalize_name(other.name)]
         _describe(self._site, name, version, f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        return other, name
 
     def _write(self, lines: Sequence[Line], wanted: list[str]) -> Path:
         """A requirements file with these alone, from the indexes that the lines name."""

@@ -53,8 +53,8 @@ def archive_files(name: str, options: argparse.Namespace) -> tuple[dict[Path, by
     archives, notes = _read_store(source, properties)
     names = _spec_names(archives)
     if len(archives) == 1:
-        files, said = _one(name, folder, archives[0], properties, options)
-        return files, [*notes, *said]
+        made, said = _one(name, folder, archives[0], properties, options)
+        return made, [*notes, *said]
     files: dict[Path, bytes] = {}
     notes += [
         f"{len(archives)} models, each with a spec, pods and a rollout of its own; a route joins them at one address: "

@@ -12,7 +12,7 @@ import pytest
 from archives import LENGTHS, make_archive, spec_text
 
 from marina.archiver import rehearsal
-from marina.archiver.adopting import read_foreign
+from marina.archiver.adopting import failure_hint, read_foreign
 from marina.archiver.package import package
 from marina.config.errors import ArchiveError, SourceError, SpecError
 from marina.config.load import load_spec
@@ -144,6 +144,14 @@ def test_a_pickled_module_is_unpickled_only_where_its_makers_are_trusted(tmp_pat
         packaged(tmp_path, archive)
     assert "--trust-pickle" in str(refused.value.hint)
     assert packaged(tmp_path, archive, trust_pickle=True).record.trust_pickle
+
+
+def test_a_torchscript_that_is_opened_as_weights_is_one_that_is_unpickled(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(spec_text(make_archive(tmp_path, {"handler.py": LENGTHS}), "./spec.yaml"))
+    said = "RuntimeError: Cannot use ``weights_only=True`` with TorchScript archives passed to ``torch.load``. In …"
+    hint = failure_hint(load_spec(tmp_path / "spec.yaml"), said)
+    assert hint
+    assert hint.startswith("marina package --trust-pickle ")
 
 
 def test_a_pickled_vocabulary_of_torchtext_is_refused_with_what_to_save_instead(tmp_path: Path) -> None:

@@ -211,7 +211,15 @@ class Tokens:
         """A token for a scope such as `repository:models/net:pull`."""
         kind, name, actions = scope.split(":")
         certificate = "".join((self.folder / "tokens.pem").read_text().splitlines()[1:-1])
-        claims = {"iss": "tokens", "sub": "reader", "aud": "models", "jti": "1", "nbf": 0, "iat": 0, "exp": 2**31}
+        claims: dict[str, Any] = {
+            "iss": "tokens",
+            "sub": "reader",
+            "aud": "models",
+            "jti": "1",
+            "nbf": 0,
+            "iat": 0,
+            "exp": 2**31,
+        }
         claims["access"] = [{"type": kind, "name": name, "actions": actions.split(",")}]
         head = {"typ": "JWT", "alg": "RS256", "x5c": [certificate]}
         signed = b".".join(_in_url(json.dumps(part).encode()) for part in (head, claims))
