@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +93,7 @@ def init(options: argparse.Namespace) -> int:
             raise InputError(text, hint="--source old.mar")
     folder, progress = Path(options.name), Progress(quiet=options.quiet)
     # Fetching and loading the model take time.
-    _refuse_existing([folder / "spec.yaml"])
+    _refuse_existing(options.name, [folder / "spec.yaml"])
     try:
         fetched = fetch_named(options, progress)
         with progress.step("load the model and try it"):
@@ -124,7 +126,7 @@ def _adopt(options: argparse.Namespace) -> int:
     specs = [file for file in files if file.name == "spec.yaml"]
     for file in specs:
         parse_spec(files[file].decode(), file, files=False)
-    _refuse_existing(files)
+    _refuse_existing(options.name, files)
     _write(files)
     todo = [f"{marina_command()} {verb} {specs[0]}" for verb in ("check", "package", "serve", "loadtest")]
     if options.json:
@@ -187,7 +189,7 @@ def _write_files(
         files[folder / "handler.py"] = _template(f"handler_{'outputs' if raw else kind}.py.txt")
     for name in facts.files:
         files[folder / name] = _template(Path(name).name)
-    _refuse_existing(files)
+    _refuse_existing(str(folder), files)
     written: list[Path] = []
     folders = [path for path in (folder, folder / "samples") if not path.exists()]
     try:
@@ -211,12 +213,15 @@ def _write_files(
     return sorted(files), _notes(facts, finished) if options.source else []
 
 
-def _refuse_existing(files: Iterable[Path]) -> None:
+def _refuse_existing(name: str, files: Iterable[Path]) -> None:
     from marina.config.errors import InputError
 
     if existing := sorted(str(file) for file in files if file.exists()):
         text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in existing)}; nothing is overwritten"
-        raise InputError(text, hint="marina init ANOTHER-NAME")
+        other = f"{Path(name)}-2"
+        # What was typed, with another name; who calls this function in a program typed nothing.
+        words = [other if word == name else word for word in sys.argv[1:]] if name in sys.argv else ["init", other]
+        raise InputError(text, hint=f"another name: marina {shlex.join(words)}")
 
 
 def _notes(facts: Any, finished: Any) -> list[str]:

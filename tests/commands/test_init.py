@@ -168,12 +168,16 @@ def test_every_line_that_is_commented_out_may_be_used(here: Path) -> None:
     assert load_spec(spec).model.labels == "./labels.txt"
 
 
-def test_existing_files_are_never_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_never_overwritten(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["marina", "init", "mine", "--source", "my net.mar"])
     (here / "mine").mkdir()
     (here / "mine/model.py").write_text("mine", encoding="utf-8")
     assert init() == 2
     assert capsys.readouterr().err == (
-        "error: `NAME`: already there: `mine/model.py`; nothing is overwritten\n\nhint: marina init ANOTHER-NAME\n"
+        "error: `NAME`: already there: `mine/model.py`; nothing is overwritten\n\n"
+        "hint: another name: marina init mine-2 --source 'my net.mar'\n"
     )
     assert (here / "mine/model.py").read_text(encoding="utf-8") == "mine"
     assert [file.name for file in (here / "mine").iterdir()] == ["model.py"]
