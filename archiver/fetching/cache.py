@@ -63,7 +63,10 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise InputError(f"{folder}: not writable: {err.strerror}", hint="XDG_CACHE_HOME=FOLDER marina …") from err
+        raise InputError(
+            f"{folder}: not writable: {err.strerror}",
+            hint="a folder that you may write to: export XDG_CACHE_HOME=$HOME/cache",
+        ) from err
 
 
 def check_room(remote: Remote, sizes: Mapping[str, int | None], folder: Path) -> None:
@@ -71,7 +74,7 @@ def check_room(remote: Remote, sizes: Mapping[str, int | None], folder: Path) ->
     needed, free = sum(size or 0 for size in sizes.values()), shutil.disk_usage(folder).free
     if needed * _ROOM > free:
         text = f"`{remote.text}`: {size_text(needed)} to fetch, but {folder} has room for {size_text(free)}"
-        raise InputError(text, hint="XDG_CACHE_HOME=FOLDER marina …, a folder on a larger disk")
+        raise InputError(text, hint="a folder on a larger disk, such as: export XDG_CACHE_HOME=/mnt/cache")
 
 
 def size_text(size: int) -> str:

@@ -103,7 +103,7 @@ def _named_errors(remote: Remote, repository: str) -> Iterator[None]:
         yield
     except errors.GatedRepoError as err:
         text = f"{where}: its owner has to grant access, and this token has none"
-        raise SourceError(text, hint=f"ask for it at {page}, then `hf auth login`, or HF_TOKEN=TOKEN") from err
+        raise SourceError(text, hint=f"ask for it at {page}, then `hf auth login`, or set HF_TOKEN") from err
     except errors.RevisionNotFoundError as err:
         raise SourceError(f"{where}: the hub has no revision `{remote.version}` of it", hint=f"{page}/tree") from err
     except errors.EntryNotFoundError as err:

@@ -123,7 +123,7 @@ def _on_server(remote: Remote, server: Server, place: str, progress: Progress) -
     at = urlsplit(place)
     if at.scheme != "mlflow-artifacts":
         text = f"`{remote.text}`: its files are in `{place}`, which only MLflow itself reads"
-        raise SourceError(text, hint=f"mlflow artifacts download -u {remote.text.removeprefix('mlflow:')} -d FOLDER")
+        raise SourceError(text, hint=f"mlflow artifacts download -u {remote.text.removeprefix('mlflow:')} -d ./model")
     folder = at.path.strip("/")
 
     def list_files() -> Sizes:

@@ -190,7 +190,9 @@ def _unpack(remote: Remote, layers: dict[str, dict[str, Any]], folder: Path) -> 
     if not names:
         held = ", ".join(f"`{name}`" for name in sorted(inside)[:20])
         text = f"has no file `{remote.file}`" if remote.file else "holds no model as `transformers` saves it"
-        raise SourceError(f"`{remote.text}`: it {text}, but {held}", hint=f"{remote.text.partition('#')[0]}#FILE")
+        one = next((name for name in sorted(inside) if name.endswith((".safetensors", ".pt2", ".pt"))), None)
+        hint = f"one file of it: {remote.text.partition('#')[0]}#{one or min(inside)}" if inside else None
+        raise SourceError(f"`{remote.text}`: it {text}, but {held or 'nothing'}", hint=hint)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         inside[name].replace(folder / name)

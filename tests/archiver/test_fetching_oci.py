@@ -185,6 +185,13 @@ def test_a_layer_whose_compression_is_damaged_is_named(pushes: Pushes) -> None:
         fetch(f"oci://{pushes.host}/models/net:1")
 
 
+def test_a_folder_that_is_no_model_names_a_file_of_it(pushes: Pushes) -> None:
+    pushes.push("models/net", [("application/vnd.cncf.model.weight.v1.tar", layer({"b.pt2": b"", "a.md": b""}), {})])
+    with pytest.raises(SourceError, match=r"holds no model as `transformers` saves it, but `a.md`, `b.pt2`") as caught:
+        fetch(f"oci://{pushes.host}/models/net:1")
+    assert caught.value.hint == f"one file of it: oci://{pushes.host}/models/net:1#b.pt2"
+
+
 def test_what_a_registry_refuses_says_what_to_type(pushes: Pushes, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"`oci://{pushes.host}/models/none:1`: {pushes.host} has no `models/none:1`"):
         fetch(f"oci://{pushes.host}/models/none:1")
