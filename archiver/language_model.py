@@ -28,6 +28,7 @@ from marina.handlers.generation.engines.llama import Llama
 from marina.handlers.generation.engines.shape import OtherFamily, UnknownModel
 from marina.handlers.generation.engines.vllm_engine import fingerprint_files
 from marina.handlers.generation.engines.weights import check_weights, weight_files
+from marina.handlers.generation.parameters import DEFAULTS
 from marina.handlers.generation.prompts import Conversation, Prompts, TemplateRefused
 from marina.handlers.generation.tokenizer import ModelTokenizer, template_source
 from marina.handlers.record import TextSpec, parse_record
@@ -60,7 +61,7 @@ def stage_language_model(spec: Spec, staged: Path) -> Draft:
     settings |= TUNED | {"prefill_chunk": _VLLM_PREFILL if spec.vllm else _PREFILL}
     if spec.vllm is not None:
         settings["vllm"]["files"] = fingerprint_files(folder.files) if spec.vllm.weights is not None else {}
-    writing = Writing(folder=FOLDER, ends=ends, **settings)
+    writing = Writing(folder=FOLDER, ends=ends, defaults=_defaults(staged / FOLDER, spec), **settings)
     artifacts = []
     if writing.engine == "aot":
         compile_decoder(spec.model.cpu_target, staged / FOLDER / LIBRARY)
@@ -108,6 +109,20 @@ def _end_tokens(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tu
     return tuple(ends)
 
 
+def _defaults(folder: Path, spec: Spec) -> dict[str, float]:
+    """What `generation_config.json` says for parameters that a request leaves out."""
+    if not (folder / _GENERATION).is_file():
+        return {}
+    config = json.loads((folder / _GENERATION).read_text(encoding="utf-8"))
+    given = {name: config[name] for name in DEFAULTS if config.get(name) is not None}
+    for name, value in given.items():
+        low, high = DEFAULTS[name]
+        if type(value) not in (int, float) or not low <= value <= high:
+            text = f"{spec.file}: `model.source`: `{name}` in `{_GENERATION}`: got `{json.dumps(value)[:80]}`"
+            raise SourceError(f"{text}, allowed: a number from {low:g} to {high:g}")
+    return given
+
+
 def _check_template(folder: Path) -> str | None:
     """Why the chat template refuses a conversation of one message; None if it does not, or if there is none. Raises
     TemplateRefused if it cannot be read. It is rendered as in a server, with the same limits."""
@@ -141,6 +156,9 @@ def folder_warnings(draft: Draft, staged: Path) -> Iterator[str]:
             )
     if reason := _check_template(staged / FOLDER):
         yield f"the chat template refuses a conversation of one message, and such requests will get 400: {reason}"
+    if draft.text is not None and draft.text.defaults:
+        values = ", ".join(f"`{name}` {value:g}" for name, value in draft.text.defaults.items())
+        yield f"requests that say nothing else have the values of `{_GENERATION}`: {values}"
     if draft.text is None or draft.text.engine == "fake":
         return
     ends, end = draft.text.ends, tokens.end

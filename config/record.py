@@ -205,6 +205,8 @@ class Writing(Packed):
     vllm: VllmSetup | None = None
     tools: str = "auto"
     """The form in which the model calls tools; auto: as its chat template tells."""
+    defaults: dict[str, int | float] = {}
+    """What `generation_config.json` says for parameters that a request leaves out."""
 
 
 class Code(Packed):

@@ -178,6 +178,8 @@ class TextSpec:
     vllm: VllmSpec | None = None
     tools: str = "auto"
     """The form of its calls of tools; auto: as its chat template tells."""
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    """The model's own values for parameters that a request leaves out."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class TextHandler:
             tokenizer=self.tokenizer,
             chat=None if template is None else ChatForm.of(template, self.text.tools),
             ends=self.text.ends,
+            defaults=self.text.defaults,
         )
         self._reader = RequestReader(limits, self.record.max_request_bytes)
         # Of the server that started this worker; there is none at packaging.

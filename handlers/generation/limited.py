@@ -111,13 +111,13 @@ def _work(answer: Callable[[Any], object], forgets: bool) -> NoReturn:
 
 
 @contextmanager
-def limited(memory: int) -> Iterator[None]:
-    """Ends this process if the block takes more than `LONGEST_S`. More than `memory` bytes on top of what it has raise
-    a MemoryError, or end it, too."""
+def limited(memory: int, seconds: float = LONGEST_S) -> Iterator[None]:
+    """Ends this process if the block takes more than these seconds of processor time. More than `memory` bytes on top
+    of what it has raise a MemoryError, or end it, too."""
     with open("/proc/self/statm", encoding="ascii") as pages:
         has = int(pages.read().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     resource.setrlimit(resource.RLIMIT_AS, (has + memory, hard))
     try:
         yield

@@ -4,7 +4,7 @@ A parameter that would change the answer is never ignored. It may be sent with t
 clients do."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -59,6 +59,14 @@ _TAIL = 16
 _MAX_STOPS, _MAX_STOP_LENGTH, _MAX_LOGPROBS, _MAX_BIASES = 64, 200, 20, 1024
 # How many answers a request may ask for.
 _MAX_CHOICES = 128
+# What a model's `generation_config.json` may say for requests that leave it out, and from where to where.
+DEFAULTS: dict[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "top_k": (0, 1_000_000),
+    "min_p": (0, 1),
+    "repetition_penalty": (0.01, 10),
+}
 _STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}
 
 
@@ -106,6 +114,7 @@ class Limits:
     tokenizer: ModelTokenizer
     chat: ChatForm | None
     ends: tuple[int, ...] = ()
+    defaults: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_parameters(
@@ -267,6 +276,8 @@ def _conversation(given: Mapping[str, Any], limits: Limits) -> tuple[Conversatio
     conversation = Conversation(messages, tools.shown if tools else None, read_variables(given, limits.chat))
     texts = [message["content"] for message in messages]
     _check_fits(count_characters(texts), limits, "messages")
+    if len(messages) >= limits.context:
+        raise _too_long(f"{len(messages)} messages, and each has a token at least", limits, "messages")
     return conversation, tools
 
 
@@ -290,6 +301,7 @@ def _max_tokens(given: Mapping[str, Any], limits: Limits) -> tuple[str | None, i
 
 def read_sampling(given: Mapping[str, Any], limits: Limits, max_tokens: int) -> Sampling:
     """How tokens are chosen."""
+    given = {**limits.defaults, **given}
     # Some servers write -1 for all tokens.
     top_k = 0 if given.get("top_k") == -1 else read_whole(given, "top_k", 0, 0, 1_000_000)
     stops = given.get("stop_token_ids", [])
@@ -310,15 +322,15 @@ def read_sampling(given: Mapping[str, Any], limits: Limits, max_tokens: int) -> 
             raise wrong_value(f"logit_bias.{str(token)[:20]}", bias, allowed, param="logit_bias")
     least = read_whole(given, "min_tokens", 0, 0, max_tokens)
     return Sampling(
-        temperature=read_number(given, "temperature", 1.0, 0, 2),
-        top_p=read_number(given, "top_p", 1.0, 0, 1),
+        temperature=read_number(given, "temperature", 1.0, *DEFAULTS["temperature"]),
+        top_p=read_number(given, "top_p", 1.0, *DEFAULTS["top_p"]),
         top_k=top_k,
         seed=read_whole(given, "seed", None, -(2**63), 2**63 - 1),
         presence=read_number(given, "presence_penalty", 0.0, -2, 2),
         frequency=read_number(given, "frequency_penalty", 0.0, -2, 2),
-        repetition=read_number(given, "repetition_penalty", 1.0, 0.01, 10),
+        repetition=read_number(given, "repetition_penalty", 1.0, *DEFAULTS["repetition_penalty"]),
         bias=tuple((int(token), float(bias)) for token, bias in biases.items()),
-        min_p=read_number(given, "min_p", 0.0, 0, 1),
+        min_p=read_number(given, "min_p", 0.0, *DEFAULTS["min_p"]),
         min_tokens=least,
         ends=(*stops, *(limits.ends if least and not given.get("ignore_eos") else ())),
     )

@@ -16,13 +16,15 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from marina.handlers.generation.limited import LimitedProcess, TookTooMuch, limited, serve
+from marina.handlers.generation.limited import LONGEST_S, LimitedProcess, TookTooMuch, limited, serve
 from marina.handlers.generation.tokenizer import ModelTokenizer, special_names, template_source
 
 # The messages of a conversation: each has its role, its content, and what else its role has.
 Messages: TypeAlias = list[dict[str, Any]]
 # Memory for one conversation's template, in bytes.
 _MEMORY = 128 << 20
+# What each message adds to the time for it: some templates take eight milliseconds on an old processor.
+_MESSAGE_S = 0.03
 _DEVELOPER = "developer"
 
 
@@ -187,7 +189,7 @@ class _PromptReader:
         if isinstance(prompt, str):
             return self._tokenizer.encode(prompt, limit=self._limit)
         try:
-            with limited(_MEMORY):
+            with limited(_MEMORY, LONGEST_S + _MESSAGE_S * len(prompt["messages"])):
                 template = self._read_template()
                 for message in prompt["messages"]:
                     if isinstance(message["content"], list) and not template.reads_parts:

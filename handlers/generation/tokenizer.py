@@ -4,6 +4,7 @@ may become a stop string."""
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,20 @@ class ModelTokenizer:
         begin, *parts = text.split(_DIVISION)
         ids: list[int] = self._tokenizer.encode(begin, add_special_tokens=special).ids
         for part in parts:
-            ids += self._tokenizer.encode(part, add_special_tokens=False).ids
+            # Up to the next special token it goes on with the text before it, so that no space belongs between them.
+            found = self._special.search(part) if self._special else None
+            place = found.start() if found else len(part)
+            ids += self._continuing.encode(part[:place], add_special_tokens=False).ids
+            ids += self._tokenizer.encode(part[place:], add_special_tokens=False).ids
         return ids
+
+    @cached_property
+    def _continuing(self) -> Tokenizer:
+        """The same tokenizer, but it writes no space before a text."""
+        file = json.loads(self._tokenizer.to_str())
+        for stage in ("normalizer", "pre_tokenizer"):
+            file[stage] = _without_prefix(file[stage])
+        return Tokenizer.from_str(json.dumps(file))
 
     def divide_special(self, text: str) -> str:
         """The same text, but `encode` makes no special tokens of it where it has their names: it stays text."""
@@ -143,6 +156,17 @@ class ModelTokenizer:
             if all(letter in _BYTES_OF_LETTERS for letter in piece):
                 return bytes(_BYTES_OF_LETTERS[letter] for letter in piece)
         return name.encode()
+
+
+def _without_prefix(step: Any) -> Any:
+    """A step of a tokenizer, or a sequence of them, that adds nothing before a text; None if it does nothing else."""
+    if not isinstance(step, dict) or step.get("type") == "Prepend":
+        return None
+    for name in ("normalizers", "pretokenizers"):
+        if name in step:
+            step[name] = [each for each in map(_without_prefix, step[name]) if each is not None]
+    changes = {"prepend_scheme": "never", "add_prefix_space": False}
+    return step | {name: value for name, value in changes.items() if name in step}
 
 
 def _read_config(folder: Path) -> Mapping[str, Any]:

@@ -225,6 +225,7 @@ def test_a_model_no_better_than_guessing_gets_a_warning_without_calibration(
         (0, {"eos_token_id": [0, True]}, "`eos_token_id` in `generation_config.json`"),
         (0, {"eos_token_id": 2**40}, "`eos_token_id` in `generation_config.json`"),
         (0, [], "`generation_config.json` is not a JSON object"),
+        (0, {"top_p": "0.9"}, '`top_p` in `generation_config.json`: got `"0.9"`, allowed: a number from 0 to 1'),
     ],
 )
 def test_an_end_token_that_is_not_a_token_is_refused(
@@ -275,7 +276,7 @@ def test_a_token_that_only_the_tokenizers_configuration_has_gets_a_warning(tmp_p
 
 def test_a_chat_template_that_refuses_every_user_gets_a_warning(tmp_path: Path) -> None:
     folder = shutil.copytree(MODEL, tmp_path / "other")
-    (folder / "chat_template.jinja").write_text("{% for tool in tools %}{% endfor %}", encoding="utf-8")
+    (folder / "chat_template.jinja").write_text("{% for each in documents %}{% endfor %}", encoding="utf-8")
     (tmp_path / "staged").mkdir()
     draft = stage_language_model(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
     assert list(folder_warnings(draft, tmp_path / "staged")) == [
@@ -347,3 +348,22 @@ def test_a_model_that_vllm_can_run_is_compared_with_fp32(tmp_path: Path) -> None
         "not judged: nothing to compare with: `architectures`: got `Mix"
         in compare_text(draft, tmp_path, unknown.parent).text
     )
+
+
+def test_the_models_own_values_and_tools_in_an_unknown_form_are_said(tmp_path: Path) -> None:
+    folder = shutil.copytree(MODEL, tmp_path / "other")
+    values = {"temperature": 0.6, "top_k": 20, "eos_token_id": 0, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(values), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text("{% if tools %}{% endif %}{{ messages }}", encoding="utf-8")
+    (tmp_path / "staged").mkdir()
+    draft = stage_language_model(tales_spec({"model.source": f"hf:{folder}"}), tmp_path / "staged")
+    assert draft.text is not None
+    assert draft.text.defaults == {"temperature": 0.6, "top_k": 20}
+    form, own = folder_warnings(draft, tmp_path / "staged")
+    assert form.endswith("name the form as `text.tools`")
+    assert (
+        own
+        == "requests that say nothing else have the values of `generation_config.json`: `temperature` 0.6, `top_k` 20"
+    )
+    named = draft.model_copy(update={"text": draft.text.model_copy(update={"tools": "hermes"})})
+    assert list(folder_warnings(named, tmp_path / "staged")) == [own]

@@ -15,6 +15,13 @@ def shared(tmp_path_factory) -> Iterator[Rounds]:
         yield rounds
 
 
+class Named:
+    """A request without headers."""
+
+    id = "a"
+    headers: dict[str, str] = {}  # noqa: RUF012
+
+
 def asked(**body):
     return {"prompt": "abc", "max_tokens": 4, "temperature": 0} | body
 
@@ -85,3 +92,15 @@ def test_a_prompt_is_sent_back_with_its_logprobs_and_nothing_after_it(shared: Ro
 def test_what_cannot_be_answered_is_refused(shared: Rounds, body, param: str) -> None:
     error = json.loads(shared.ask(COMPLETIONS, asked(**body)))["error"]
     assert (shared.status[shared.last], error["param"]) == (400, param)
+
+
+def test_what_a_request_leaves_out_is_as_the_model_says(tmp_path) -> None:
+    defaults = {"temperature": 0, "repetition_penalty": 1.2}
+    with serving(write_text_package(tmp_path, defaults=defaults)) as rounds:
+        read = rounds.handler._reader._read
+
+        def sampling(**body):
+            return read(Named, 0.0, "completion", {"prompt": [65], **body}).task.sampling
+
+        assert (sampling().temperature, sampling().repetition) == (0.0, 1.2)
+        assert (sampling(temperature=1).temperature, sampling(repetition_penalty=1).repetition) == (1.0, 1.0)
