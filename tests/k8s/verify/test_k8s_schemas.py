@@ -7,6 +7,7 @@ from marina.k8s.manifests.versions import SUPPORTED_VERSIONS
 from marina.k8s.verify.objects import LocatedDocument
 from marina.k8s.verify.schemas import mistakes
 
+ARGO = "argoproj.io/v1alpha1"
 OPERATOR, GATEWAY = "monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"
 
 
@@ -72,6 +73,19 @@ def test_a_field_is_a_mistake_in_versions_before_its_introduction() -> None:
          ["spec.triggers[0].metadata.a: got `80`, allowed: text"]),
         ("HTTPRoute", GATEWAY, "{rules: [{matches: [{path: {type: Prefix}}]}]}",
          ["spec.rules[0].matches[0].path.type: got `\"Prefix\"`, allowed: `Exact`, `PathPrefix`, `RegularExpression`"]),
+        ("Rollout", ARGO, "{template: {spec: {containers: [{name: a}]}}, strategy: {canary: {steps: [{setWeigth: 1}]}}}",
+         ["spec.strategy.canary.steps[0].setWeigth: unknown field, did you mean `setWeight`?"]),
+        ("Rollout", ARGO, "{template: {spec: {containers: [{nam: a}]}}}",
+         ["spec.template.spec.containers[0].name: missing, but required",
+          "spec.template.spec.containers[0].nam: unknown field, did you mean `name`?"]),
+        ("AnalysisTemplate", ARGO, "{metrics: [{name: a, count: 1, provider: {web: {url: 'http://a', jsonPath: '{$}'}}}]}",
+         []),
+        ("AnalysisTemplate", ARGO, "{metrics: [{name: a, provider: {web: {url: 'http://a', jsonpath: '{$}'}}}]}",
+         ["spec.metrics[0].provider.web.jsonpath: unknown field, did you mean `jsonPath`?"]),
+        ("Canary", "flagger.app/v1beta1",
+         "{targetRef: {apiVersion: apps/v1, kind: Deployment, name: a}, analysis: {webhooks: [{name: a, url: b, type: confirm}]}}",
+         ["spec.analysis.webhooks[0].type: got `\"confirm\"`, allowed: ``, `confirm-promotion`, `confirm-rollout`, "
+          "`confirm-traffic-increase`, `event`, `post-rollout`, `pre-rollout`, `rollback`, `rollout`"]),
         ("HTTPRoute", f"{GATEWAY}beta1", "{rules: [{backendRefs: [{name: a, port: 1, weight: 9}]}]}", []),
     ],
 )  # fmt: skip
