@@ -36,6 +36,11 @@ def with_engine(plan: Plan, engine: Engine, judge_image: str) -> Plan:
     if plan.spec.slo is None:
         text = f"`slo`: missing, but needed by `--format {engine}`: a verdict needs an objective"
         raise InputError(f"{plan.spec.file}: {text}", hint="slo: {p99_ms: 100}")
+    gate = plan.spec.kubernetes.rollout.gate
+    if gate and gate.agreement is not None:
+        where = plan.spec.place("kubernetes", "rollout", "gate", "agreement")
+        text = f"got {gate.agreement:g}, not allowed with `--format {engine}`: only `marina deploy` compares answers"
+        raise InputError(f"{where}: {text}", hint=f"leave it out, or `marina deploy {plan.spec.file}`")
     if engine == "flagger":
         _check_flagger(plan.spec)
     return replace(plan, engine=engine, judge_image=judge_image)

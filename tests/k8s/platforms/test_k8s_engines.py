@@ -213,3 +213,9 @@ def test_flagger_without_a_gateway_or_with_keda_is_refused() -> None:
         with_engine(planned({}, **RECORDS), "flagger", "image")
     with pytest.raises(InputError, match=r"got `keda`, allowed with `--format flagger`: hpa, none"):
         engined("flagger", {"scaling.autoscaler": "keda"})
+
+
+def test_an_agreement_that_nobody_would_check_is_refused() -> None:
+    gate = {"kubernetes.rollout": {"gate": {"minutes": 20, "agreement": 0.98}}}
+    with pytest.raises(InputError, match=r"agreement`: got 0\.98, not allowed with `--format argo-rollouts`"):
+        engined("argo-rollouts", gate)
