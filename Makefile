@@ -90,6 +90,9 @@ bench-lengths: setup  ## requests of many lengths: in buckets, dynamic, and padd
 bench-kinds: setup  ## twelve kinds of models, from their files to a verdict without an edit
 	$(BIN)/python tests/bench/kinds/bench_kinds.py $(ARGS)
 
+bench-libraries: setup  ## models of libraries, from their users' files to an answer, compared with the library's own
+	$(BIN)/python tests/bench/kinds/library_kinds.py $(ARGS)
+
 bench-overhead: setup  ## what the tensor handler costs, compared with a handler that does nothing
 	$(BIN)/python tests/bench/bench_overhead.py $(ARGS)
 

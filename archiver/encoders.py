@@ -64,6 +64,8 @@ class EncoderGraph(nn.Module):
         # Such labels do not exclude each other.
         self.has_many = self.task == "classify" and problem_type(network) == "multi_label_classification"
         self.has_decoder = self.task in ("classify", "rerank") and _has_decoder(network)
+        # SigLIP reads the padding, as it did in its training.
+        self.reads_padding = self.task == "embed" and getattr(network.config, "model_type", None) == "siglip"
         self.pooling, self.normalise = spec.encoding.pooling, False
         self.dense = nn.Sequential()
         if self.task == "embed":
@@ -72,6 +74,12 @@ class EncoderGraph(nn.Module):
             self.dense = self.dense.eval().to(spec.serving.device)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self.task == "embed" and hasattr(self.network, "get_text_features"):
+            ids, mask = inputs[:2]
+            masked = {} if self.reads_padding else {"attention_mask": mask}
+            found = self.network.get_text_features(input_ids=ids, **masked)
+            pooled = (found if isinstance(found, torch.Tensor) else found.pooler_output).to(torch.float32)
+            return (torch.nn.functional.normalize(pooled, dim=-1),)
         if self.task == "embed":
             return (self._embedding(self._outputs(inputs).last_hidden_state.to(torch.float32), inputs[1]),)
         if self.task == "answer":
@@ -143,7 +151,7 @@ def _check_end(spec: Spec, folder: ModelFolder, end: object) -> None:
         raise SourceError(
             f"{spec.file}: `model.source`: `{TOKENIZER}` adds no token {end} to a text, the `eos_token_id` of "
             f"`{CONFIG}`, at which the model decides",
-            hint="save the tokenizer that the model was trained with: tokenizer.save_pretrained(FOLDER)",
+            hint=f"save the tokenizer that the model was trained with: tokenizer.save_pretrained('{folder.path}')",
         )
 
 
@@ -154,7 +162,7 @@ def _check_mask(spec: Spec, folder: ModelFolder) -> None:
         raise SourceError(
             f"{spec.file}: `model.source`: `{TOKENIZER}` makes {with_mask - without} tokens of `{folder.mask}`, the "
             f"`mask_token` of `{TOKENIZER_CONFIG}`, allowed: 1",
-            hint="AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+            hint=f"AutoTokenizer.from_pretrained('{folder.path}').save_pretrained('{folder.path}')",
         )
 
 
@@ -180,7 +188,7 @@ def _check_tokenizer(spec: Spec, folder: ModelFolder) -> None:
         raise SourceError(
             f"{spec.file}: `model.source`: `{TOKENIZER}` makes other tokens of `{_ODD_TEXT}` than `transformers` with "
             f"`{TOKENIZER_CONFIG}`, {ours} instead of {theirs}",
-            hint="AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+            hint=f"AutoTokenizer.from_pretrained('{folder.path}').save_pretrained('{folder.path}')",
         )
 
 
@@ -210,16 +218,19 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     if task == "fill":
         _check_mask(spec, folder)
     _check_tokenizer(spec, folder)
-    vocabulary = getattr(network.config, "vocab_size", None)
+    described = network.config.text_config if folder.has_two_towers else network.config
+    vocabulary = getattr(described, "vocab_size", None)
     if not isinstance(vocabulary, int):
         kind = f"`{spec.model.source}` is a `{type(network).__name__}`, whose `{CONFIG}` has no `vocab_size`"
         raise SourceError(
             f"{spec.file}: `model.source`: {kind}, allowed: an encoder of texts alone",
-            hint="save only its part for texts: CLIPTextModel.from_pretrained(FOLDER).save_pretrained(NEW-FOLDER)",
+            hint="source: ./model.py:build, with `handler: tensor` or a handler of your own",
         )
+    if folder.config.get("model_type") == "siglip":
+        _check_one_length(spec, folder)
     length = (spec.encoding.max_tokens,)
-    kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
-    pad = folder.config.get("pad_token_id")
+    kinds = int(getattr(described, "type_vocab_size", 0) or 0)
+    pad = getattr(described, "pad_token_id", None) if folder.has_two_towers else folder.config.get("pad_token_id")
     pad = pad if isinstance(pad, int) else 0
     ports = [
         Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=pad),
@@ -228,6 +239,14 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     if (kinds > 1 or folder.config.get("model_type") in _WITH_TYPES) and folder.has_types:
         ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0, varies=0))
     return network, tuple(ports), _labels(spec, folder, outputs) if task in ("classify", "tokens") else None
+
+
+def _check_one_length(spec: Spec, folder: ModelFolder) -> None:
+    """Raises SourceError unless all texts are padded to the length that they had in the training."""
+    if spec.encoding.buckets != (folder.longest,) or spec.encoding.max_tokens != folder.longest:
+        text = f"got {spec.encoding.buckets or 'none'}, but its texts were padded to {folder.longest} tokens"
+        hint = f"encoding: {{max_tokens: {folder.longest}, buckets: [{folder.longest}]}}"
+        raise SourceError(f"{spec.file}: `model.encoding.buckets`: {text}", hint=hint)
 
 
 def _labels(spec: Spec, folder: ModelFolder, outputs: int) -> tuple[str, ...] | None:

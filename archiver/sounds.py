@@ -105,7 +105,7 @@ def _load(spec: Spec) -> _Loaded:
         first = str(err).partition("\n")[0]
         raise SourceError(
             f"{where}: how `{source}` reads sound cannot be loaded: {first}",
-            hint="processor.save_pretrained(FOLDER), which writes `preprocessor_config.json`",
+            hint=f"processor.save_pretrained('{folder.path}'), which writes `preprocessor_config.json`",
         ) from err
     return _Loaded(network, extractor, family, folder)
 
@@ -282,7 +282,7 @@ def _ctc_settings(spec: Spec, loaded: _Loaded) -> dict[str, Any]:
         first = str(err).partition("\n")[0]
         raise SourceError(
             f"{spec.file}: `model.source`: the letters of `{spec.model.source}` cannot be loaded: {first}",
-            hint="processor.save_pretrained(FOLDER), which writes `vocab.json` and `tokenizer_config.json`",
+            hint=f"processor.save_pretrained('{loaded.folder.path}'), which writes `vocab.json` and its settings",
         ) from err
     return {
         "tokens": tokens,

@@ -29,6 +29,8 @@ _HEAD = "model_head.pkl"
 _OWN_END = "source: ./model.py:build, a network that ends with this module"
 # Written for models that take pictures or sound.
 _PROCESSOR = "preprocessor_config.json"
+# The kinds of models with a part for pictures and one for texts, each of which makes an embedding.
+TWO_TOWERS = ("altclip", "chinese_clip", "clip", "metaclip_2", "siglip")
 # The kinds of models that hear samples, without a spectrogram.
 _HEARS_SAMPLES = ("data2vec-audio", "hubert", "sew", "sew-d", "unispeech", "unispeech-sat", "wav2vec2", "wavlm")
 _HEARS = "Whisper, and Wav2Vec2, Hubert, WavLM and their like for CTC or classification"
@@ -78,6 +80,9 @@ class ModelFolder:
         # What GPT-2 and its kind call it. T5 has a field of that name too, which is no limit.
         other = "n_positions" if str(self._kind).startswith(("gpt", "openai-gpt", "codegen", "ctrl")) else ""
         length = described.get("max_position_embeddings", described.get(other))
+        if length is None and self.has_two_towers:
+            # Saved without the fields that have their defaults.
+            length = {"siglip": 64}.get(str(self._kind), 77)
         if not isinstance(length, int):
             return None
         if str(self._kind).endswith(("roberta", "camembert", "mpnet", "longformer")):
@@ -103,6 +108,11 @@ class ModelFolder:
         """The class of `transformers` that the folder was saved from; empty if its configuration does not say."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else ""
+
+    @property
+    def has_two_towers(self) -> bool:
+        """Whether it has a part for pictures and one for texts, each of which makes an embedding."""
+        return self._kind in TWO_TOWERS
 
     @property
     def hears(self) -> str | None:
@@ -150,8 +160,7 @@ class ModelFolder:
             text = f"`{folder / CONFIG}`: `activation_function`: got `{activation}`, allowed: {allowed}"
             raise FolderRefused(text, _OWN_END)
         if not (folder / "model.safetensors").is_file():
-            hint = "SentenceTransformer(FOLDER).save(NEW-FOLDER), with a newer `sentence-transformers`"
-            raise FolderRefused(f"`{folder}` has no `model.safetensors`", hint)
+            raise FolderRefused(f"`{folder}` has no `model.safetensors`", _saved_anew(self.path))
         return folder
 
     @property
@@ -213,6 +222,10 @@ class ModelFolder:
         return ["writes texts in lower case"] if self._said(_TRANSFORMER).get("do_lower_case") is True else []
 
 
+def _saved_anew(path: Path) -> str:
+    return f"SentenceTransformer('{path}').save('{path}-new'), with a newer `sentence-transformers`"
+
+
 def _read_modules(file: Path) -> list[dict[str, str]]:
     modules = _parse_json(file)
     if not isinstance(modules, list) or not all(
@@ -245,8 +258,7 @@ def read_model_folder(path: Path, *, weights: bool = True, pickled: bool = False
         hint = f"source: hf:./base, the model that it was trained on, and `adapter: {path}`"
         raise FolderRefused(f"`{path}` holds an adapter, such as of LoRA, allowed: a whole model", hint)
     if (path / _MODULES).is_file() and not (path / CONFIG).is_file():
-        hint = "SentenceTransformer(FOLDER).save(NEW-FOLDER), with a newer `sentence-transformers`"
-        raise FolderRefused(f"`{path}` has `{_MODULES}`, but no `{CONFIG}` beside it", hint)
+        raise FolderRefused(f"`{path}` has `{_MODULES}`, but no `{CONFIG}` beside it", _saved_anew(path))
     config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
     tokenizer = _read_json(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
     for name, data in ((CONFIG, config), (TOKENIZER_CONFIG, tokenizer)):
@@ -263,7 +275,7 @@ def read_model_folder(path: Path, *, weights: bool = True, pickled: bool = False
         text = f"`{path}` reads where words are on a page, allowed as a folder: a model of texts alone"
         raise FolderRefused(text, "source: ./model.py:build, with `handler: tensor` or a handler of your own")
     if not (path / TOKENIZER).is_file():
-        hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
+        hint = f"tokenizer.save_pretrained('{path}'), with the fast tokenizer that it was trained with"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
     # A link to a file that is gone is none of them.
     files = tuple(sorted(file for pattern in _PACKED for file in path.glob(pattern) if file.is_file()))
@@ -272,7 +284,7 @@ def read_model_folder(path: Path, *, weights: bool = True, pickled: bool = False
     if weights and not any(file.suffix == ".safetensors" for file in files) and not (pickled and pickled_weights(path)):
         others = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLED)
         beside = f", and `{others[0]}` may hold code" if others else ""
-        hint = "model.save_pretrained(FOLDER, safe_serialization=True)"
+        hint = f"model.save_pretrained('{path}')"
         raise FolderRefused(f"`{path}` has no `.safetensors`{beside}", hint)
     return ModelFolder(path, config, files)
 
@@ -298,9 +310,9 @@ def read_sound_folder(path: Path) -> ModelFolder:
     if pointer := next(filter(is_pointer, folder.files), None):
         raise FolderRefused(f"`{pointer}` is only Git LFS's pointer to the file", f"git -C {path} lfs pull")
     if not folder.files and not pickled_weights(path):
-        raise FolderRefused(f"`{path}` has no `.safetensors`", "model.save_pretrained(FOLDER)")
+        raise FolderRefused(f"`{path}` has no `.safetensors`", f"model.save_pretrained('{path}')")
     if folder.hears == "whisper" and not (path / TOKENIZER).is_file():
-        hint = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), which writes the fast tokenizer"
+        hint = f"AutoTokenizer.from_pretrained('{path}').save_pretrained('{path}'), which writes the fast tokenizer"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
     return folder
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marina.config.hf_folder import pickled_weights
+from marina.config.hf_folder import TWO_TOWERS, pickled_weights
 
 PROCESSOR = "preprocessor_config.json"
 # The classes of `transformers` by their ends, and the task that they were made for.
@@ -87,7 +87,7 @@ def is_picture_folder(path: Path) -> bool:
     """Whether a folder holds a model that takes pictures and no texts, or timm's."""
     config = _json(path / "config.json") or {}
     takes = {"num_channels", "vision_config", "image_size"} & config.keys()
-    no_text = not (path / "tokenizer.json").is_file()
+    no_text = not (path / "tokenizer.json").is_file() or config.get("model_type") in TWO_TOWERS
     processed = _json(path / PROCESSOR) or {}
     is_image = any(key.startswith("image_processor") for key in processed) or "image_mean" in processed
     return "architecture" in config or (bool(takes or is_image) and no_text and "num_mel_bins" not in config)

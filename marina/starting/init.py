@@ -56,11 +56,16 @@ def add_verbs(verbs: Any) -> None:
         "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; may be repeated"
     )
     add("--input", metavar="NAME:DTYPE:SHAPE", action="append", help=text)
-    add("--handler", choices=("image", "tensor", "own"), help="handler of the requests (default: what fits the model)")
+    text = "handler of the requests (default: what fits the model); text: the part for texts of CLIP and its like"
+    add("--handler", choices=("image", "tensor", "text", "own"), help=text)
     add("--template", choices=("text",), help="write a handler to start from, which takes texts")
     text = "what is answered for a text, a picture or a sound (default: what the model's files say)"
     tasks = ("answer", "classify", "detect", "embed", "fill", "rerank", "segment", "tokens", "transcribe")
     add("--task", choices=tasks, help=text)
+    text = (
+        "what an embedding of a text is made of, where the folder does not say it: the mean of its tokens, the first "
+    )
+    add("--pooling", choices=("cls", "last", "mean"), help=f"{text}or the last one")
     text = "a line under `model` of the spec, such as 'activation: sigmoid'; may be repeated"
     add("--set", metavar="LINE", action="append", help=text)
     text = (

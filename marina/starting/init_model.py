@@ -88,8 +88,7 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
     source, here = paths_of(name, resolve_source(options.source), fetched)
     if here.startswith("hf:"):
         return _of_folder(source, here.removeprefix("hf:"), options)
-    if options.task in ("answer", "fill", "rerank", "tokens"):
-        raise InputError(f"`--task`: got `{options.task}`, allowed only with `--source hf:FOLDER`")
+    _refuse_text_options(options)
     if source.startswith("torchvision:"):
         return _of_torchvision(source, options, name, fetched)
     if options.trust_pickle and source.lower().endswith(SAVED):
@@ -135,6 +134,17 @@ def _find_facts(name: str, options: argparse.Namespace, fetched: Mapping[str, Fe
         notes=[*loaded.notes, *signature.notes],
     )
     return choose_handler(facts, options, loaded.network)
+
+
+def _refuse_text_options(options: argparse.Namespace) -> None:
+    """Raises InputError for options that only a folder of `transformers` has."""
+    given = {"handler": "text", "pooling": options.pooling}
+    wrong = [name for name, value in given.items() if value and getattr(options, name) == value]
+    if options.task in ("answer", "fill", "rerank", "tokens"):
+        wrong.append("task")
+    if wrong:
+        text = f"`--{wrong[0]}`: got `{getattr(options, wrong[0])}`, allowed only with `--source hf:./folder`"
+        raise InputError(text, hint=f"without `--{wrong[0]}`")
 
 
 def paths_of(name: str, source: str, fetched: Mapping[str, Fetched]) -> tuple[str, str]:
@@ -271,14 +281,16 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> ModelFa
     from marina.config.hf_folder import FolderRefused
     from marina.config.picture_folder import is_picture_folder
 
-    if options.handler or options.template or options.input or options.weights:
+    both = is_picture_folder(Path(folder)) and Path(folder, "tokenizer.json").is_file()
+    handler = None if both and options.handler in ("image", "text") else options.handler
+    if handler or options.template or options.input or options.weights:
         text = f"`--source`: `{source}` says everything itself, the only other option allowed: `--task`"
         raise InputError(text, hint="--task embed")
     if not Path(folder).is_dir():
         on_hub = meant_hub_id(f"OWNER/{Path(folder).name}")
         hint = f"--source {on_hub}, if it is on Hugging Face's hub" if on_hub else None
         raise InputError(f"`--source`: no such folder: `{folder}`", hint=hint)
-    if is_picture_folder(Path(folder)) or options.task in ("detect", "segment"):
+    if (is_picture_folder(Path(folder)) and options.handler != "text") or options.task in ("detect", "segment"):
         from marina.starting.init_pictures import facts_of_picture_folder
 
         return facts_of_picture_folder(source, folder, options)
@@ -316,14 +328,25 @@ def _facts_of_folder(source: str, folder: Path, options: argparse.Namespace) -> 
         made_for = _UNSERVED.get(kind.rpartition("For")[2], "does what no task does")
         text = f"`--source`: `{source}` is a `{kind}`, which {made_for}, and Marina serves none such"
         raise InputError(text, hint="--task embed, for embeddings by its encoder; or --source ./model.py:build")
-    notes = []
-    if task == "embed" and embedding.pooling is None:
-        notes.append(
-            "an embedding is the mean of all tokens, a guess: `pooling: cls` in `encoding` takes the first one"
-        )
-    notes += read.left_out(task)
-    fields = f", pooling: {embedding.pooling}" if embedding.pooling in ("cls", "last") else ""
-    return ModelFacts(source, "text", task=task, longest=longest, embedding=fields, mask=read.mask, notes=notes)
+    pooling = embedding.pooling or options.pooling
+    _check_pooling(options.pooling, task, read)
+    fields = f", pooling: {pooling}" if pooling in ("cls", "last") else ""
+    notes = [*read.left_out(task)]
+    facts = ModelFacts(source, "text", task=task, longest=longest, embedding=fields, mask=read.mask, notes=notes)
+    # SigLIP's part for texts was trained on texts that were padded to one length, and reads the padding.
+    return replace(facts, buckets=f"[{longest}]") if read.config.get("model_type") == "siglip" else facts
+
+
+def _check_pooling(asked: str | None, task: str, folder: Any) -> None:
+    """Raises InputError if neither the folder nor the option says what an embedding is made of, or both do."""
+    said = folder.read_embedding().pooling
+    needs = task == "embed" and not folder.has_two_towers
+    if asked and (not needs or said not in (None, asked)):
+        why = f"the folder says `{said}`" if needs else "only an embedding by an encoder of texts is made of its tokens"
+        raise InputError(f"`--pooling`: got `{asked}`, but {why}", hint="without `--pooling`")
+    if needs and said is None and asked is None:
+        text = "nothing says which of its tokens an embedding is made of: the mean of all, the first or the last one"
+        raise InputError(f"`--source`: {text}", hint="--pooling mean, or cls or last, as it was trained")
 
 
 def _of_sound(source: str, folder: Path, options: argparse.Namespace) -> ModelFacts | None:

@@ -126,6 +126,8 @@ def facts_of_picture_folder(source: str, folder: str, options: argparse.Namespac
     image = loaded.image
     facts = replace(facts, picture=(image.channels, image.height, image.width), image_said="as its folder says")
     notes = [f"`task` is `{task}`" + (f": its class is `{read.architecture}`" if options.task is None else "")]
+    if (Path(folder) / "tokenizer.json").is_file():
+        notes.append("it takes pictures: `--handler text` serves its part for texts, whose vectors lie beside theirs")
     return replace(facts, notes=[*notes, *loaded.notes])
 
 

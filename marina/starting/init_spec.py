@@ -62,6 +62,7 @@ class ModelFacts:
     """What says these fields; None if nothing does."""
     longest: int | None = None
     """Most tokens of a text, or of a language model's context."""
+    buckets: str = "dynamic"
     embedding: str = ""
     """The fields that say how an embedding is made, if not as by default."""
     mask: str | None = None
@@ -238,7 +239,7 @@ def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
         return [
             (f"  task: {facts.task}", "answer | classify | embed | fill | rerank | tokens"),
             (
-                f"  encoding: {{max_tokens: {facts.longest}, buckets: dynamic{embedding}}}",
+                f"  encoding: {{max_tokens: {facts.longest}, buckets: {facts.buckets}{embedding}}}",
                 "`truncate: right` cuts off the end of longer texts",
             ),
         ]

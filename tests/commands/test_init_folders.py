@@ -113,7 +113,9 @@ def test_a_folder_whose_model_lies_in_another_one_is_refused(here: Path, capsys:
     (here / "model").mkdir()
     (here / "model/modules.json").write_text("[]")
     assert init("--source", "hf:model") == 2
-    said = "`model` has `modules.json`, but no `config.json` beside it\n\nhint: SentenceTransformer(FOLDER).save(NEW-"
+    said = (
+        "`model` has `modules.json`, but no `config.json` beside it\n\nhint: SentenceTransformer('model').save('model-"
+    )
     assert said in capsys.readouterr().err
 
 
@@ -142,16 +144,19 @@ def test_a_model_for_a_task_that_is_not_served_is_embedded_only_if_asked(
     assert init("--source", "hf:model") == 2
     said = capsys.readouterr().err
     assert f"is a `{kind}`, which {told}, and Marina serves none such\n\nhint: --task embed" in said
-    assert init("--source", "hf:model", "--task", "embed") == 0
+    assert init("--source", "hf:model", "--task", "embed", "--pooling", "cls") == 0
 
 
 @pytest.mark.slow
-def test_only_the_pooling_of_a_plain_encoder_is_noted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pooling_of_a_plain_encoder_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy_model(LANGUAGE, here, architectures=["RoFormerModel"])
-    assert init("--source", "hf:model") == 0
-    said = capsys.readouterr().out
-    assert "note: an embedding is the mean of all tokens, a guess: `pooling: cls` in `encoding`" in said
-    assert "no task does" not in said
+    assert init("--source", "hf:model") == 2
+    assert "hint: --pooling mean, or cls or last, as it was trained" in capsys.readouterr().err
+    assert init("--source", "hf:model", "--pooling", "last") == 0
+    assert load_spec(here / "mine/spec.yaml").encoding.pooling == "last"
+    shutil.rmtree(here / "mine")
+    assert init("--source", "hf:model", "--task", "classify", "--pooling", "last") == 2
+    assert "only an embedding by an encoder of texts" in capsys.readouterr().err
 
 
 def test_a_language_model_that_makes_embeddings_is_not_taken_for_one_that_writes(
