@@ -77,7 +77,8 @@ class EncoderGraph(nn.Module):
         if self.task == "embed" and hasattr(self.network, "get_text_features"):
             ids, mask = inputs[:2]
             masked = {} if self.reads_padding else {"attention_mask": mask}
-            found = self.network.get_text_features(input_ids=ids, **masked)
+            tower: Any = self.network
+            found = tower.get_text_features(input_ids=ids, **masked)
             pooled = (found if isinstance(found, torch.Tensor) else found.pooler_output).to(torch.float32)
             return (torch.nn.functional.normalize(pooled, dim=-1),)
         if self.task == "embed":

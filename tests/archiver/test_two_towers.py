@@ -34,9 +34,9 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     made = getattr(transformers, f"{request.param}Model")(config).eval()
     made.save_pretrained("model")
     getattr(transformers, f"{request.param}ImageProcessor")(**_SQUARE, do_center_crop=False).save_pretrained("model")
-    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(_WORDS)}, "[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
-    tokenizer.post_processor = processors.TemplateProcessing("$A [END]", None, [("[END]", 7)])  # type: ignore[assignment]
+    tokenizer: Any = Tokenizer(models.WordLevel({word: place for place, word in enumerate(_WORDS)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing("$A [END]", None, [("[END]", 7)])
     tokenizer.save("model/tokenizer.json")
     return made
 
@@ -45,11 +45,13 @@ def answered(values: list[np.ndarray]) -> np.ndarray:
     spec = load_spec(Path("mine/spec.yaml"))
     graph = build_graph(spec, load_source(spec), "fp32")
     with torch.no_grad():
-        return graph(*map(torch.from_numpy, values))[0][0].numpy()  # type: ignore[no-any-return]
+        found: np.ndarray = graph(*map(torch.from_numpy, values))[0][0].numpy()
+    return found
 
 
 def plain(found: Any) -> torch.Tensor:
-    return found if isinstance(found, torch.Tensor) else found.pooler_output  # type: ignore[no-any-return]
+    vector: torch.Tensor = found if isinstance(found, torch.Tensor) else found.pooler_output
+    return vector
 
 
 def init(*more: str) -> int:

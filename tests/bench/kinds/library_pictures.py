@@ -184,6 +184,10 @@ FOLDERS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any], str]] = {
 }
 
 
+def _resnet(transformers: Any) -> Any:
+    return transformers.ResNetConfig(**_RESNET, out_features=["stage2"])
+
+
 def save_folder(name: str, folder: Path) -> Kind:
     import transformers
 
@@ -191,7 +195,7 @@ def save_folder(name: str, folder: Path) -> Kind:
     torch.manual_seed(0)
     made = getattr(transformers, kind)
     if kind.startswith("Detr"):
-        fields = fields | {"backbone_config": transformers.ResNetConfig(**_RESNET, out_features=["stage2"])}
+        fields = fields | {"backbone_config": _resnet(transformers)}
     model = made(made.config_class(**fields)).eval()
     with torch.no_grad():
         for key, value in model.named_parameters():

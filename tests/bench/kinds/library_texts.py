@@ -63,19 +63,19 @@ def save_text(folder: Path, name: str, *, task: str, more: dict[str, Any] | None
     with torch.no_grad():
         if task == "rerank":
             logits = model(**tokenizer(*pair, return_tensors="pt")).logits
-            body = {"query": pair[0], "documents": [pair[1]]}
+            asked = {"query": pair[0], "documents": [pair[1]]}
             expected = float(logits[0, 0].sigmoid())
 
             def difference(reply: Any) -> float:
                 return abs(reply.json()["results"][0]["relevance_score"] - expected)
 
-            return Kind(arguments, json.dumps(body).encode(), "application/json", difference)
+            return Kind(arguments, json.dumps(asked).encode(), "application/json", difference)
         output = model(**tokenizer(TEXT, return_tensors="pt"))
     body = json.dumps({"text": TEXT}).encode()
     if task == "embed":
         mean = torch.nn.functional.normalize(output.last_hidden_state[0].mean(0), dim=0)
-        asked = [*arguments, "--pooling", "mean"]
-        return Kind(asked, body, "application/json", of_vector(mean), edited=True)
+        arguments += ["--pooling", "mean"]
+        return Kind(arguments, body, "application/json", of_vector(mean), edited=True)
     return Kind(arguments, body, "application/json", of_classes(output.logits[0].softmax(-1)))
 
 
