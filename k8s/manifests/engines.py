@@ -22,6 +22,8 @@ ENGINES = {"argo-rollouts": "Argo Rollouts 1.8 or later", "flagger": "Flagger 1.
 _EARLY_S = 30
 # The share of requests that Flagger sends to the new version while it is judged, percent.
 _FLAGGERS_WEIGHT = 20
+# Kubernetes cuts a pod's name to 58 characters and appends five random ones; expressions match what is before them.
+_LONGEST_FLAGGERS = 38
 _MATCHES = {"PathPrefix": "prefix", "Exact": "exact", "RegularExpression": "regex"}
 
 
@@ -47,6 +49,9 @@ def with_engine(plan: Plan, engine: Engine, judge_image: str) -> Plan:
 
 
 def _check_flagger(spec: Spec) -> None:
+    if len(spec.name) > _LONGEST_FLAGGERS:
+        allowed = f"allowed with `--format flagger`: at most {_LONGEST_FLAGGERS} characters, since it adds `-primary`"
+        raise InputError(f"{spec.file}: `name`: got `{spec.name}`, {allowed}")
     if spec.kubernetes.route is None:
         text = "without a Gateway, Flagger sends no live request to a new version, so there is nothing to judge it by"
         raise InputError(

@@ -219,3 +219,10 @@ def test_an_agreement_that_nobody_would_check_is_refused() -> None:
     gate = {"kubernetes.rollout": {"gate": {"minutes": 20, "agreement": 0.98}}}
     with pytest.raises(InputError, match=r"agreement`: got 0\.98, not allowed with `--format argo-rollouts`"):
         engined("argo-rollouts", gate)
+
+
+def test_flagger_refuses_a_name_that_its_own_would_make_too_long_for_the_expressions() -> None:
+    longest = 38
+    assert with_engine(planned(ROUTE | {"name": "n" * longest}), "flagger", "image")
+    with pytest.raises(InputError, match=r"`name`: got .*, allowed with `--format flagger`: at most 38 characters"):
+        with_engine(planned(ROUTE | {"name": "n" * (longest + 1)}), "flagger", "image")
