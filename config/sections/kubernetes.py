@@ -216,6 +216,24 @@ class Route(Section):
         return self.auth is not None or self.limit_rps is not None
 
 
+class Spot(Section):
+    """Nodes that the cloud may take away at any time, for less money."""
+
+    provider: Literal["aks", "eks", "gke"]
+    """Whose nodes they are: Karpenter's on EKS, node pools on GKE and AKS. It decides labels and taints, how long the
+    notice is, and whether pods are evicted. Lands in the Deployment."""
+    on_demand: Annotated[
+        str, matching(r"^(0|10|20|25|30|40|50|60|70|75|80|90)%$", "`0%`, `10%`, `20%`, `25%`, `30%` and so on to `90%`")
+    ] = "20%"
+    """Share of the pods that stay on other nodes, which have the label `capacity-spread`; `0%`: none. Lands in the
+    Deployment."""
+    notice_s: Annotated[int, Field(ge=10, le=600)] | None = None
+    """How long pods have from the notice until they are killed, s; default: 120 on eks, 15 on gke, 30 on aks. Larger on
+    gke, up to 120, if the node pool's grace period was extended. Compared with the grace period."""
+    pods_per_node: Count = 1
+    """How many more pods than another node one node may have. Lands in the Deployment."""
+
+
 class Kubernetes(Section):
     """Where it runs."""
 
@@ -243,6 +261,8 @@ class Kubernetes(Section):
     node_loss_s: Annotated[int, Field(ge=0, le=3600)] = 30
     """How long the pods of a node that no longer answers stay assigned to it, s, after the cluster has noticed, which
     takes it some 40 s; then others replace them. Kubernetes alone would wait 300 s. Lands in the Deployment."""
+    spot: Spot | None = None
+    """Nodes that the cloud may take away at any time, for less money; default: none."""
     network: Network = Network()
     """Who may reach the pods, and whom they may reach."""
     model: ModelStore | None = None

@@ -4,7 +4,7 @@ request."""
 import math
 
 from marina.config.quantity import canonical
-from marina.k8s.manifests import model_volume, pod
+from marina.k8s.manifests import model_volume, pod, spot
 from marina.k8s.manifests.config_map import CONFIG_FILE, CONFIG_FOLDER, config_sha256
 from marina.k8s.manifests.labels import (
     CONFIG_ANNOTATION,
@@ -63,6 +63,7 @@ def _template(plan: Plan) -> Manifest:
 def _pod_spec(plan: Plan) -> Manifest:
     mounted = [*pod.base_volumes(plan), *model_volume.mar_volumes(plan)]
     return {
+        "affinity": spot.spot_affinity(plan),
         "automountServiceAccountToken": False,
         "containers": [_server(plan, [mount for _, mount in mounted])],
         # Otherwise Kubernetes would set a dozen unused variables for every Service in the namespace.
@@ -126,6 +127,7 @@ def _tolerations(plan: Plan) -> list[Manifest]:
     if plan.spec.kubernetes.resources.gpu:
         # GPU nodes usually have a taint with the name of the resource.
         taints.append({"effect": "NoSchedule", "key": "nvidia.com/gpu", "operator": "Exists"})
+    taints += spot.spot_tolerations(plan)
     for taint in plan.spec.kubernetes.tolerations:
         rest, _, effect = taint.partition(":")
         key, equals, value = rest.partition("=")
@@ -141,19 +143,21 @@ def _tolerations(plan: Plan) -> list[Manifest]:
 
 def _spread(plan: Plan) -> list[Manifest]:
     """Spreads pods over zones and nodes as evenly as there is room. Each version is spread by itself, so that a rollout
-    is spread, too."""
+    is spread, too. Where a spot node is taken away, how many pods are on it is not left to chance."""
     own: Manifest = {"matchLabels": selector_labels(plan)}
     if plan.engine == "flagger":
         # In the pods that it renames, Flagger renames this too, in this form only.
         named = {"key": NAME_LABEL, "operator": "In", "values": [plan.name]}
         own = {"matchExpressions": [named], "matchLabels": pods_selector(plan)}
+    strict = spot.spot_skews(plan)
+    loose = {key: 1 for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname") if key not in strict}
     return [
         {
             "labelSelector": own,
             "matchLabelKeys": [_HASHES.get(plan.engine, "pod-template-hash")],
-            "maxSkew": 1,
+            "maxSkew": skew,
             "topologyKey": key,
-            "whenUnsatisfiable": "ScheduleAnyway",
+            "whenUnsatisfiable": "DoNotSchedule" if key in strict else "ScheduleAnyway",
         }
-        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+        for key, skew in (loose | strict).items()
     ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from marina.config.quantity import canonical
-from marina.k8s.manifests import gateway
+from marina.k8s.manifests import gateway, spot
 from marina.k8s.manifests.objects import patched_fields
 from marina.k8s.manifests.plan import (
     MEMORY_MARGIN,
@@ -68,6 +68,7 @@ def derived_numbers(plan: Plan) -> list[DerivedNumber]:
             f"propagation {serving.drain_propagation_s:g} + drain {serving.drain_timeout_s:g} + 5",
         ),
         DerivedNumber("room for a rollout", _room(plan), f"max_surge {plan.max_surge}, at most {plan.most_pods} pods"),
+        *_spot(plan),
     ]
     if plan.autoscaled:
         numbers += [
@@ -99,6 +100,28 @@ def _gateway(plan: Plan) -> Iterator[DerivedNumber]:
     room = f"{plan.most_pods} pods × {gateway.places(plan)} in the queue and in batches"
     reason = f"{room if route.max_parallel == 'auto' else 'route'}{divided}"
     yield DerivedNumber("gateway has open", f"{gateway.max_parallel(plan)} requests", reason)
+
+
+def _spot(plan: Plan) -> Iterator[DerivedNumber]:
+    """What follows from the notice of a spot node."""
+    cloud, asked = spot.cloud_of(plan), plan.spec.kubernetes.spot
+    if cloud is None or asked is None:
+        return
+    on_demand, whole = spot.domains(plan)
+    if on_demand:
+        yield DerivedNumber(
+            "pods on demand", f"{on_demand} of {whole}", f"spread over {whole} values of {spot.SPREAD_KEY}"
+        )
+    notice_s, needed_s = spot.notice_s(plan), plan.grace_period_s
+    fits = "fits" if needed_s <= notice_s else "does not fit"
+    yield DerivedNumber("notice of a spot node", f"{notice_s} s", f"{asked.provider}; the grace period of a pod {fits}")
+    most = spot.most_pods_per_node(plan)
+    reason = (
+        f"evicted one by one, each replaced in {spot.replacement_s(plan)} s: a node {spot.NODE_S} + the cold start"
+        if cloud.evicts
+        else f"all end at once, and min_replicas is {plan.spec.scaling.min_replicas}"
+    )
+    yield DerivedNumber("pods on a spot node", f"at most {most}", reason)
 
 
 def _seen(plan: Plan) -> DerivedNumber:

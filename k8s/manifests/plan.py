@@ -33,6 +33,8 @@ SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_DOWN_PERCENT = 100, 4, 25
 # window is time in which too few pods serve. The rate is already a mean over four scrapes, and the window before pods
 # are removed prevents flapping.
 SCALE_UP_WINDOW_S = 0
+# How long Java gets to end, after the drain.
+JAVA_END_S = 5
 # How long a new pod must stay ready before the next old one ends: a few scrapes with real traffic on it.
 MIN_READY_S = 10
 
@@ -128,7 +130,7 @@ class Plan:
         """The grace period of a pod: the supervisor goes on serving, then drains; Java gets five more seconds to
         end."""
         serving = self.spec.serving
-        return math.ceil(serving.drain_propagation_s + serving.drain_timeout_s) + 5
+        return math.ceil(serving.drain_propagation_s + serving.drain_timeout_s) + JAVA_END_S
 
     @property
     def max_surge(self) -> int | str:

@@ -21,7 +21,7 @@ from marina.k8s.platforms import plan_for
 from marina.k8s.verify.live import check_live
 from marina.k8s.verify.objects import Objects, locate_rendered, read_folder
 from marina.k8s.verify.rule import Rule, Violation
-from marina.k8s.verify.rules import between, gateway, origin, pods
+from marina.k8s.verify.rules import between, gateway, origin, pods, spot
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Verification:
 
 def all_rules() -> list[Rule]:
     """Every rule, in the order of the page about them."""
-    return [*origin.RULES, *pods.RULES, *between.RULES, *gateway.RULES]
+    return [*origin.RULES, *pods.RULES, *between.RULES, *gateway.RULES, *spot.RULES]
 
 
 def verify(files: Files, plan: Plan, versions: Sequence[str] = SUPPORTED_VERSIONS) -> list[Violation]:

@@ -227,6 +227,8 @@ ERRORS: list[Any] = [
                  id="a label with a space"),
     pytest.param({"kubernetes.node_selector": {"pool": 1}}, 'spec.yaml:7: `kubernetes.node_selector.pool`: got `1`, allowed: text\n\nhint: put it in quotes: pool: "…"',
                  id="a label that is a number"),
+    pytest.param({"kubernetes.spot": {"provider": "eks", "on_demand": "33%"}}, "spec.yaml:8: `kubernetes.spot.on_demand`: got "
+                 "`33%`, allowed: `0%`, `10%`, `20%`, `25%`, `30%` and so on to `90%`", id="on_demand"),
     pytest.param({"kubernetes.registry": "https://registry.local/"}, "spec.yaml:6: `kubernetes.registry`: got "
                  "`https://registry.local/`, allowed: a registry and a path such as `registry.local/team`",
                  id="a registry with a scheme"),

@@ -21,6 +21,7 @@ EDGE = {
     "kubernetes.route": {"gateway": "edge/public", "auth": {"api_keys": "keys"}},
     "kubernetes.network.clients": ["edge"],
 }
+SPOT_NODES = {"kubernetes.spot": {"provider": "eks"}}
 REDIS = {"serving.cache": {"redis": "redis://cache.tools.svc"}}
 BY_SERVICE = {"kubernetes.monitoring": {"monitor": "service"}}
 FIXED = {"scaling.autoscaler": "none", "scaling.min_replicas": 2}
@@ -112,6 +113,10 @@ MADE_FROM = [
     seed("image-digest", put(D, f"{SERVER} image", "registry.local:5000/digits@sha256:" + "a" * 63)),
 ]
 
+SPOT = [
+    seed("spot-drain-fits", put(D, f"{POD} terminationGracePeriodSeconds", 130), base=SPOT_NODES),
+]
+
 PODS = [
     seed("liveness-of-model", put(D, f"{SERVER} livenessProbe httpGet path", "/ready")),
     seed("liveness-of-model", put(D, f"{SERVER} livenessProbe httpGet", {"path": "/predictions/digits", "port": 8080})),
@@ -194,4 +199,4 @@ BETWEEN = [
     seed("metric-adapter", put(HPA, "spec metrics 0 pods metric name", "ts_inference_requests_total")),
 ]  # fmt: skip
 
-SEEDS = [*MADE_FROM, *PODS, *BETWEEN]
+SEEDS = [*MADE_FROM, *SPOT, *PODS, *BETWEEN]

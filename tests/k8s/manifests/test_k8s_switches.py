@@ -7,6 +7,7 @@ from marina.k8s.manifests.objects import render_objects
 
 POD = "40-deployment.yaml:spec.template.spec"
 EDGE = {"gateway": "e/p"}
+REQUIRED = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.0.matchExpressions"
 NFD = "feature.node.kubernetes.io/cpu-cpuid."
 
 
@@ -38,6 +39,18 @@ SWITCHES: list[Any] = [
      [{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"}, *lost(30)]),
     ({"kubernetes.tolerations": ["spot"]}, f"{POD}.tolerations", [{"key": "spot", "operator": "Exists"}, *lost(30)]),
     ({"kubernetes.node_loss_s": 5}, f"{POD}.tolerations", lost(5)),
+    ({"kubernetes.spot": {"provider": "gke"}}, f"{POD}.tolerations",
+     [{"effect": "NoSchedule", "key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true"}, *lost(30)]),
+    ({"kubernetes.spot": {"provider": "aks"}}, f"{POD}.tolerations.0.key", "kubernetes.azure.com/scalesetpriority"),
+    ({"kubernetes.spot": {"provider": "eks"}}, f"{POD}.affinity.{REQUIRED}", [
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand", "spot"]},
+        {"key": "capacity-spread", "operator": "Exists"}]),
+    ({"kubernetes.spot": {"provider": "gke"}}, f"{POD}.affinity.{REQUIRED}",
+     [{"key": "capacity-spread", "operator": "Exists"}]),
+    ({"kubernetes.spot": {"provider": "gke", "on_demand": "0%"}}, f"{POD}.affinity.{REQUIRED}",
+     [{"key": "cloud.google.com/gke-spot", "operator": "In", "values": ["true"]}]),
+    ({"kubernetes.spot": {"provider": "eks"}}, f"{POD}.topologySpreadConstraints.1.topologyKey", "capacity-spread"),
+    ({"kubernetes.spot": {"provider": "eks", "pods_per_node": 2}}, f"{POD}.topologySpreadConstraints.2.maxSkew", 2),
     ({"scaling.scale_down_window_s": 120},
      "70-autoscaler.yaml:spec.behavior.scaleDown.stabilizationWindowSeconds", 120),
     ({"kubernetes.monitoring.monitor": "none"}, "monitoring/monitor.yaml", None),
