@@ -15,9 +15,9 @@ from marina.config.errors import ClusterError, InputError, MarinaError
 from marina.config.measured import Machine, PeakMemory, ServerLimits
 from marina.config.progress import Progress
 from marina.config.spec import Spec
-from marina.k8s.cluster import Cluster, PodFacts, connect, read_endpoints, read_pod_facts
+from marina.k8s.cluster import Cluster, Endpoint, PodFacts, connect, read_endpoints, read_pod_facts
 from marina.k8s.manifests import LoadJob, Plan, load_image, load_objects, make_plan, to_yaml
-from marina.k8s.rollout import pod_metrics, run_load, served_packages
+from marina.k8s.rollout import copied_pod, pod_metrics, run_load, served_packages
 from marina.loadtest.judging import client_timeout_s, objective_of
 from marina.loadtest.measuring import Measurement, Second, parse_reading, this_machine
 from marina.loadtest.running import RunOptions
@@ -47,13 +47,19 @@ class InCluster:
         *,
         service: str | None,
         one_pod: bool,
+        copy: Endpoint | None = None,
     ) -> None:
         self._service = service or plan.name
-        behind = read_endpoints(cluster, plan.namespace, self._service)
-        self._selector = behind.selector
-        self._loaded = behind.ready[:1] if one_pod else behind.ready
+        self._copy, self._loaded = copy, tuple[Endpoint, ...]()
+        if copy:
+            self._selector: dict[str, str] = copy.pod["metadata"]["labels"]
+            self._loaded, one_pod, behind_port = (copy,), True, copy.port
+        else:
+            behind = read_endpoints(cluster, plan.namespace, self._service)
+            self._selector, behind_port = behind.selector, behind.port
+            self._loaded = behind.ready[:1] if one_pod else behind.ready
         self.pods = len(self._loaded)
-        self.url = f"http://{self._service}.{plan.namespace}.svc:{behind.port}"
+        self.url = f"http://{self._service}.{plan.namespace}.svc:{behind_port}"
         if one_pod:
             self.url = self._loaded[0].url
         # With --service, the cluster spreads the load, also to pods that start meanwhile.
@@ -113,7 +119,7 @@ class InCluster:
         """The sha256 of the package that the pods serve; InputError if they cannot be asked, serve different ones, or
         are no longer all ready."""
         try:
-            ready_pods = [pod.name for pod in read_endpoints(self._cluster, self._plan.namespace, self._service).ready]
+            ready_pods = [pod.name for pod in self._ready()]
             if gone := sorted({server.name for server in self.servers} - set(ready_pods)):
                 raise InputError(f"pods stopped being ready during the load: {', '.join(gone)}")
             asked = [server.name for server in self.servers] or ready_pods
@@ -123,6 +129,10 @@ class InCluster:
         if len(served) > 1:
             raise InputError(f"the pods serve different packages: {', '.join(sha[:12] for sha in served)}")
         return served[0]
+
+    def _ready(self) -> tuple[Endpoint, ...]:
+        """The ready pods now; of a copy, itself, because it fails to answer if it is not."""
+        return (self._copy,) if self._copy else read_endpoints(self._cluster, self._plan.namespace, self._service).ready
 
     def machine(self) -> Machine:
         """The machine of the pod that led the load."""
@@ -233,3 +243,11 @@ def target_of(plan: Plan, image: str, options: argparse.Namespace, *, service: s
     """The deployed service in the cluster of `--context`, or with `one_pod` only one of its pods."""
     cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
     return InCluster(plan, image, cluster, progress, service=service, one_pod=one_pod)
+
+
+@contextmanager
+def copy_of_a_pod(plan: Plan, image: str, options: argparse.Namespace) -> Iterator[InCluster]:
+    """A copy of a pod of the deployed service, which no client and no autoscaler knows, for the context."""
+    cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
+    with copied_pod(cluster, plan, progress) as copy:
+        yield InCluster(plan, image, cluster, progress, service=None, one_pod=True, copy=copy)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,14 +125,14 @@ def calibrate(options: argparse.Namespace) -> int:
     if options.tune and spec.model.writes:
         text = "`--tune`: not for a language model, which has one worker and slots instead of batches"
         raise InputError(text, hint="set `text.slots` and `serving.threads`, and calibrate without `--tune`")
-    if options.in_cluster:
-        from marina import in_cluster
-        from marina.k8s.manifests import load_image, make_plan
+    with measuring_into(out), ExitStack() as stack:
+        if options.in_cluster:
+            from marina import in_cluster
+            from marina.k8s.manifests import load_image, make_plan
 
-        image = options.image or load_image(out, spec)
-        target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
-        where = replace(where, remote=target)
-    with measuring_into(out):
+            image = options.image or load_image(out, spec)
+            copy = in_cluster.copy_of_a_pod(make_plan(spec, out), image, options)
+            where = replace(where, remote=stack.enter_context(copy))
         # Better settings should be applied first: evidence of the present ones would mislead.
         if options.tune and not _tune(options, spec, how, where):
             return 0
@@ -229,7 +230,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--max-duration", dest="max_duration_s", metavar="TIME", type=duration_s, help=text)
     text = "how precisely to find the rate, as a share of it (default: 0.05)"
     add("--tolerance", metavar="SHARE", type=float, help=text)
-    text = "measure one pod of the deployed service, under its own limits, from pods in the cluster"
+    text = "measure a copy of a pod of the deployed service, under its own limits, from pods in the cluster"
     add("--in-cluster", action="store_true", help=text)
     _cluster_options(parser)
     text = "first search for better workers, threads and batching, and say what to write into the spec"

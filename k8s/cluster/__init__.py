@@ -5,7 +5,7 @@ from marina.k8s.cluster.api_errors import ApiError, FieldConflict
 from marina.k8s.cluster.client import MANAGER, Cluster, Document, Ref
 from marina.k8s.cluster.execution import execute
 from marina.k8s.cluster.kubeconfig import connect
-from marina.k8s.cluster.pods import PodFacts, is_ready, label_text, read_endpoints, read_pod_facts
+from marina.k8s.cluster.pods import Endpoint, PodFacts, is_ready, label_text, read_endpoints, read_pod_facts
 from marina.k8s.cluster.prometheus import prometheus_selectors, unselected_monitors
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "ApiError",
     "Cluster",
     "Document",
+    "Endpoint",
     "FieldConflict",
     "PodFacts",
     "Ref",

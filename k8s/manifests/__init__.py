@@ -1,6 +1,7 @@
 """Renders Kubernetes objects from a spec, an image and evidence, and writes them to a folder."""
 
 from marina.k8s.manifests.config_map import config_sha256
+from marina.k8s.manifests.copy_job import copy_objects, copy_selector
 from marina.k8s.manifests.engines import with_engine
 from marina.k8s.manifests.evidence import check_evidence
 from marina.k8s.manifests.judge import judge_name
@@ -37,6 +38,8 @@ __all__ = [
     "WrittenFiles",
     "check_evidence",
     "config_sha256",
+    "copy_objects",
+    "copy_selector",
     "describe_files",
     "judge_name",
     "load_image",

@@ -1,5 +1,6 @@
 """Deploy, rollback, delete and status of a release in a cluster, and the Job of a load test."""
 
+from marina.k8s.rollout.copy_run import copied_pod
 from marina.k8s.rollout.deploy import deploy
 from marina.k8s.rollout.gate import Gate
 from marina.k8s.rollout.history import Placement
@@ -19,6 +20,7 @@ __all__ = [
     "RolloutRecord",
     "ServiceStatus",
     "availability",
+    "copied_pod",
     "delete",
     "deploy",
     "make_release",

@@ -42,6 +42,8 @@ class Jobs:
         self._known: set[str] = set()
         self._running: dict[str, tuple[subprocess.Popen[str], Path]] = {}
         self.seen: list[dict[str, Any]] = []
+        self.plans: list[str] = []
+        self.copies: list[dict[str, Any]] = []
 
     def __enter__(self) -> "Jobs":
         self._thread.start()
@@ -60,16 +62,32 @@ class Jobs:
                 jobs = self._fake.store.list(KIND["Job"], SPACE)
             for job in jobs:
                 config = self._fake.get("ConfigMap", job["metadata"]["name"], SPACE)
-                if config and job["metadata"]["uid"] not in self._known:
+                if job["metadata"]["uid"] not in self._known and (config or "-copy-" in job["metadata"]["name"]):
                     self._known.add(job["metadata"]["uid"])
-                    self._start(job, config)
+                    if config:
+                        self._start(job, config)
+                    else:
+                        self._start_copy(job)
             self._report()
+
+    def _start_copy(self, job: dict[str, Any]) -> None:
+        """A pod of a Job that is ready at once."""
+        self.copies.append(job)
+        name, template = job["metadata"]["name"], job["spec"]["template"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+        labels = template["metadata"]["labels"]
+        metadata = {"name": f"{name}-x", "namespace": SPACE, "labels": labels, "ownerReferences": [owner]}
+        ready = {"type": "Ready", "status": "True"}
+        status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [ready]}
+        document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        self._fake.put(document | {"status": status})
 
     def _start(self, job: dict[str, Any], config: dict[str, Any]) -> None:
         self.seen.append(job)
         name, template = job["metadata"]["name"], job["spec"]["template"]
         file = self._folder / f"{name}.json"
         file.write_text(config["data"]["plan.json"], encoding="utf-8")
+        self.plans.append(config["data"]["plan.json"])
         with socket.create_server(("", 0)) as free:
             port = str(free.getsockname()[1])
         for index in range(job["spec"]["completions"]):
@@ -137,6 +155,12 @@ def cluster_with_jobs(
             status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [ready]}
             metadata = {"name": f"digits-{number}", "namespace": SPACE, "labels": labels}
             fake.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
+        # Its pods are those above.
+        fake.controllers.stuck = True
+        deployed = {"replicas": pods, "selector": {"matchLabels": labels}}
+        deployed["template"] = {"metadata": {"labels": labels}, "spec": spec}
+        metadata = {"name": "digits", "namespace": SPACE}
+        fake.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": deployed})
         for name in ("digits", "digits-predictor"):
             behind = {"selector": labels, "ports": [{"port": 8080, "targetPort": "inference"}]}
             metadata = {"name": name, "namespace": SPACE}
@@ -234,6 +258,14 @@ def test_the_knee_of_one_pod_is_that_of_its_own_limits(
         options = ["--in-cluster", "--kubeconfig", str(fake.kubeconfig), "--first", "300", "--trial", "1"]
         options += ["--warmup", "0.3", "--arrivals", "constant", "--tolerance", "0.2"]
         code = marina.main(["calibrate", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), *options])
+        # No client, no autoscaler and no budget knows the copy, and nothing is left of it.
+        (copy,) = jobs.copies
+        of_pods = fake.get("Service", "digits", SPACE)["spec"]["selector"].items()
+        assert not of_pods <= copy["spec"]["template"]["metadata"]["labels"].items()
+        assert copy["spec"]["activeDeadlineSeconds"] < 3600
+        assert all(copy["metadata"]["name"] not in fake.names(kind, SPACE) for kind in ("Job", "NetworkPolicy"))
+        loads = [json.loads(plan)["request"]["servers"][0]["name"] for plan in jobs.plans]
+        assert set(loads) == {f"{copy['metadata']['name']}-x"}
     printed = capsys.readouterr().out
     assert code == 0, printed
     evidence = json.loads((tmp_path / "build/digits/evidence.json").read_text(encoding="utf-8"))
