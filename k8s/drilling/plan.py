@@ -67,7 +67,7 @@ class DrillPlan:
         elif self.kind == "kill":
             yield f"will send SIGKILL to TorchServe in pod {pods}; what it is answering is lost"
         elif self.kind == "shutdown":
-            yield f"will send SIGTERM to the server in pod {pods}, as a node that shuts down does: `/ready` stays 200"
+            yield f"will send SIGTERM to the server in pod {pods}, as a node that shuts down does: /ready stays 200"
         elif self.kind == "rollout":
             yield f"will restart Deployment {self.name}, which replaces all of its pods"
         else:

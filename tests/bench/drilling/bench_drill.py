@@ -20,6 +20,8 @@ from drills import Deployed, deployed  # noqa: E402
 from process_tree import unwind_on_sigterm  # noqa: E402
 from waiting import eventually  # noqa: E402
 
+from marina.arguments import INTERRUPTED  # noqa: E402
+
 KINDS = ("evict", "shutdown", "rollout")
 NOTICE_S = 12.0
 
@@ -28,7 +30,8 @@ def one_drill(service: Deployed, kind: str, rate: float) -> tuple[str, int, Coun
     """The verdict, how many requests were judged, and how many of them were lost, by the name of the error."""
     eventually(lambda: service.ready() == 2, within_s=600)
     load = ("--rate", f"{rate:g}", "--before", "2s", "--timeout", "6s", "--within", "300s")
-    service.drill(kind, "--yes-break-it", "--quiet", "--json", *load)
+    if service.drill(kind, "--yes-break-it", "--quiet", "--json", *load) == INTERRUPTED:
+        sys.exit(INTERRUPTED)
     record = service.record
     return record["status"], record["judged"], Counter(record["lost"])
 
