@@ -29,6 +29,8 @@ _CANARY_S = 60.0
 # A controller makes a ReplicaSet at once.
 _NOTICED_S = 60.0
 _READERS = 16
+# Longer than any gate stands, and what Kubernetes takes by default.
+_NEVER_S, _DEADLINE_S = 7 * 86_400, 600
 # How long each revision is asked, at most, and how many inputs are named.
 _ASKING_S, _MOST_NAMED = 120.0, 5
 
@@ -206,7 +208,8 @@ def _await_new_pod(cluster: Cluster, ref: Ref, judge: Judge, timeout_s: float | 
         old, new = _serving(view)
         if new:
             return new[0]
-        limit_s = timeout_s or float(view.deployment["spec"].get("progressDeadlineSeconds") or 600)
+        spec = view.deployment["spec"]
+        limit_s = timeout_s or spec.get("progressDeadlineSeconds", _DEADLINE_S) - spec.get("minReadySeconds", 0)
         if is_hopeless(view) or waited > limit_s:
             causes = "; ".join(map(str, find_causes(view))) or f"not ready after {waited:.0f} s"
             raise ClusterError(f"the new pod did not come up: {causes}")
@@ -247,11 +250,16 @@ def _wants_new_pod(view: DeploymentView) -> bool:
 
 
 def _gated(document: Document, *, paused: bool) -> Document:
-    """The Deployment while the gate stands: at most one pod more, none less, and paused once that one is wanted."""
+    """The Deployment while the gate stands: at most one pod more, none less, and paused once that one is wanted.
+
+    Its new pods are ready, but never available: a controller that sees as many available ones as are wanted takes the
+    old ones away, even while it is paused, and where one pod is wanted the first is enough."""
     metadata, spec = document["metadata"], document["spec"]
+    deadline_s = int(spec.get("progressDeadlineSeconds") or _DEADLINE_S)
+    never = {"minReadySeconds": _NEVER_S, "progressDeadlineSeconds": _NEVER_S + deadline_s}
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     annotations = {**(metadata.get("annotations") or {}), GATE_ANNOTATION: "stands"}
-    changed = spec | {"strategy": rolling} | ({"paused": True} if paused else {})
+    changed = spec | {"strategy": rolling} | never | ({"paused": True} if paused else {})
     return document | {"metadata": metadata | {"annotations": annotations}, "spec": changed}
 
 

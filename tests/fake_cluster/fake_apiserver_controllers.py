@@ -8,7 +8,7 @@ import hashlib
 import json
 import threading
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fake_apiserver_fields as fields
@@ -123,6 +123,8 @@ class Controllers:
         newest, older = self._replicasets(deployment, limits)
         known = [*older, *([newest] if newest else [])]
         sizes = [self._size(each) for each in known]
+        if newest and _waits(deployment):
+            sizes[-1] = replace(sizes[-1], available=0)
         wanted = next_sizes(limits, sizes[-1] if newest else None, sizes[: len(older)])
         for number, replicaset in enumerate(known):
             replicaset = known[number] = self._scale(replicaset, wanted[replicaset["metadata"]["name"]], limits)
@@ -265,7 +267,7 @@ class Controllers:
             "replicas": len(new) + len(old),
             "updatedReplicas": len(new),
             "readyReplicas": ready,
-            "availableReplicas": ready,
+            "availableReplicas": sum(map(is_ready, old)) if _waits(deployment) else ready,
             "conditions": conditions,
         }
         self._write(KIND["Deployment"], deployment, changed, "status")
@@ -336,3 +338,8 @@ def _reference(owner: Document) -> dict[str, Any]:
 
 def _hash(template: Document) -> str:
     return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
+
+
+def _waits(deployment: Document) -> bool:
+    """Whether its new pods must be ready for longer than any test runs before they are available."""
+    return int(deployment["spec"].get("minReadySeconds") or 0) > 3600

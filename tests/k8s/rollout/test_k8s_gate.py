@@ -49,9 +49,10 @@ class Gated:
     inputs: dict[str, CanaryRequest] = field(default_factory=dict)
     agreement: float | None = None
     load: Any = None
+    replicas: int = 3
 
     def deploy(self, image: str = "good:2", request: CanaryRequest = REQUEST, **options: Any) -> RolloutRecord:
-        release = Release(documents(image, replicas=3), request, {"image": image, "package": image})
+        release = Release(documents(image, replicas=self.replicas), request, {"image": image, "package": image})
         place = self.rig.placement, release, RolloutOptions(**options), self.rig.progress, self.rig.record_file
         return deploy(*place, Gate(QuickGate(), self.inputs, self.agreement, self.load))
 
@@ -230,6 +231,18 @@ def test_an_autoscaler_may_scale_while_the_gate_stands(gated: Gated) -> None:
     assert record.gate
     assert record.gate.status == "PASS"
     assert {"good:1": 8, "good:2": 2} in seen
+
+
+def test_one_old_pod_goes_on_beside_one_new_pod(gated: Gated) -> None:
+    gated.replicas = 1
+    assert gated.deploy("good:1").result == "deployed"
+    seen: list[dict[str, int]] = []
+    gated.new.on_reading = lambda: seen.append(gated.images())
+    assert gated.deploy().result == "deployed"
+    assert seen
+    assert all(images == {"good:1": 1, "good:2": 1} for images in seen)
+    assert gated.images() == {"good:2": 1}
+    assert "minReadySeconds" not in gated.spec
 
 
 def test_another_answer_to_the_sample_is_shown(gated: Gated) -> None:
