@@ -132,6 +132,9 @@ bench-drill: setup  ## requests lost when pods and nodes are taken away  (ARGS='
 bench-adopt: setup  ## old archives stopped under load, adopted and under TorchServe alone  (ARGS='--stops 5 --kinds stream')
 	$(BIN)/python tests/bench/bench_adopt.py $(ARGS)
 
+bench-ci: setup  ## pull requests judged on this machine: equal, slower, wrong  (ARGS='--equal 5 --slow 5 --wrong 2')
+	$(BIN)/python tests/bench/bench_ci.py $(ARGS)
+
 bench-text: setup  ## language models: a step and a prompt, by Marina's engines and others  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_text.py $(ARGS)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from marina import cluster, comparing, drilling, judging, measuring, packaging, serving, signing, simulating
+from marina import ci, cluster, comparing, drilling, judging, measuring, packaging, serving, signing, simulating
 from marina.arguments import DEFAULT_SPEC, DEFECT, EXIT_CODES, INTERRUPTED, HelpFormatter, Parser, print_json
 from marina.config.distribution import distribution_version
 from marina.config.errors import InputError, MarinaError, SpecError, nearest
@@ -25,6 +25,7 @@ _VERBS = (
     serving.add_verbs,
     measuring.add_verbs,
     comparing.add_verbs,
+    ci.add_verbs,
     judging.add_verbs,
     packaging.add_image_verb,
     signing.add_verbs,

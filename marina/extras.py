@@ -6,8 +6,9 @@ from marina.config.distribution import install_command
 from marina.config.errors import ToolMissing
 
 _EXTRAS = {
-    **dict.fromkeys(("init", "package", "inspect", "image", "sign"), "serve,package"),
+    **dict.fromkeys(("init", "package", "inspect", "image", "sign", "release"), "serve,package"),
     "serve": "serve",
+    "ci": "serve,package,loadtest",
     **dict.fromkeys(("loadtest", "calibrate", "compare", "judge"), "serve,loadtest"),
     "drill": "serve,loadtest,deploy",
     **dict.fromkeys(("simulate", "manifests", "verify", "deploy", "rollback", "status", "delete"), "deploy"),

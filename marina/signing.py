@@ -1,12 +1,13 @@
-"""`sign`: signs what is known of a package, for pods, registries and admission."""
+"""`sign` and `release`: what is known of a package, signed for machines, and on one page for people."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import add_out_option, add_verb, print_json, read_spec
+from marina.arguments import add_out_option, add_verb, print_json, print_result, read_spec
 from marina.config.errors import InputError, listed
 from marina.config.progress import Progress
+from marina.terminal import localised
 
 
 def add_verbs(verbs: Any) -> None:
@@ -25,6 +26,31 @@ def add_verbs(verbs: Any) -> None:
     text = "sign by sigstore, with the identity of this CI job or of your login; needs a network"
     add("--keyless", action="store_true", help=text)
     add("--push", action="store_true", help="attach the signatures to the image in its registry")
+
+    added = add_verb(
+        verbs,
+        release,
+        "put all that is known of a release on one page, with what changed since the one before",
+        "marina release my/spec.yaml",
+        "marina release my/spec.yaml --json",
+        progress=False,
+    )
+    add_out_option(added)
+
+
+def release(options: argparse.Namespace) -> int:
+    from marina.archiver.releasing import describe_release
+    from marina.config.units import utc_now
+
+    spec = read_spec(options)
+    folder = options.out / spec.name
+    described = describe_release(spec, folder, utc_now())
+    verdict = described.status or "not tested"
+    since = f"{len(described.changed)} changes since {described.before[:12]}" if described.before else "the first one"
+    lines = [f"{described.name} {described.version}  {verdict}  sha256 {described.package}  {since}"]
+    lines += [f"missing: {gap.text}\n  hint: {localised(gap.hint, options)}" for gap in described.missing]
+    print_result(options, described.to_data(), *lines, f"page {folder / 'release.html'}")
+    return described.exit_code
 
 
 def sign(options: argparse.Namespace) -> int:

@@ -4,5 +4,6 @@ worse."""
 from marina.loadtest.comparing.answer_comparison import inputs_of
 from marina.loadtest.comparing.compare import CompareOptions, compare, comparison_text
 from marina.loadtest.comparing.comparison import Comparison
+from marina.loadtest.comparing.report import comparison_markdown
 
-__all__ = ["CompareOptions", "Comparison", "compare", "comparison_text", "inputs_of"]
+__all__ = ["CompareOptions", "Comparison", "compare", "comparison_markdown", "comparison_text", "inputs_of"]

@@ -16,6 +16,7 @@ from marina.loadtest.reporting import (
     cost_facts,
     measured_text,
     percentile_axis,
+    reason_items,
     suite_xml,
     texts_by_id,
 )
@@ -146,6 +147,20 @@ def _compared(comparison: Comparison) -> dict[str, str]:
 
 def _subject(side: Side) -> str:
     return f"{side.name} {side.version}, package {side.package or 'unknown'}, {side.url}"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """The verdict and its table, for where people review a change."""
+    lines = [
+        f"**{comparison.status}** {_MEANING[comparison.status]}",
+        "",
+        "| | old | new | new / old | |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in map(_row, comparison.figures):
+        ratio = f"{row['ratio']} ({row['between']})" if row["between"] else row["ratio"]
+        lines.append(f"| {row['title']} | {row['old']} | {row['new']} | {ratio} | {row['status']} |")
+    return "\n".join([*lines, "", *reason_items(comparison.every_reason())])
 
 
 def comparison_xml(comparison: Comparison) -> str:

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from marina.config.measured import Costs
+from marina.config.measured import Costs, VerdictHead
 from marina.config.pages import render_template
 from marina.loadtest.judging import CONFIDENCE, P99_SHARE, LoadTestOutcome, stream_figures
 from marina.loadtest.measuring import figure, percent
@@ -15,6 +15,7 @@ from marina.loadtest.reporting.text import (
     limited_text,
     ms,
     pod_share_text,
+    reason_items,
     stream_facts,
     texts_by_id,
 )
@@ -50,6 +51,17 @@ def verdict_html(outcome: LoadTestOutcome) -> str:
         costs=cost_facts(outcome.costs),
         ms=ms,
     )
+
+
+def verdict_markdown(head: VerdictHead) -> str:
+    """The verdict and its table, for where people review a change."""
+    verdict = head.verdict
+    lines = [f"**{verdict.status}** {_MEANING[verdict.status]}", "", "| | measured | |", "| --- | --- | --- |"]
+    for check in verdict.checks:
+        note = interval_note(check)
+        measured = measured_text(check.measured, check.unit) + (f" ({note})" if note else "")
+        lines.append(f"| {check_title(check)} | {measured} | {check.status} |")
+    return "\n".join([*lines, "", *reason_items(verdict.every_reason())])
 
 
 def _meaning(outcome: LoadTestOutcome) -> str:

@@ -75,6 +75,11 @@ def _is_unsteady(check: Check) -> bool:
     return check.objective in _GROWING and check.status == "PASS" and (check.measured or 0) > check.limit
 
 
+def reason_items(reasons: Iterable[Reason]) -> list[str]:
+    """Reasons as a list in Markdown."""
+    return [f"- `{reason.id}`: {reason.text}" for reason in reasons]
+
+
 def check_title(check: Check) -> str:
     """What must hold: `p99 at most 250 ms`."""
     if check.objective == "errors":
