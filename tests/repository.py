@@ -23,7 +23,7 @@ class Repository:
         shutil.copytree(DIGITS.parent, origin / "digits", ignore=shutil.ignore_patterns("__pycache__"))
         spec, model = origin / "digits/spec.yaml", origin / "digits/model.py"
         (origin / ".gitignore").write_text("build*/\n")
-        spec.write_text(spec.read_text().replace("aot", "eager").replace("rps: 100", "rps: 30"))
+        spec.write_text(spec.read_text().replace("aot", "eager").replace("rps: 100", "rps: 60"))
         code = model.read_text().replace("from torch import nn", "import time\n\nimport torch\nfrom torch import nn")
         model.write_text(code.replace("nn.MaxPool2d(2)", "Pool(2)") + _PAUSE.format(pause_ms=pause_ms))
         self.pause_ms = pause_ms

@@ -90,7 +90,7 @@ def test_a_change_that_packages_to_the_same_bytes_passes_at_once(tmp_path: Path)
 def test_wrong_answers_fail_with_a_table_and_junit(tmp_path: Path) -> None:
     runner = Runner(tmp_path, "wrong")
     with github(403) as (api, written):
-        done = runner.run(SPEC="digits/spec.yaml", MAX_DURATION="40", GITHUB_API_URL=api, GITHUB_TOKEN="t")
+        done = runner.run(SPEC="digits/spec.yaml", MAX_DURATION="60", GITHUB_API_URL=api, GITHUB_TOKEN="t")
     assert done.returncode == 1, done.stderr
     summary = runner.summary.read_text()
     assert "digits: FAIL" in summary
