@@ -171,7 +171,8 @@ def _requirements(foreign: "ForeignArchive", folder: Path) -> tuple[dict[Path, b
     unknown = ", ".join(f"`{module}`" for module, library in libraries.items() if library is None)
     file, said = folder / "requirements.txt", []
     if known:
-        said.append(f"{file} names {', '.join(f'`{name}`' for name in known)}: write the versions that its server had")
+        named = ", ".join(f"`{name}`" for name in known)
+        said.append(f"{file} asks for {named}, the newest that fit; write the versions that its server had")
     if unknown:
         lines = f"add the libraries that have {unknown} to {file}"
         if not known:
