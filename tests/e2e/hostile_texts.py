@@ -49,7 +49,7 @@ _CHATS: dict[str, dict[str, object]] = {
     "a role that is no text": {"messages": [{"role": {}, "content": "Once"}]},
     "no message": {"messages": [None]},
     "a message without a text": {"messages": [{"role": "user"}]},
-    "the answer of a tool": {"messages": [*_SAID, {"role": "tool", "tool_call_id": "1", "content": "x"}]},
+    "the answer of a tool": {"messages": [*_SAID, {"role": "tool", "tool_call_id": 1, "content": "x"}]},
     "a call of a tool": {"messages": [*_SAID, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
     "a tool": {"messages": _SAID, "tools": [{"type": "function", "function": {"name": "f"}}]},
     "a picture": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///"}}]}]},
