@@ -17,7 +17,7 @@ from marina.config.record import read_package
 from marina.config.spec import Spec
 from marina.loadtest.calibrating.calibration import settings_of
 from marina.loadtest.calibrating.tuning import tuned_spec
-from marina.loadtest.comparing.answer_comparison import _inputs
+from marina.loadtest.comparing.answer_comparison import inputs_of
 from marina.loadtest.comparing.sides import Contender, _request, find_contender
 from marina.loadtest.running import RunOptions, TargetOptions, run_load_test
 from marina.loadtest.scheduling import Schedule
@@ -119,7 +119,7 @@ def test_the_old_package_of_a_language_model_has_slots_of_its_own(tmp_path: Path
 def test_answers_of_language_models_are_compared_whole_and_without_chance(tmp_path: Path) -> None:
     body = json.dumps({"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}).encode()
     request = LoadRequest(url="http://x:1", body=base64.b64encode(body), content_type="application/json")
-    ((_, sent),) = _inputs(request, parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
+    ((_, sent),) = inputs_of(request, parse_spec(WRITER, tmp_path / "spec.yaml", files=False))
     assert json.loads(sent.body) == {"prompt": "a", "stream": False, "temperature": 0}
 
 
