@@ -14,7 +14,8 @@ from marina.config.spec import Spec
 # needs, nobody knows, so that it gets them all. `.*TOKEN.*` would also match TOKENIZERS_PARALLELISM, hence the longer
 # form. No `|` outside the group: TorchServe takes it as one regular expression that must match the whole name.
 HIDDEN_ENVIRONMENT = (
-    "(AWS_.*|AZURE_.*|GOOGLE_.*|KUBERNETES_.*|.*SECRET.*|.*PASSWORD.*|.*CREDENTIAL.*|.*_TOKEN|.*API_?KEY.*)"
+    "(AWS_.*|AZURE_.*|GOOGLE_.*|KUBERNETES_.*|OTEL_.*HEADERS"
+    "|.*SECRET.*|.*PASSWORD.*|.*CREDENTIAL.*|.*_TOKEN|.*API_?KEY.*)"
 )
 
 

@@ -27,6 +27,7 @@ from marina.config.sections import (
     Serving,
     Slo,
     Text,
+    Tracing,
     Version,
     Vllm,
 )
@@ -67,6 +68,8 @@ class Spec(Section):
     """How a language model writes; only for `handler: text`."""
     slo: Slo | None = None
     """How well it must serve; without this section nothing is judged."""
+    tracing: Tracing | None = None
+    """Spans of requests and batches; without this section none are made."""
     cost: Cost | None = None
     """What a pod costs, and what requests may cost; without this section no costs are computed."""
     load: Load = Load()

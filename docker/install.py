@@ -2,7 +2,8 @@
 
 It needs only the standard library, because the build stage has nothing else yet.
 
-    install.py install EXTRA --wheels DIR    installs the requirements of one extra of pyproject.toml in /opt/marina
+    install.py install EXTRA --wheels DIR    installs the requirements of an extra of pyproject.toml in /opt/marina, and
+                                             those of the extras in the variable MORE_EXTRAS
     install.py vllm --wheels DIR             installs vLLM, with the torch that it pins, in /opt/vllm
     install.py settle DIR                    compiles the Python files in DIR, and sets the modes and times of all files
     install.py download EXTRA DIR            downloads wheels, for builds without a package index"""
@@ -43,6 +44,7 @@ PROOFS = {
     "serve": "import cryptography.x509, jinja2, llguidance, numpy, obstore, orjson, PIL, prometheus_client, psutil, "
     "pydantic, redis, safetensors, simplejpeg, tokenizers, yaml, torch._inductor, ts",
     "loadtest": "import locust, pydantic, yaml",
+    "tracing": "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace",
 }
 
 
@@ -56,10 +58,12 @@ def requirements(extra: str, project: Path) -> list[str]:
 
 
 def install_extra(extra: str, wheels: Path) -> None:
-    """Installs an extra's requirements in a virtual environment at PREFIX; writes bom.json beside this file."""
+    """Installs the requirements of an extra, and of those in MORE_EXTRAS, in a virtual environment at PREFIX; writes
+    bom.json beside this file."""
+    extras = [extra, *os.environ.get("MORE_EXTRAS", "").split()]
     venv.EnvBuilder(symlinks=True).create(PREFIX)
     python = PREFIX / "bin" / "python"
-    needed = requirements(extra, HERE / "pyproject.toml")
+    needed = list(dict.fromkeys(each for name in extras for each in requirements(name, HERE / "pyproject.toml")))
     pip = _pip(python, wheels)
     index = os.environ.get("TORCH_INDEX")
     if any(wheels.glob("*.whl")):
@@ -78,7 +82,8 @@ def install_extra(extra: str, wheels: Path) -> None:
     (site / "marina.pth").write_text(f"{PREFIX / 'app'}\n", encoding="utf-8")
     settle(PREFIX)
     # After that, because not compiled it imports three times as long. It writes nothing there.
-    _run(str(python), "-B", "-c", PROOFS[extra])
+    for name in extras:
+        _run(str(python), "-B", "-c", PROOFS[name])
     _run(str(python), "-B", str(HERE / "bom.py"), str(HERE / "bom.json"))
     settle(HERE / "bom.json")
 

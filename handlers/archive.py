@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from marina.handlers import receive, renewal, torchvision_import
 from marina.handlers.metrics import BatchReport, Metrics
 from marina.handlers.record import PackedArchive, RecordError, load_record
+from marina.handlers.tracing import Step, TraceReports, open_reports
 from marina.handlers.validation import AnswerError, RequestError
 
 # With it, torch unpickles whatever is in a file, and not only tensors.
@@ -55,11 +57,11 @@ class ArchiveHandler:
         context.__dict__ = service.context.__dict__
         gpu = properties["gpu_id"]
         device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
-        self._metrics = Metrics(record, record.compile, device)
+        self._metrics, self._traces = Metrics(record, record.compile, device), open_reports()
 
     def handle(self, data: Sequence[Mapping[str, Any]], _context: Any) -> Any:
         """TorchServe calls this for each batch. Returns or raises what the archive's handler does."""
-        errors = [AnswerError.kind] * len(data)
+        errors, begun = [AnswerError.kind] * len(data), perf_counter()
         try:
             answers = self._answer(data, self._context)
             if isinstance(answers, list) and len(answers) == len(data):
@@ -68,6 +70,15 @@ class ArchiveHandler:
             return answers
         finally:
             self._metrics.record(BatchReport(len(data), errors=errors))
+            if self._traces:
+                self._report(self._traces, begun, len(data))
+
+    def _report(self, traces: TraceReports, begun: float, rows: int) -> None:
+        """All that is known of a handler of others is how long it took for the batch."""
+        headers = [self._context.get_all_request_header(place) for place in range(rows)]
+        if traced := traces.traced(headers):
+            step = Step("infer", begun, perf_counter())
+            traces.batch(begun, {parent: [step] for parent in traced.values()}, rows=rows)
 
 
 def _enter(folder: Path, outer: Path, archive: PackedArchive) -> None:

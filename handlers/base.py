@@ -4,7 +4,7 @@ or fails on its own."""
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http.client import responses
 from itertools import islice
@@ -13,20 +13,21 @@ from time import perf_counter
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-import orjson
 import torch
 
 from marina.handlers import memory, receive, renewal
 from marina.handlers.arrays import Array, check_range, numpy_dtype
 from marina.handlers.artifact import LoadedArtifact, load_artifact, pick_device
-from marina.handlers.batching import Batcher, is_out_of_memory
+from marina.handlers.batching import Batcher
 from marina.handlers.caching import AnswerCache, find_repeats, open_cache, pack_answer
+from marina.handlers.guarding import Failure, Steps, guard
 from marina.handlers.lengths import check_length
 from marina.handlers.metrics import BatchReport, Metrics
 from marina.handlers.protocols import HEADER, Exchange, NamedTensor, Row, read_exchange, tensor_rows
 from marina.handlers.record import PackedRecord, RecordError, TensorSpec, load_record
 from marina.handlers.request import Answer, Form, Request
-from marina.handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
+from marina.handlers.tracing import TraceReports, open_reports
+from marina.handlers.validation import AnswerError, AnswerTooLarge, Overdue
 
 logger = logging.getLogger(__name__)
 
@@ -59,18 +60,6 @@ class Context(Protocol):
     def set_response_content_type(self, idx: int, value: str) -> None: ...
     def set_response_header(self, idx: int, key: str, value: str) -> None: ...
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None: ...
-
-
-class Failure:
-    """The error answer to one request."""
-
-    cause = ""
-    """The exception that its client is not told."""
-
-    def __init__(self, err: RequestError | AnswerError, request_id: str) -> None:
-        self.status, self.kind = err.status, err.kind
-        details = err.body() if isinstance(err, RequestError) else {"error": err.error, "request_id": request_id}
-        self.answer = Answer(orjson.dumps(details))
 
 
 class Handler:
@@ -114,6 +103,8 @@ class Handler:
     """Further request headers that answers depend on, in lower case. With `serving.cache`, a request gets the answer of
     an earlier one if both have the same body, content type and `Accept`, and the same values of these headers."""
     cache: AnswerCache | None = None
+    traces: TraceReports | None = None
+    _is_traced: bool = False
 
     def setup(self) -> None:
         """Called once, after `self.record`, `self.directory` and `self.artifact` are set and before the warm-up."""
@@ -182,6 +173,7 @@ class Handler:
         self.rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
         self.cache = open_cache(self.metrics.registry, self.record.name)
+        self.traces = open_reports()
         receive.install_receiver()
         renewal.arm(context)
 
@@ -192,8 +184,13 @@ class Handler:
             return []
         ids = [context.get_request_id(index) or _NO_ID for index in range(len(rows))]
         headers = [context.get_all_request_header(index) for index in range(len(rows))]
+        traced = self.traces.traced(headers) if self.traces else {}
+        self._is_traced, begun = bool(traced), perf_counter()
         answers, report = self._answer(rows, headers, ids)
         self.metrics.record(report)
+        if self.traces and traced:
+            steps = {parent: report.steps.get(place, ()) for place, parent in traced.items()}
+            self.traces.batch(begun, steps, rows=report.rows, padding=report.padding)
         memory.release_freed()
         return [_send(answer, index, context) for index, answer in enumerate(answers)]
 
@@ -202,7 +199,7 @@ class Handler:
     ) -> tuple[list[Answer | Failure], BatchReport]:
         started = perf_counter()
         requests = [
-            _guard(self._read, row, own_headers, request_id, request_id=request_id)
+            guard(self._read, row, own_headers, request_id, request_id=request_id)
             for row, own_headers, request_id in zip(rows, headers, ids, strict=True)
         ]
         if self.cache is None:
@@ -218,30 +215,38 @@ class Handler:
                 if place in places and isinstance(answer := answers[place], Answer):
                     self.cache.store(key, pack_answer(answer))
         all_answers = [answers[place] for place in repeats.same_as]
-        return all_answers, replace(report, rows=len(rows), errors=_errors(all_answers))
+        steps = {place: report.steps[at] for at, place in enumerate(repeats.places) if at in report.steps}
+        return all_answers, replace(report, rows=len(rows), errors=_errors(all_answers), steps=steps)
 
     def _compute(
         self, requests: Sequence[Request | Failure], ids: Sequence[str], started: float
     ) -> tuple[list[Answer | Failure], BatchReport]:
+        steps = Steps(self._is_traced)
         decoded = [
             request
             if isinstance(request, Failure)
-            else _guard(self._decode, request, started + self._decoding_s, request_id=request_id)
-            for request, request_id in zip(requests, ids, strict=True)
+            else steps.take(place, "decode", self._decode, request, started + self._decoding_s, request_id=request_id)
+            for place, (request, request_id) in enumerate(zip(requests, ids, strict=True))
         ]
         ready = perf_counter()
         # A request that could not be decoded has the row None, which the batcher does not run.
         spans = [[None] if isinstance(item, Failure) else item.rows for item in decoded]
         results = self._batcher.run([row for span in spans for row in span], started + self._decoding_s)
         computed = perf_counter()
+        run = [place for place, item in enumerate(decoded) if isinstance(item, Exchange)]
+        steps.share("infer", ready, computed, run)
         all_outputs = iter(results.rows)
         outputs = [[*islice(all_outputs, len(span))] for span in spans]
         answers = [
-            item if isinstance(item, Failure) else _guard(self._encode, own, item, request_id=request_id)
-            for item, own, request_id in zip(decoded, outputs, ids, strict=True)
+            item
+            if isinstance(item, Failure)
+            else steps.take(place, "encode", self._encode, own, item, request_id=request_id)
+            for place, (item, own, request_id) in enumerate(zip(decoded, outputs, ids, strict=True))
         ]
         seconds = (ready - started, computed - ready, perf_counter() - computed)
-        return answers, BatchReport(len(requests), results.padding, seconds, _errors(answers), results.positions)
+        return answers, BatchReport(
+            len(requests), results.padding, seconds, _errors(answers), results.positions, steps.of
+        )
 
     def _read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Request:
         limit = self.record.max_request_bytes
@@ -305,22 +310,6 @@ class Handler:
 def _is_free(array: Array, spec: TensorSpec) -> bool:
     """Whether the array may have any values: infinite ones too, where the spec sets no limits."""
     return array.dtype.kind == "f" and (spec.min, spec.max, spec.columns) == (None, None, None)
-
-
-def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:
-    """Runs a step of one request and turns its exceptions into a `Failure`, so that they do not affect the rest of its
-    batch."""
-    try:
-        return step(*args)
-    except (RequestError, AnswerError) as err:
-        return Failure(err, request_id)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as err:  # libraries in Rust raise no Exception when they fail
-        logger.exception("request %s failed", request_id)
-        failure = Failure(OutOfMemory() if is_out_of_memory(err) else AnswerError(), request_id)
-        failure.cause = f"{type(err).__name__}: {err}".partition("\n")[0]
-        return failure
 
 
 def _errors(answers: Sequence[Answer | Failure]) -> list[str]:

@@ -4,7 +4,7 @@ before."""
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -14,6 +14,7 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
 
 from marina.handlers.record import PackedRecord
+from marina.handlers.tracing import Step
 from marina.handlers.validation import ERROR_KINDS
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class BatchReport:
     """The kind of error of each request that failed."""
     positions: tuple[int, int] = (0, 0)
     """As in `Results.positions`."""
+    steps: Mapping[int, Sequence[Step]] = field(default_factory=dict)
+    """The steps of each request that passed through them, by its place."""
 
 
 class Metrics:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 
 from marina.config.errors import InputError, as_input_error
 from marina.config.handler_metrics import torchserves_names
@@ -37,6 +38,8 @@ from marina.server.system.processes import adopt_orphans
 from marina.server.system.rundir import create_run_directory, frozen_file, temporary_parent
 from marina.server.system.signals import Signals
 from marina.server.system.sockets import reachable_host
+from marina.server.tracing import Tracer, check_sdk
+from marina.server.watching import openmetrics
 from marina.server.watching.disk import Disk
 from marina.server.watching.handler_metrics import HandlerMetrics
 from marina.server.watching.health import Health
@@ -48,6 +51,8 @@ from marina.server.watching.renewals import Renewals
 from marina.server.watching.worker_metrics import WorkerMetrics
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# How long a stop waits for the spans of the last answers.
+_LAST_SPANS_S = 1.0
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 
 
@@ -74,6 +79,7 @@ def serve(
     check_ports(ports, host)
     check_temporary_folder(temporary_parent())
     check_disk_space(mar, temporary_parent())
+    check_sdk(spec)
     sink, sha256 = _log_sink(log_file), file_sha256(mar)
     if signatures and spec.serving.verify:
         check_signatures(spec, signatures, sha256)
@@ -137,7 +143,20 @@ class _ModelServer:
             door = Door(launch.address, ports.inference)
         except OSError as err:
             raise _port_taken(ports.inference, "inference", err) from err
-        self._child = Child(launch, door, traffic=traffic, log=RequestLog(spec), output=self._output)
+        self._tracer, self._traffic = None, traffic
+        if spec.tracing:
+            at = f"{gethostname()}:{ports.inference}"
+            self._tracer = Tracer(
+                spec,
+                spec.tracing,
+                launch.directory,
+                instance=at,
+                port=ports.inference,
+                is_inference=traffic.is_inference,
+                say=self._say,
+            )
+        trace = self._tracer.take if self._tracer else None
+        self._child = Child(launch, door, traffic=traffic, log=RequestLog(spec), output=self._output, trace=trace)
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         asked = sample, record.sample.content_type
@@ -153,6 +172,8 @@ class _ModelServer:
             renewals_failed=lambda: renewals.failed,
             dropped_lines=lambda: self._output.dropped,
             disk_free_bytes=self._disk.free_bytes,
+            spans_sent=tracer.sent if (tracer := self._tracer) else lambda: 0,
+            spans_lost=tracer.lost if tracer else lambda: 0,
         )
         if (limit := connection_limit()) < MAX_CONNECTIONS:
             self._say(f"warning: {limit} connections at once instead of {MAX_CONNECTIONS:,}: the limit on open files")
@@ -171,6 +192,7 @@ class _ModelServer:
             port=ports.inference,
             renewals=renewals,
             say=self._say,
+            send_last_spans=self._send_last_spans,
         )
 
     def run(self, began: float) -> int:
@@ -182,7 +204,11 @@ class _ModelServer:
 
         port = self._launch.ports.supervisor
         try:
-            pages = serve_pages(self._launch.address, port, self._routes())
+            routes, in_openmetrics = self._routes(), {}
+            if self._tracer:
+                # Only traces give it anything to say that the usual form does not.
+                in_openmetrics["/metrics"] = self._openmetrics
+            pages = serve_pages(self._launch.address, port, routes, in_openmetrics)
         except OSError as err:
             raise _port_taken(port, "supervisor", err) from err
         try:
@@ -191,9 +217,17 @@ class _ModelServer:
             pages.shutdown()
             pages.server_close()
 
+    def _send_last_spans(self) -> None:
+        if self._tracer:
+            counted = self._supervisor.count()
+            logged = counted.logged if counted else 0
+            self._tracer.finish(lambda: self._traffic.seen >= logged, _LAST_SPANS_S)
+
     def close(self) -> None:
         """Ends every process and writer thread and restores the signal handlers."""
         self._child.kill()
+        if self._tracer:
+            self._tracer.close()
         self._output.close()
         self._signals.close()
 
@@ -218,6 +252,9 @@ class _ModelServer:
             "/package": lambda: json_response(200, package),
             "/latencies": lambda: json_response(200, self._latencies.data()),
         }
+
+    def _openmetrics(self) -> PageResponse:
+        return PageResponse(200, self._page.openmetrics().encode(), openmetrics.CONTENT_TYPE)
 
     def _announce(self, took_s: float) -> None:
         name = self._spec.load.sample

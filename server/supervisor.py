@@ -39,6 +39,7 @@ class Supervisor:
     port: int
     renewals: Renewals
     say: Callable[[str], None]
+    send_last_spans: Callable[[], None] = lambda: None
     state: str = "loading"
     _handles: ProcessHandles = field(default_factory=ProcessHandles)
     _door_ready: bool = False
@@ -128,6 +129,7 @@ class Supervisor:
         propagation_s = 0.0 if first in (signal.SIGINT, signal.SIGHUP) else serving.drain_propagation_s
         result = drain(self, propagation_s=propagation_s, timeout_s=serving.drain_timeout_s, say=self.say)
         died = not self.java_runs()
+        self.send_last_spans()
         self._end()
         after = f"stopped after {result.took_s:.1f} s"
         if result.reason is None:

@@ -74,7 +74,7 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
             target=target,
             reference=f"{ref}:{tag}",
             epoch=_EPOCH,
-            arguments={"BASE": base, **dict(argument.split("=", 1) for argument in options.build_arg)},
+            arguments={"BASE": base, **_extras(spec, target), **dict(argument.split("=", 1) for argument in options.build_arg)},
             contexts={name: path for name, path in contexts.items() if name != "package" or target != "loadtest"},
             labels=_labels(spec, target, package, options),
             pip_conf=options.pip_conf,
@@ -177,6 +177,11 @@ def _staged_contexts(
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
             os.utime(path, (_EPOCH, _EPOCH))
         yield code, {"package": staged} | ({"wheels": wheels.resolve()} if wheels else {})
+
+
+def _extras(spec: Spec, target: ImageTarget) -> dict[str, str]:
+    """What the image has on top because the spec needs it."""
+    return {"MORE_EXTRAS": "tracing"} if spec.tracing and target != "loadtest" else {}
 
 
 def _labels(spec: Spec, target: ImageTarget, package: Package | None, options: ImageOptions) -> dict[str, str]:

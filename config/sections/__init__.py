@@ -27,6 +27,7 @@ from marina.config.sections.section import LARGEST, PATTERNS, REGISTRY_PATTERN, 
 from marina.config.sections.serving import Serving, Verify
 from marina.config.sections.slo import Slo
 from marina.config.sections.text import Text
+from marina.config.sections.tracing import Tracing
 from marina.config.sections.varying import Varying
 from marina.config.sections.vllm import Vllm
 
@@ -63,6 +64,7 @@ __all__ = [
     "Slo",
     "Tensor",
     "Text",
+    "Tracing",
     "Varying",
     "Verify",
     "Version",

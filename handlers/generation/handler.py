@@ -63,9 +63,11 @@ from marina.handlers.generation.tokenizer import (
     ModelTokenizer,
     template_source,
 )
+from marina.handlers.generation.traced import TracedTexts
 from marina.handlers.machine import machine_mismatches
 from marina.handlers.metrics import Metrics
 from marina.handlers.record import PackedRecord, RecordError, TextSpec, load_record
+from marina.handlers.tracing import open_reports
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +116,7 @@ class TextHandler:
         self.prompts = Prompts(folder, self.text.context)
         self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
         self._text_cache = TextCache(None)
+        self._traced = TracedTexts(self.record.name, None)
         self._shared = SharedAnswers(self.loop.submit)
         self._route: SmallModelRoute | None = None
         self._open: dict[str, OpenRequest] = {}
@@ -125,6 +128,7 @@ class TextHandler:
         # The route and the cache come after the sample, so that this engine computes it at every start.
         self._route = open_route(self.metrics.registry, self.record.name, self.loop)
         self._text_cache = TextCache(open_cache(self.metrics.registry, self.record.name))
+        self._traced = TracedTexts(self.record.name, open_reports())
         receive.install_receiver()
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Any) -> list[bytes]:
@@ -137,6 +141,7 @@ class TextHandler:
         for gone in self._open.keys() - set(ids):
             self._cancel(gone)
             del self._open[gone]
+            self._traced.end(gone)
         new = [index for index, request_id in enumerate(ids) if request_id not in self._open]
         responses = self._open_all([(ids[index], rows[index], context.get_all_request_header(index)) for index in new])
         if self._closing.exists():
@@ -162,6 +167,8 @@ class TextHandler:
     ) -> dict[str, FullResponse]:
         """Opens the new requests; returns the responses of those that are answered at once, by their ids."""
         responses: dict[str, FullResponse] = {}
+        for request_id, _, headers in requests:
+            self._traced.begin(request_id, headers)
         steps = {request_id: partial(self._read, row, headers, request_id) for request_id, row, headers in requests}
         self._take_steps(steps, responses)
         return responses
@@ -191,6 +198,7 @@ class TextHandler:
         if isinstance(opened, FullResponse):
             self._open.pop(request_id, None)
             responses[request_id] = opened
+            self._traced.end(request_id, str(opened.status) if opened.status >= 400 else None)
         else:
             self._open[request_id] = opened
 
@@ -250,8 +258,10 @@ class TextHandler:
         self, request: TextRequest, cached: CachedAnswer | AnswerRecording | None
     ) -> OpenAnswer | SchemaWait | RouteWait:
         if isinstance(cached, CachedAnswer):
+            self._traced.open(request, None)
             return self._open_answer(request, cached)
-        if self._route and (forwarded := self._route.forward(request)):
+        if self._route and (forwarded := self._route.forward(request, self._traced.parent(request.task.id))):
+            self._traced.open(request, None)
             return RouteWait(request, forwarded, cached)
         return self._write_here(request, cached)
 
@@ -275,6 +285,7 @@ class TextHandler:
                 source, is_joined = self._shared.join_or_submit(recording.key, request.task, joins=takes)
         if recording and takes:
             self._text_cache.count("batch" if is_joined else "computed")
+        self._traced.open(request, source)
         if not is_joined:
             prompts = request.parameters.prompts or (request.parameters.prompt,)
             self.metrics.count_prompt(sum(map(len, prompts)))
@@ -345,7 +356,7 @@ class TextHandler:
         if error and error.status == 500:
             self.metrics.count_refusal("internal")
         if error and not answer.has_begun:
-            self._close(request_id)
+            self._close(request_id, str(error.status))
             return set_response(error, index, context), None
         pieces = self.loop.take(answer.source)
         body = answer.writer.write(pieces)
@@ -365,15 +376,16 @@ class TextHandler:
             is_last = None if is_last else False
         answer.has_begun = True
         if is_last is not False:
-            self._close(request_id)
+            self._close(request_id, str(error.status) if error else None)
         return body, is_last
 
-    def _close(self, request_id: str) -> None:
+    def _close(self, request_id: str, error: str | None) -> None:
         self._shared.leave(request_id)
         closed = self._open.pop(request_id)
         if isinstance(closed, OpenAnswer) and isinstance(closed.source, SeveralAnswers):
             # If one of them has failed, the others are of no use.
             closed.source.cancel()
+        self._traced.end(request_id, error)
 
     def rehearse(self, body: bytes | None = None) -> FullResponse | None:
         """Answers the package's sample, or another body, as a client's request, so that a package that cannot do so

@@ -168,6 +168,7 @@ class EngineLoop:
             usage = self._engine.usage()
             while usage.sequences + len(starting) < usage.slots and (task := self._scheduler.take(now)):
                 sequence = self._running[task.id] = self._sequences[task.id]
+                sequence.started_at = now
                 starting.append(sequence)
             self._changed.notify_all()
         # An engine may copy the beginning of a prompt from another slot, which takes time.

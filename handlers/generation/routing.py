@@ -26,6 +26,7 @@ from marina.handlers.generation.parameters import UNUSED_TEXTS
 from marina.handlers.generation.sequence import BATCH, End, Piece
 from marina.handlers.generation.text_request import PRIORITY_HEADER, ROUTED_HEADER, TextRequest
 from marina.handlers.record import DEFAULT_MAX_RESPONSE_BYTES
+from marina.handlers.tracing import HEADER as TRACE
 
 logger = logging.getLogger(__name__)
 
@@ -226,8 +227,8 @@ class SmallModelRoute:
         self._url, self._results, self._loop = str(settings["url"]), results, loop
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
-    def forward(self, request: TextRequest) -> ForwardedAnswer | None:
-        """The answer of the small model; None if this model has to answer the request itself.
+    def forward(self, request: TextRequest, trace: str | None = None) -> ForwardedAnswer | None:
+        """The answer of the small model, in the same trace; None if this model has to answer the request itself.
 
         That is so for long prompts, for prompts of tokens, which another tokenizer may number differently, for requests
         that bypass the cache or were sent on to this model, and for turns of stored conversations."""
@@ -239,14 +240,16 @@ class SmallModelRoute:
             self._results["skipped"].inc()
             return None
         try:
-            forwarded = self._make_forwarded(request)
+            forwarded = self._make_forwarded(request, trace)
         except TypeError:
             # The body is nested more deeply than orjson can write.
             return None
         return ForwardedAnswer(forwarded, self._loop, ended=self._count)
 
-    def _make_forwarded(self, request: TextRequest) -> ForwardedRequest:
+    def _make_forwarded(self, request: TextRequest, trace: str | None) -> ForwardedRequest:
         task, headers = request.task, {"Content-Type": "application/json", ROUTED_HEADER: "1"}
+        if trace:
+            headers[TRACE] = trace
         if task.priority == BATCH:
             headers[PRIORITY_HEADER] = "batch"
         patience_s = PATIENCE_S

@@ -66,6 +66,8 @@ class TextSequence:
     detokenizer: Detokenizer
     ends: frozenset[int]
     count: int = 0
+    started_at: float | None = None
+    """When it got a slot of the engine."""
     first_at: float | None = None
     last_at: float | None = None
     end: End | None = None

@@ -105,10 +105,12 @@ def _egress(plan: Plan) -> list[Manifest]:
 
 
 def _other_services(plan: Plan) -> list[tuple[str, int]]:
-    """Host and port of the services that pods use: Redis, and the model that short prompts are routed to."""
-    text = plan.spec.text
+    """Host and port of the services that pods use: Redis, the model that short prompts are routed to, and the collector
+    of traces."""
+    text, tracing = plan.spec.text, plan.spec.tracing
     route = [text.route.address] if text and text.route else []
-    addresses = [urlsplit(url) for url in [*plan.spec.redis, *route]]
+    collector = [tracing.traces_url] if tracing else []
+    addresses = [urlsplit(url) for url in [*plan.spec.redis, *route, *collector]]
     places = [(address.hostname or "", address.port or _PORTS[address.scheme]) for address in addresses]
     return list(dict.fromkeys(places))
 

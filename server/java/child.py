@@ -3,12 +3,13 @@
 import os
 import signal
 import subprocess
+from collections.abc import Callable, Sequence
 
 from marina.config.errors import InputError
 from marina.server.java.door import Door
 from marina.server.java.follow import RequestLog, follow_access_log, follow_errors
 from marina.server.java.launch import Launch
-from marina.server.java.traffic import Traffic
+from marina.server.java.traffic import AccessLogEntry, Traffic
 from marina.server.system.output import Output
 from marina.server.system.rundir import CLOSING_FILE, end_processes
 
@@ -19,7 +20,16 @@ _OUT_OF_MEMORY = 3
 class Child:
     """One running TorchServe. Only the thread that created it may call `reap`."""
 
-    def __init__(self, launch: Launch, door: Door, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        door: Door,
+        *,
+        traffic: Traffic,
+        log: RequestLog,
+        output: Output,
+        trace: Callable[[Sequence[AccessLogEntry]], object] | None = None,
+    ) -> None:
         self._directory = launch.directory
         self.door = door
         try:
@@ -31,7 +41,7 @@ class Child:
         assert self._process.stdout
         assert self._process.stderr
         self._readers = [
-            follow_access_log(self._process.stdout, traffic, log, output),
+            follow_access_log(self._process.stdout, traffic, log, output, trace=trace),
             follow_errors(self._process.stderr, log, output),
         ]
 

@@ -43,6 +43,8 @@ class OpenCounts:
     connections: int = 0
     refused: int = 0
     """Connections refused since the start, because the limit was reached and no other connection was idle."""
+    logged: int = 0
+    """Requests that were written to the access log since the start."""
 
 
 class Door:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -72,13 +72,15 @@ class RequestLog:
         return not self._busy and self._seen <= self._limit
 
     def _format(self, answer: AccessLogEntry) -> str:
-        text = f"{answer.method} {answer.path} {answer.code} {answer.duration_ms} ms"
+        trace = f" trace {answer.trace}" if answer.trace else ""
+        text = f"{answer.method} {answer.path} {answer.code} {answer.duration_ms} ms{trace}"
         fields = {
             "model": self._model,
             "method": answer.method,
             "path": answer.path,
             "code": answer.code,
             "duration_ms": answer.duration_ms,
+            **({"trace_id": answer.trace} if answer.trace else {}),
         }
         return log_line("request", text, as_json=self.as_json, fields=fields)
 
@@ -87,13 +89,24 @@ def _counts_text(errors: Counter[int]) -> str:
     return ", ".join(f"{count} with {code}" for code, count in errors.most_common())
 
 
-def follow_access_log(pipe: IO[bytes], traffic: Traffic, log: RequestLog, output: Output) -> threading.Thread:
-    """Starts a thread that counts Java's answers from its access log; it ends with Java's stdout."""
+def follow_access_log(
+    pipe: IO[bytes],
+    traffic: Traffic,
+    log: RequestLog,
+    output: Output,
+    *,
+    trace: Callable[[Sequence[AccessLogEntry]], object] | None = None,
+) -> threading.Thread:
+    """Starts a thread that counts Java's answers from its access log; it ends with Java's stdout. `trace` gets those
+    that are traced, before they are counted."""
 
     def take(lines: list[bytes]) -> None:
         parsed = (parse_line(line.decode(errors="replace")) for line in lines)
+        answers = [answer for answer in parsed if answer]
         unusual = [_shown(line, log) for line in lines if not line.startswith(_SILENT)]
-        printed = log.lines(traffic.record(answer for answer in parsed if answer))
+        if trace and (traced := [answer for answer in answers if answer.span]):
+            trace(traced)
+        printed = log.lines(traffic.record(answers))
         if unusual or printed:
             output.say(*unusual, *printed)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marina.config.render import MANAGEMENT, METRICS, Ports
-from marina.config.request_headers import UNCACHED
+from marina.config.request_headers import UNCACHED, UNTRACED
 from marina.server.system.sockets import reachable_host
 
 
@@ -102,7 +102,8 @@ class Frontend:
             address, port, *_ = connection.sock.getsockname()
             client = f"{reachable_host(address)}:{port}"
             before(client)
-            connection.request("POST", f"/predictions/{self._name}", body, UNCACHED | {"Content-Type": content_type})
+            headers = UNCACHED | UNTRACED | {"Content-Type": content_type}
+            connection.request("POST", f"/predictions/{self._name}", body, headers)
             response = connection.getresponse()
             response.read()
             # TorchServe gives each of its answers an id.

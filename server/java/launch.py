@@ -177,6 +177,8 @@ def _command(
         options.append(f"-Dmarina.texts=/predictions/{spec.url_name}/{spec.url_version}")
     if spec.model.adopted:
         options.append("-Dmarina.adopted=true")
+    if spec.tracing:
+        options.append(f"-Dmarina.trace={spec.tracing.sample}")
     if quick:
         # Without its second compiler: that takes a fifth of two cores at first, and 3 % for minutes.
         options.append("-XX:TieredStopAtLevel=1")
@@ -211,6 +213,8 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = [str(directory / "first"), *filter(None, [environment.get("PYTHONPATH")])]
     threads = str(spec.threads)
+    if spec.tracing:
+        environment["MARINA_TRACES"] = str(directory)
     return environment | {
         OWNER_VARIABLE: str(directory),
         "TEMP": str(directory / "tmp"),

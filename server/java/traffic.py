@@ -5,8 +5,10 @@ autoscalers see. Open requests are counted by the door in front of TorchServe (`
 
 import re
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,10 +16,44 @@ from marina.config.histogram import Histogram
 from marina.config.latency import EDGES_MS
 from marina.config.spec import Spec
 
-_LINE = re.compile(r'^A (\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
+_LINE = re.compile(r'^A (\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)((?: \S+)*)$')
 # These series exist from the start: Prometheus sees no increase in the first value of a series, so the first failures
 # of a new one would be invisible.
 _ALWAYS_SHOWN = (200, 500, 503, 507)
+
+
+@dataclass(frozen=True)
+class RequestSpan:
+    """A request that is traced, as the door saw it (`server/java/marina/Trace.java`); times after the first are
+    microseconds since its head was read."""
+
+    trace: str
+    id: str
+    parent: str | None
+    begun_us: int
+    """When its head was read, microseconds since 1970."""
+    received_us: int
+    answered_us: int
+    """When its answer began."""
+    ended_us: int
+    body_bytes: int
+    request_id: str | None
+
+    @classmethod
+    def parse(cls, words: list[str]) -> "RequestSpan":
+        """Reads what follows the duration in the access log."""
+        trace, span, parent, begun, received, answered, ended, size, request_id = words
+        return cls(
+            trace=trace,
+            id=span,
+            parent=_or_none(parent),
+            begun_us=int(begun),
+            received_us=int(received),
+            answered_us=int(answered),
+            ended_us=int(ended),
+            body_bytes=int(size),
+            request_id=_or_none(request_id),
+        )
 
 
 @dataclass(frozen=True)
@@ -27,15 +63,32 @@ class AccessLogEntry:
     path: str
     code: int
     duration_ms: float
+    protocol: str = "HTTP/1.1"
+    trace: str | None = None
+    """The trace that the request belongs to, recorded or not; None if it has none."""
+    span: RequestSpan | None = None
+    """None if the request is not traced."""
+
+
+@dataclass(frozen=True)
+class Exemplar:
+    """A traced request of a bucket, by which a figure leads to a trace."""
+
+    trace: str
+    span: str
+    seconds: float
+    at: float
+    """When it ended, s since 1970."""
 
 
 @dataclass
 class DurationHistogram:
     """Durations of the answers with one status code. `buckets` has one count for each edge and one for everything above
-    the last."""
+    the last; `exemplars` has the newest traced request of each bucket that has one."""
 
     buckets: list[int]
     total_s: float = 0.0
+    exemplars: Mapping[int, Exemplar] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -47,8 +100,22 @@ def parse_line(line: str) -> AccessLogEntry | None:
     match = _LINE.match(line)
     if match is None:
         return None
-    client, method, uri, _, code, duration = match.groups()
-    return AccessLogEntry(client, method, uri.partition("?")[0], int(code), float(duration))
+    client, method, uri, protocol, code, duration, rest = match.groups()
+    words = rest.split()
+    return AccessLogEntry(
+        client,
+        method,
+        uri.partition("?")[0],
+        int(code),
+        float(duration),
+        protocol,
+        trace=words[0] if words else None,
+        span=RequestSpan.parse(words) if len(words) > 1 else None,
+    )
+
+
+def _or_none(word: str) -> str | None:
+    return None if word == "-" else word
 
 
 class Traffic:
@@ -74,6 +141,9 @@ class Traffic:
         self._own_sent = 0
         self._own_open: set[str] = set()
         self._shown_arrivals = 0
+        self._exemplars: defaultdict[int, dict[int, Exemplar]] = defaultdict(dict)
+        self.seen = 0
+        """How many lines of the access log were read, of any requests."""
 
     def begin_own_inference(self, client: str) -> None:
         """Records that the supervisor is about to send an inference of its own from this address."""
@@ -113,7 +183,9 @@ class Traffic:
         """The histograms by status code, in the buckets of `/metrics`; those of `_ALWAYS_SHOWN` are always included."""
         with self._lock:
             return {
-                code: DurationHistogram(histogram.buckets(EDGES_MS), histogram.sum_ms / 1000)
+                code: DurationHistogram(
+                    histogram.buckets(EDGES_MS), histogram.sum_ms / 1000, dict(self._exemplars[code])
+                )
                 for code, histogram in sorted(self._histograms.items())
             }
 
@@ -123,6 +195,7 @@ class Traffic:
             return {str(code): each.to_data() for code, each in sorted(self._histograms.items()) if each.count}
 
     def _record(self, answer: AccessLogEntry) -> bool:
+        self.seen += 1
         if not self.is_inference(answer):
             return False
         if answer.client in self._own_open:
@@ -132,4 +205,8 @@ class Traffic:
         if histogram is None:
             histogram = self._histograms[answer.code] = Histogram(EDGES_MS)
         histogram.add(answer.duration_ms)
+        if span := answer.span:
+            bucket, at = bisect_left(EDGES_MS, answer.duration_ms), (span.begun_us + span.ended_us) / 1e6
+            exemplar = Exemplar(span.trace, span.id, answer.duration_ms / 1000, at)
+            self._exemplars[answer.code][bucket] = exemplar
         return True

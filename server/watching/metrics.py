@@ -27,6 +27,7 @@ from marina.server.java.traffic import DurationHistogram, Traffic
 from marina.server.system.processes import open_file_count, resident_bytes
 from marina.server.watching.handler_metrics import HandlerMetrics
 from marina.server.watching.health import Health
+from marina.server.watching.openmetrics import openmetrics
 from marina.server.watching.worker_metrics import WorkerMetrics
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class ServerFacts:
     renewals_failed: Callable[[], int] = lambda: 0
     dropped_lines: Callable[[], int] = lambda: 0
     disk_free_bytes: Callable[[], int] = lambda: 0
+    spans_sent: Callable[[], int] = lambda: 0
+    spans_lost: Callable[[], int] = lambda: 0
     ready_after_s: float | None = None
 
 
@@ -82,6 +85,10 @@ class MetricsPage:
                 self._text = self._render()
                 self._rendered_at = time.monotonic()
             return self._text
+
+    def openmetrics(self) -> str:
+        """The same page as OpenMetrics, with exemplars."""
+        return openmetrics(self.text(), self.traffic.histograms())
 
     def _render(self) -> str:
         # Imported late, because it takes a tenth of a second and Java should be started first.
@@ -131,6 +138,9 @@ class MetricsPage:
             "log_lines_dropped_total": (facts.dropped_lines(), "Log lines that nobody read in time."),
             "disk_free_bytes": (facts.disk_free_bytes(), "Free disk space for the server's files."),
         }
+        if self.spec.tracing:
+            texts["spans_sent_total"] = facts.spans_sent(), "Spans that the collector has taken."
+            texts["spans_lost_total"] = facts.spans_lost(), "Spans that the collector has not taken in time."
         if facts.ready_after_s is not None:
             text = "Time from the supervisor's start to the first readiness."
             texts["start_duration_seconds"] = (round(facts.ready_after_s, 3), text)

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from marina.config.ports import bound_socket
+from marina.server.watching import openmetrics
 
 # Each has a thread. A kubelet, Prometheus, an autoscaler and a few people need far fewer.
 CONNECTIONS = 32
@@ -27,16 +28,23 @@ class PageResponse:
     content_type: str = "application/json"
 
 
+Page = Callable[[], PageResponse]
+
+
 def json_response(status: int, data: object) -> PageResponse:
     """JSON on one line."""
     return PageResponse(status, json.dumps(data).encode() + b"\n")
 
 
-def serve_pages(host: str, port: int, pages: Mapping[str, Callable[[], PageResponse]]) -> ThreadingHTTPServer:
-    """Starts serving in a thread of its own. To stop, call `shutdown` and then `server_close`."""
+def serve_pages(
+    host: str, port: int, pages: Mapping[str, Page], in_openmetrics: Mapping[str, Page] | None = None
+) -> ThreadingHTTPServer:
+    """Starts serving in a thread of its own. To stop, call `shutdown` and then `server_close`. Who accepts OpenMetrics
+    gets a page of `in_openmetrics` if it is there."""
 
     class Handler(_Handler):
         routes = pages
+        openmetrics_routes = in_openmetrics or {}
 
     server = _PagesServer((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="pages", kwargs={"poll_interval": 0.1}, daemon=True).start()
@@ -46,14 +54,18 @@ def serve_pages(host: str, port: int, pages: Mapping[str, Callable[[], PageRespo
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request of a connection, and closes it."""
 
-    routes: Mapping[str, Callable[[], PageResponse]] = {}
+    routes: Mapping[str, Page] = {}
+    openmetrics_routes: Mapping[str, Page] = {}
     timeout = _TIMEOUT_S
     server_version, sys_version = "marina", ""
     error_content_type = "application/json"
     error_message_format = '{"error": "%(explain)s"}\n'
 
     def do_GET(self) -> None:
-        page = self.routes.get(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        page = self.routes.get(path)
+        if openmetrics.TYPE in self.headers.get("Accept", ""):
+            page = self.openmetrics_routes.get(path, page)
         unknown = json_response(404, {"error": "no such page", "allowed": sorted(self.routes)})
         answer = page() if page else unknown
         self.send_response(answer.status)

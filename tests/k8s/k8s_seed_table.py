@@ -22,6 +22,7 @@ EDGE = {
     "kubernetes.network.clients": ["edge"],
 }
 SPOT_NODES = {"kubernetes.spot": {"provider": "eks"}}
+TRACED = {"tracing": {"endpoint": "http://collector.tools.svc:4318"}}
 REDIS = {"serving.cache": {"redis": "redis://cache.tools.svc"}}
 BY_SERVICE = {"kubernetes.monitoring": {"monitor": "service"}}
 FIXED = {"scaling.autoscaler": "none", "scaling.min_replicas": 2}
@@ -171,6 +172,7 @@ BETWEEN = [
     seed("policy-blocks-port", drop("NetworkPolicy", "spec ingress 1")),
     seed("policy-blocks-port", drop("NetworkPolicy", "spec egress 0"), base=REDIS),
     seed("policy-blocks-port", put("NetworkPolicy", "spec egress 0 ports 0 port", 6380), base=REDIS),
+    seed("policy-blocks-port", drop("NetworkPolicy", "spec egress 0"), base=TRACED),
     seed("pdb-blocks-drain", put(PDB, "spec maxUnavailable", 0), base=FIXED),
     seed("pdb-blocks-drain", drop(PDB, "spec maxUnavailable"), put(PDB, "spec minAvailable", "60%"), base=FIXED),
     seed("pdb-blocks-drain", drop(PDB, "spec maxUnavailable"), put(PDB, "spec minAvailable", 2)),

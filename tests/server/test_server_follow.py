@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from specs import make_spec
@@ -154,6 +155,14 @@ def test_auto_counts_the_errors_that_it_does_not_print(monkeypatch: pytest.Monke
     ]
     now[0] += 1
     assert len(log.lines([OK])) == 1
+
+
+def test_a_line_names_the_trace_if_there_is_one() -> None:
+    spec = make_spec({"name": "m", "serving.access_log": "all"})
+    (line,) = RequestLog(spec).lines([replace(OK, trace="abc")])
+    assert line.endswith(" request POST /predictions/m 200 4 ms trace abc")
+    (line,) = RequestLog(make_spec({"name": "m", "serving.log": "json"})).lines([replace(OK, trace="abc")])
+    assert json.loads(line)["trace_id"] == "abc"
 
 
 def test_json_line_holds_the_request_as_fields() -> None:

@@ -5,8 +5,9 @@ from specs import make_spec, tales_spec
 
 from marina.config.histogram import Histogram
 from marina.config.latency import EDGES_MS, EDGES_S
-from marina.server.java.traffic import AccessLogEntry, Traffic, parse_line
+from marina.server.java.traffic import AccessLogEntry, RequestSpan, Traffic, parse_line
 
+TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPEC = make_spec({"name": "m", "version": "1.0", "slo": {"p99_ms": 50}})
 
 
@@ -17,6 +18,32 @@ def answered(path: str = "/predictions/m", code: int = 200, ms: int = 4, client:
 def test_line_of_the_access_log_is_read_without_its_query() -> None:
     line = 'A 10.0.0.1:52000 "POST /predictions/m?name=secret HTTP/1.1" 200 37.125'
     assert parse_line(line) == AccessLogEntry("10.0.0.1:52000", "POST", "/predictions/m", 200, 37.125)
+
+
+def test_a_line_may_end_with_its_trace_and_what_the_door_stamped() -> None:
+    line = 'A 10.0.0.1:5 "POST /predictions/m HTTP/1.1" 200 4.000 ' + TRACE
+    only_named = parse_line(line)
+    assert only_named
+    assert (only_named.trace, only_named.span) == (TRACE, None)
+    traced = parse_line(f"{line} 00000000000000ab - 1764000000000000 5 7 4005 120 -")
+    assert traced
+    assert traced.span == RequestSpan(TRACE, "00000000000000ab", None, 1_764_000_000_000_000, 5, 7, 4005, 120, None)
+
+
+def test_a_bucket_keeps_its_newest_traced_request() -> None:
+    traffic = Traffic(SPEC)
+    spans = [RequestSpan(f"{number:032x}", f"{number:016x}", None, 1_000_000, 0, 0, 0, 0, None) for number in range(3)]
+    traffic.record(
+        AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 200, ms, span=span)
+        for ms, span in zip((3.5, 3.7, 30), spans, strict=True)
+    )
+    traffic.record([answered("/predictions/m", ms=3.9)])
+    found = traffic.histograms()[200].exemplars
+    assert {exemplar.trace: exemplar.seconds for exemplar in found.values()} == {
+        spans[1].trace: 0.0037,
+        spans[2].trace: 0.03,
+    }
+    assert all(traffic.histograms()[200].buckets[bucket] for bucket in found)
 
 
 @pytest.mark.parametrize("line", ["Model server started.", "A ", 'A 1 "GET / HTTP/1.1" 200', ""])

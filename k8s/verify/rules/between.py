@@ -11,7 +11,7 @@ from marina.k8s.verify.objects import LocatedDocument, Objects, Place
 from marina.k8s.verify.rule import Level, Remark, Rules
 
 RULES = Rules()
-_REDIS_PORT = 6379
+_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 # How the names of the server's own metrics begin, and of those that are recorded from them.
 _OURS = ("inference_", "marina_", "model:", "ts_")
 
@@ -119,13 +119,15 @@ def _route(objects: Objects) -> Iterator[Remark]:
 @RULES.rule(
     "policy-blocks-port",
     "error",
-    what="A NetworkPolicy blocks a port that a Service, a PodMonitor or a Redis of the spec uses.",
-    why="Each object is valid by itself. Clients time out, nothing is scraped, or conversations are lost.",
-    fix="an ingress rule with the port of the container, or an egress rule with that of Redis",
+    what="A NetworkPolicy blocks a port that a Service, a PodMonitor, a Redis or a collector of the spec uses.",
+    why="Each object is valid by itself. Clients time out, nothing is scraped, or conversations or traces are lost.",
+    fix="an ingress rule with the port of the container, or an egress rule with that of Redis or of the collector",
 )
 def _blocks(objects: Objects) -> Iterator[Remark]:
     known = dict(_ports(objects))
-    redis = [(url, urlsplit(url).port or _REDIS_PORT) for url in objects.plan.spec.redis]
+    collector = [tracing.endpoint] if (tracing := objects.plan.spec.tracing) else []
+    addresses = [(url, urlsplit(url)) for url in [*objects.plan.spec.redis, *collector]]
+    used = [(url, address.port or _PORTS[address.scheme]) for url, address in addresses]
     for policy in objects.of("NetworkPolicy"):
         spec = policy.root.at("spec")
         types = {entry.text for entry in spec.at("policyTypes").items()} or {"Ingress"}
@@ -135,7 +137,7 @@ def _blocks(objects: Objects) -> Iterator[Remark]:
             number = known.get(port.text) if port.number is None else port.number
             if number is not None and not _opens(spec.at("ingress"), known, number):
                 yield Remark(port, f"leads to {number}, but no ingress rule of {policy.reference} opens it")
-        for url, number in redis if "Egress" in types else []:
+        for url, number in used if "Egress" in types else []:
             if not _opens(spec.at("egress"), known, number):
                 # It may be a cache only, and then the pods serve without it.
                 yield Remark(spec.at("egress"), f"no rule opens port {number}, which `{url}` needs", level="warning")

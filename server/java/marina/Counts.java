@@ -17,6 +17,8 @@ final class Counts {
     final AtomicLong open = new AtomicLong();
     /** Those of them that TorchServe is to answer, on a path of inference. */
     final AtomicLong inferences = new AtomicLong();
+    /** How many requests were logged since the start. */
+    final AtomicLong logged = new AtomicLong();
     final Connections connections = new Connections();
     final Memory memory = new Memory(connections.limit);
     /** From now on every answer is the last of its connection. */

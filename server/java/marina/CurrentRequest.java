@@ -141,6 +141,7 @@ final class CurrentRequest {
         counts.closed(request);
         if (ACCESS.isInfoEnabled()) {
             ACCESS.info(request.logLine(channel().remoteAddress(), isComplete ? request.status : CLIENT_LEFT));
+            counts.logged.incrementAndGet();
         }
         request = null;
         idleTime.requestAnswered();

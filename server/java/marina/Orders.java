@@ -49,7 +49,8 @@ final class Orders implements Runnable {
                                 counts.open.toString(),
                                 counts.inferences.toString(),
                                 Integer.toString(counts.connections.size()),
-                                Long.toString(counts.connections.refused())));
+                                Long.toString(counts.connections.refused()),
+                                counts.logged.toString()));
             case "ready":
             case "unready":
                 counts.ready = order.equals("ready");

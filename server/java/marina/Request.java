@@ -62,8 +62,15 @@ final class Request {
     long bodyBytes;
     /** The number of pieces in which its body has arrived. */
     long pieces;
-    /** When the last of it was read. */
-    long receivedAt = System.nanoTime();
+    /** When its head was read, and when the last of it was. */
+    private final long begunAt = System.nanoTime();
+    long receivedAt = begunAt;
+    /** When its answer began; its end, if it has none. */
+    private long answeredAt;
+    /** The trace that it belongs to; null if there is none. */
+    private final Trace trace;
+    /** The id of its answer; null before there is one. */
+    private String answerId;
     /** How often in a row TorchServe did not hold it. */
     private int missed;
     /** The status of its answer; 0 before there is one. */
@@ -102,6 +109,9 @@ final class Request {
         parts = isMultipart && !route.protocol ? Parts.of(given) : form ? new Fields() : null;
         String chosen = message.headers().get(ID);
         id = chosen != null && isId(chosen) ? chosen : null;
+        // Probes are of no interest, unless a client says so.
+        boolean isTraced = settings.tracesSampled >= 0;
+        trace = isTraced ? Trace.of(message.headers(), inference ? settings.tracesSampled : 0) : null;
         isLast = !HttpUtil.isKeepAlive(message);
     }
 
@@ -125,6 +135,9 @@ final class Request {
         // It is between TorchServe and its worker.
         answer.headers().remove("ts_stream_next");
         status = answer.status().code();
+        answeredAt = System.nanoTime();
+        String named = answer.headers().get(ID);
+        answerId = id != null ? id : named != null && isId(named) ? named : null;
         if (answer.headers().get(HttpHeaderNames.CONTENT_TYPE, "").startsWith("text/event-stream")) {
             // nginx would hold back events until they fill a buffer.
             answer.headers().set("x-accel-buffering", "no");
@@ -149,12 +162,19 @@ final class Request {
         return pieces * bodyBytes > MOST_COPIED && bodyBytes < SHORTEST_PIECE * pieces;
     }
 
-    /** Its line in the access log: as TorchServe writes it, but with three more digits of the time. */
+    /** Its line in the access log: as TorchServe writes it, but with three more digits of the time, and its trace. */
     String logLine(SocketAddress address, int code) {
-        long took = (System.nanoTime() - receivedAt) / 1000;
+        long now = System.nanoTime();
+        long took = (now - receivedAt) / 1000;
         String digits = Long.toString(1000 + took % 1000).substring(1);
         String client = NetUtil.toSocketAddressString((InetSocketAddress) address);
-        return client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
+        String line = client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
+        return trace == null ? line : line + trace.logged(us(receivedAt), us(status == 0 ? now : answeredAt), us(now), bodyBytes, answerId);
+    }
+
+    /** Microseconds from its head to a time. */
+    private long us(long at) {
+        return (at - begunAt) / 1000;
     }
 
     /** A path as TorchServe and the door's patterns read it: without slashes at its end, and escaped only where needed. */

@@ -16,6 +16,8 @@ final class Settings {
     final List<String> types = Arrays.asList(System.getProperty("marina.types", "application/json").split(","));
     /** The pages that the door answers with. */
     final Pages pages = Pages.read(System.getProperty("marina.pages"));
+    /** The share of requests that are traced, if their clients do not say; negative if none is, whatever they say. */
+    final double tracesSampled = Double.parseDouble(System.getProperty("marina.trace", "-1"));
     /** A larger body is not read. */
     final long bodyBytes = ConfigManager.getInstance().getMaxRequestSize();
 }

@@ -67,7 +67,7 @@ def test_an_image_gets_what_marina_needs_and_one_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     serving = INSTALL.requirements("serve", ROOT / "pyproject.toml")
     assert set(serving) == {*project["dependencies"], *project["optional-dependencies"]["serve"]}
-    assert not [name for name in serving if name.startswith(("torchvision", "locust", "kubernetes"))]
+    assert not [name for name in serving if name.startswith(("opentelemetry", "torchvision", "locust", "kubernetes"))]
     assert not [name for name in INSTALL.requirements("loadtest", ROOT / "pyproject.toml") if name.startswith("torch")]
 
 
@@ -84,7 +84,9 @@ def test_wheels_of_an_extra_and_of_vllm_are_downloaded_and_other_names_are_told_
     # It pins a torch of its own.
     assert of_vllm[-2:] == (INSTALL.VLLM, "pip")
     assert "--constraint" not in of_vllm
-    with pytest.raises(SystemExit, match="`EXTRA`: got `vlm`, allowed: deploy, dev, loadtest, package, serve, vllm"):
+    with pytest.raises(
+        SystemExit, match="`EXTRA`: got `vlm`, allowed: deploy, dev, loadtest, package, serve, tracing, vllm"
+    ):
         INSTALL.download("vlm", tmp_path)
 
 

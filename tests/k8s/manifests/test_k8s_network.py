@@ -50,6 +50,16 @@ def test_pods_can_reach_dns_and_the_redis_in_the_spec(redis: str, peer: dict[str
     assert [each["port"] for rule in policy["egress"] for each in rule["ports"]] == [port, 53, 53]
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [("http://collector.watch:4318", 4318), ("https://collector.watch", 443), ("http://collector.watch/otlp", 80)],
+)
+def test_pods_can_reach_the_collector_of_traces(endpoint: str, port: int) -> None:
+    policy = the_only(planned({"tracing": {"endpoint": endpoint}}), "NetworkPolicy")["spec"]
+    assert policy["egress"][0]["ports"] == [{"port": port, "protocol": "TCP"}]
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "watch"}}} in policy["egress"][0]["to"]
+
+
 def test_a_redis_whose_name_may_be_a_service_or_public_is_reached_as_both() -> None:
     policy = the_only(planned({"serving.cache": {"redis": "redis://redis.cache"}}), "NetworkPolicy")["spec"]
     assert [list(peer) for peer in policy["egress"][0]["to"]] == [["ipBlock"], ["ipBlock"], ["namespaceSelector"]]

@@ -71,6 +71,8 @@ SWITCHES: list[Any] = [
      "30-network-policy.yaml:spec.egress.0.to.0.ipBlock.cidr", "10.0.0.0/8"),
     ({"serving.cache": {"redis": "redis://10.1.2.3:7000"}},
      "30-network-policy.yaml:spec.egress.0.to.0.ipBlock.cidr", "10.1.2.3/32"),
+    ({"tracing": {"endpoint": "http://10.1.2.3:4318"}},
+     "30-network-policy.yaml:spec.egress.0.to.0.ipBlock.cidr", "10.1.2.3/32"),
     ({"kubernetes.route": {"gateway": "edge/public"}}, "gateway/http-route.yaml:spec.parentRefs.0",
      {"name": "public", "namespace": "edge"}),
     ({"kubernetes.route": {"gateway": "e/p", "path": "/d"}},
