@@ -123,6 +123,9 @@ bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: 
 bench-gateway: setup  ## keys, and a measured limit at twice the knee, with a real Envoy  (ARGS='--requests 1000')
 	$(BIN)/python tests/bench/bench_gateway.py $(ARGS)
 
+bench-tracing: setup  ## what traces cost, with 1 % of the requests, with all, and with a dead collector
+	$(BIN)/python tests/bench/bench_tracing.py $(ARGS)
+
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
 	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 

@@ -21,13 +21,14 @@ ERRORS: list[Any] = [
                  "hint: add `name` to the spec; `marina check --fields` says what it means", id="a missing field"),
     pytest.param({"model": None}, "spec.yaml:1: `model`: missing\n\n"
                  "hint: add `model` to the spec; `marina check --fields` says what it means", id="a missing section"),
-    pytest.param({"tracing": {"sample": 0.1}}, "spec.yaml: `tracing.endpoint`: missing", id="traces that go nowhere"),
-    pytest.param({"tracing": {"endpoint": "collector:4317"}}, "spec.yaml: `tracing.endpoint`: got `collector:4317`, "
+    pytest.param({"tracing": {"sample": 0.1}}, "spec.yaml:5: `tracing.endpoint`: missing\n\nhint: add "
+                 "`endpoint` to the spec; `marina check --fields` says what it means", id="traces that go nowhere"),
+    pytest.param({"tracing": {"endpoint": "collector:4317"}}, "spec.yaml:6: `tracing.endpoint`: got `collector:4317`, "
                  "allowed: an address that begins with `http://` or `https://`, without a password", id="a gRPC address"),
-    pytest.param({"tracing": {"endpoint": "http://me:key@c"}}, "spec.yaml: `tracing.endpoint`: got `http://me:key@c`, "
-                 "allowed: an address that begins with", id="a key in the collector's address"),
-    pytest.param({"tracing": {"endpoint": "http://c", "sample": 5}}, "spec.yaml: `tracing.sample`: got `5`, allowed: "
-                 "at most 1", id="a share above one"),
+    pytest.param({"tracing": {"endpoint": "http://me:key@c"}}, "spec.yaml:6: `tracing.endpoint`: got `http://…c`, "
+                 "allowed: an address that begins with `http://` or `https://`, without a password", id="a key in the collector's address"),
+    pytest.param({"tracing": {"endpoint": "http://c", "sample": 5}}, "spec.yaml:7: `tracing.sample`: got `5`, allowed: "
+                 "1 or less", id="a share above one"),
     pytest.param({"name": "Shells"}, "spec.yaml:1: `name`: got `Shells`, allowed: at most 40 "
                  "lower-case letters, digits and `-`, the first a letter", id="a name that is no DNS label"),
     pytest.param({"version": 1.0}, "spec.yaml:5: `version`: got `1.0`, allowed: text\n\n"

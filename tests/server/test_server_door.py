@@ -69,7 +69,7 @@ def test_silent_java_is_not_waited_for_and_may_answer_again(monkeypatch: pytest.
     theirs = socket.socket(fileno=socket.dup(slow.orders))
     with pytest.raises(NoDoorError):
         slow.count()
-    theirs.sendall(b"1 9 9 9 9 9\n2 0 1 0 0 0\n")
+    theirs.sendall(b"1 9 9 9 9 9 9\n2 0 1 0 0 0 0\n")
     assert slow.count() == OpenCounts(requests=1)
     theirs.close()
     slow.close()
@@ -86,8 +86,8 @@ def test_the_orders_after_an_unanswered_one_wait_only_if_java_is_heard_again(mon
         with pytest.raises(NoDoorError):
             slow.count()
     assert time.monotonic() - began < 0.8
-    theirs.sendall(b"1 9 9 9 9 9\n")
-    timer = threading.Timer(0.05, lambda: theirs.sendall(b"6 0 1 0 0 0\n"))
+    theirs.sendall(b"1 9 9 9 9 9 9\n")
+    timer = threading.Timer(0.05, lambda: theirs.sendall(b"6 0 1 0 0 0 0\n"))
     timer.start()
     assert slow.count() == OpenCounts(requests=1)
     timer.join()

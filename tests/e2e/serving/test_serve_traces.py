@@ -289,7 +289,11 @@ def test_a_bucket_of_latencies_names_a_traced_request(server: Running, tmp_path:
     scrape = {"scrape_interval": "1s", "scrape_configs": [{"job_name": "m", "static_configs": [config]}]}
     (tmp_path / "p.yml").write_text(json.dumps(scrape))
     url = f"http://127.0.0.1:{(port := free_port_base())}"
-    command = [needs("prometheus"), f"--config.file={tmp_path}/p.yml", f"--storage.tsdb.path={tmp_path}/db"]
+    command = [
+        needs("prometheus", package="prometheus"),
+        f"--config.file={tmp_path}/p.yml",
+        f"--storage.tsdb.path={tmp_path}/db",
+    ]
     command += [f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as prometheus:
         try:
