@@ -56,7 +56,7 @@ def main() -> int:
         }
         contestants = {}
         for name, section in sections.items():
-            fields = {"serving.workers": 1, "serving.threads": 1, "serving.access_log": "off"}
+            fields = {"serving.access_log": "off"}
             spec = digits_spec(fields | ({"tracing": section} if section else {}))
             server = stack.enter_context(running(spec, mar=folder / package.mar))
             contestants[name] = Contestant(server.ports.inference, (server.process.pid,))
