@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any
 
 import orjson
@@ -23,7 +23,8 @@ HEADER, _LENGTH, _SAMPLED = "traceparent", 55, 1
 
 @dataclass
 class Step:
-    """A step of one request, or of its batch: seconds of `perf_counter`."""
+    """A step of one request, or of its batch: seconds of `perf_counter`, which on Linux is the same clock for all
+    processes, and that of `monotonic`."""
 
     name: str
     begin: float
@@ -64,8 +65,7 @@ class TraceReports:
         self._send({parent: steps})
 
     def _send(self, requests: Mapping[str, Sequence[Step]], batch: Step | None = None) -> None:
-        # Both clocks at the same moment, so that the supervisor can tell when it was.
-        report = orjson.dumps({"clock": perf_counter(), "time": time(), "batch": batch, "requests": requests})
+        report = orjson.dumps({"batch": batch, "requests": requests})
         try:
             if self._connection is None:
                 self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

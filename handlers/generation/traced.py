@@ -14,7 +14,7 @@ from marina.handlers.tracing import Step, TraceReports, parent_of
 
 @dataclass
 class TracedText:
-    """One request, from its arrival at the handler on. On Linux all clocks are `monotonic`'s."""
+    """One request, from its arrival at the handler on."""
 
     parent: str
     begun: float = field(default_factory=monotonic)

@@ -5,6 +5,7 @@ autoscalers see. Open requests are counted by the door in front of TorchServe (`
 
 import re
 import threading
+import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -31,7 +32,7 @@ class RequestSpan:
     id: str
     parent: str | None
     begun_us: int
-    """When its head was read, microseconds since 1970."""
+    """When its head was read, microseconds of the machine's monotonic clock."""
     received_us: int
     answered_us: int
     """When its answer began."""
@@ -78,7 +79,7 @@ class Exemplar:
     span: str
     seconds: float
     at: float
-    """When it ended, s since 1970."""
+    """When it was counted, s since 1970."""
 
 
 @dataclass
@@ -206,7 +207,6 @@ class Traffic:
             histogram = self._histograms[answer.code] = Histogram(EDGES_MS)
         histogram.add(answer.duration_ms)
         if span := answer.span:
-            bucket, at = bisect_left(EDGES_MS, answer.duration_ms), (span.begun_us + span.ended_us) / 1e6
-            exemplar = Exemplar(span.trace, span.id, answer.duration_ms / 1000, at)
-            self._exemplars[answer.code][bucket] = exemplar
+            exemplar = Exemplar(span.trace, span.id, answer.duration_ms / 1000, time.time())
+            self._exemplars[answer.code][bisect_left(EDGES_MS, answer.duration_ms)] = exemplar
         return True

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marina.server.tracing.clock import Clock
+
 SOCKET = "traces.sock"
 _LARGEST = 1 << 20
 
@@ -36,13 +38,12 @@ class Report:
     requests: dict[str, list[Step]]
 
 
-def parse_report(data: bytes) -> Report:
-    """Reads a report; its times are s of a monotonic clock, which is given together with that of the day."""
+def parse_report(data: bytes, clock: Clock) -> Report:
+    """Reads a report."""
     given = json.loads(data)
-    offset = given["time"] - given["clock"]
 
     def step(of: dict[str, Any]) -> Step:
-        begin, end = (round((of[name] + offset) * 1e9) for name in ("begin", "end"))
+        begin, end = (clock.since_1970_ns(round(of[name] * 1e9)) for name in ("begin", "end"))
         return Step(of["name"], begin, end, of["error"], of["facts"])
 
     requests = {parent: [step(each) for each in steps] for parent, steps in given["requests"].items()}

@@ -15,6 +15,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from marina.config.distribution import distribution_version
 from marina.config.spec import Spec
+from marina.server.tracing.clock import Clock
 from marina.server.tracing.reports import Report, Step
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ class _SameResource(Resource):
 class SpanMaker:
     """Makes the spans of one server."""
 
-    def __init__(self, spec: Spec, instance: str, port: int, is_inference: Callable[[AccessLogEntry], bool]) -> None:
+    def __init__(
+        self, spec: Spec, instance: str, port: int, is_inference: Callable[[AccessLogEntry], bool], clock: Clock
+    ) -> None:
+        self._clock = clock
         self._port, self._is_inference, self._writes = port, is_inference, spec.model.writes
         self._model = {"marina.model": spec.name, "marina.model.version": spec.version}
         attributes = {"service.name": spec.name, "service.version": spec.version, "service.instance.id": instance}
@@ -50,7 +54,7 @@ class SpanMaker:
 
     def of_request(self, answer: AccessLogEntry, span: RequestSpan, begun_ns: int | None) -> Iterator[ReadableSpan]:
         """The span of a request, and that of its time in the queue if a worker has begun it."""
-        start = span.begun_us * 1000
+        start = self._clock.since_1970_ns(span.begun_us * 1000)
         received, ended = start + span.received_us * 1000, start + span.ended_us * 1000
         route = self._route(answer) if self._is_inference(answer) else None
         events = []
@@ -68,9 +72,7 @@ class SpanMaker:
             is_error=answer.code >= 500,
         )
         if begun_ns is not None:
-            # The clocks of two processes may differ by a little.
-            times = received, max(received, begun_ns)
-            yield self._span("queue", _child(span.trace), _context(span.trace, span.id), times)
+            yield self._span("queue", _child(span.trace), _context(span.trace, span.id), (received, begun_ns))
 
     def of_report(self, report: Report) -> Iterator[ReadableSpan]:
         """The span of a batch, and those of the steps of its requests."""

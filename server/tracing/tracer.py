@@ -16,6 +16,7 @@ from marina.config.errors import ToolMissing
 from marina.config.sections import Tracing
 from marina.config.spec import Spec
 from marina.server.java.traffic import AccessLogEntry
+from marina.server.tracing.clock import Clock
 from marina.server.tracing.reports import ReportSocket, parse_report
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Tracer:
     ) -> None:
         self._reports = ReportSocket(folder)
         self._answers: deque[AccessLogEntry] = deque()
+        self._clock = Clock()
         self._begun: OrderedDict[str, int] = OrderedDict()
         self._idle = threading.Condition()
         self._taken = self._done = 0
@@ -67,7 +69,7 @@ class Tracer:
             from marina.server.tracing.sending import SpanSender
             from marina.server.tracing.spans import SpanMaker
 
-            self._maker = SpanMaker(spec, instance, port, is_inference)
+            self._maker = SpanMaker(spec, instance, port, is_inference, self._clock)
             self._sender = SpanSender(settings.traces_url, say=say)
             self._run(self._sender)
 
@@ -119,7 +121,7 @@ class Tracer:
                 self._idle.notify_all()
 
     def _add_report(self, data: bytes, sender: SpanSender) -> None:
-        report = parse_report(data)
+        report = parse_report(data, self._clock)
         # A request for a text waits for a slot, and not for a batch: its handler says how long.
         if report.batch:
             self._begun |= {parent.split("-")[2]: report.batch.begin_ns for parent in report.requests}

@@ -169,7 +169,11 @@ final class Request {
         String digits = Long.toString(1000 + took % 1000).substring(1);
         String client = NetUtil.toSocketAddressString((InetSocketAddress) address);
         String line = client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
-        return trace == null ? line : line + trace.logged(us(receivedAt), us(status == 0 ? now : answeredAt), us(now), bodyBytes, answerId);
+        if (trace == null) {
+            return line;
+        }
+        long began = us(status == 0 ? now : answeredAt);
+        return line + trace.logged(begunAt / 1000, us(receivedAt), began, us(now), bodyBytes, answerId);
     }
 
     /** Microseconds from its head to a time. */

@@ -1,8 +1,6 @@
 package marina;
 
 import io.netty.handler.codec.http.HttpHeaders;
-import java.time.Instant;
-import java.time.temporal.ChronoUnit;
 import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicLong;
@@ -32,14 +30,11 @@ final class Trace {
     final String span;
     /** The client's span; null if it named none. */
     private final String parent;
-    /** When the request's head was read, microseconds since 1970. */
-    private final long begunAt;
 
     private Trace(String id, String parent, boolean isRecorded) {
         this.id = id;
         this.parent = parent;
         span = isRecorded ? hex(ThreadLocalRandom.current().nextLong(1, Long.MAX_VALUE)) : null;
-        begunAt = isRecorded ? ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now()) : 0;
     }
 
     /**
@@ -75,12 +70,15 @@ final class Trace {
         return (int) begun <= MOST_PER_S;
     }
 
-    /** The end of the request's line in the access log; times are microseconds since its head was read. */
-    String logged(long receivedUs, long answeredUs, long endedUs, long bodyBytes, String requestId) {
+    /**
+     * The end of the request's line in the access log: when its head was read, by the clock of {@code nanoTime}, which on
+     * Linux is the same for all processes; and microseconds since then.
+     */
+    String logged(long begunUs, long receivedUs, long answeredUs, long endedUs, long bodyBytes, String requestId) {
         if (span == null) {
             return " " + id;
         }
-        Object[] all = {id, span, parent == null ? "-" : parent, begunAt, receivedUs, answeredUs, endedUs, bodyBytes};
+        Object[] all = {id, span, parent == null ? "-" : parent, begunUs, receivedUs, answeredUs, endedUs, bodyBytes};
         StringBuilder text = new StringBuilder();
         for (Object each : all) {
             text.append(' ').append(each);
