@@ -74,7 +74,11 @@ def build_image(spec: Spec, folder: Path, options: ImageOptions, *, progress: Pr
             target=target,
             reference=f"{ref}:{tag}",
             epoch=_EPOCH,
-            arguments={"BASE": base, **_extras(spec, target), **dict(argument.split("=", 1) for argument in options.build_arg)},
+            arguments={
+                "BASE": base,
+                **_extras(spec, target),
+                **dict(argument.split("=", 1) for argument in options.build_arg),
+            },
             contexts={name: path for name, path in contexts.items() if name != "package" or target != "loadtest"},
             labels=_labels(spec, target, package, options),
             pip_conf=options.pip_conf,

@@ -171,6 +171,18 @@ def test_an_image_needs_a_package(tmp_path: Path) -> None:
     assert refusal(tmp_path).message == f"{tmp_path / 'package.json'}: nothing was packaged yet"
 
 
+@pytest.mark.parametrize("traces", [False, True])
+def test_only_the_image_of_a_spec_that_traces_gets_the_sdk(traces: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = "case $1 in --version) echo 'buildah version 1.28.2 (x)';; *)"
+    program(tmp_path, "buildah", f'{said} echo "$@" > {tmp_path}/told; exit 1;; esac')
+    spec = digits_spec({"tracing": {"endpoint": "http://collector.watch:4318"}} if traces else {})
+    options = ImageOptions(builder="buildah", model_at_runtime=True)
+    with pytest.raises(Refused):
+        build_image(spec, tmp_path / "out", options, progress=Progress(quiet=True))
+    assert ("MORE_EXTRAS=tracing" in (tmp_path / "told").read_text().split()) is traces
+
+
 @pytest.mark.slow
 def test_a_package_that_was_changed_is_refused(packaged: Packaged, tmp_path: Path) -> None:
     folder, package = packaged("fp32")
@@ -253,7 +265,7 @@ def test_the_image_uses_the_ports_that_the_manifests_expect() -> None:
 
 
 def test_every_allowed_build_argument_is_one_of_the_dockerfile() -> None:
-    assert set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE)) == {"BASE", *_ARGUMENTS}
+    assert set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE)) == {"BASE", "MORE_EXTRAS", *_ARGUMENTS}
 
 
 def test_an_image_for_another_device_has_its_own_tag() -> None:
