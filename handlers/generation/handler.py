@@ -278,7 +278,8 @@ class TextHandler:
         with refusing_if_busy():
             if request.more:
                 tasks, together = (request.task, *request.more), self.text.slots
-                source: AnswerSource = SeveralAnswers(tasks, self.loop.submit, self.loop.cancel, together=together)
+                submit = self._traced.noting(request.task.id, self.loop.submit)
+                source: AnswerSource = SeveralAnswers(tasks, submit, self.loop.cancel, together=together)
             elif recording is None:
                 source = self.loop.submit(request.task)
             else:

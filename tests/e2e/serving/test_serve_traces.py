@@ -342,6 +342,13 @@ def test_a_streamed_text_has_its_wait_its_writing_and_its_tokens(receiver: Colle
         assert infer.attributes["gen_ai.operation.name"] == "text_completion"
         assert infer.attributes["gen_ai.usage.output_tokens"] == 40
         assert infer.attributes["gen_ai.response.finish_reasons"] == ["length"]
+        several, header = parent_of(6003)
+        body = json.dumps({"prompt": ["Once", "upon a time"], "max_tokens": 5, "n": 2}).encode()
+        assert post(f"{server.url}/v1/completions", body, **header, **{"Content-Type": "application/json"}) == 200
+        spans = eventually(lambda: [] if len(found := receiver.of(several)) < 4 else found)
+        (infer,) = [span for span in spans if span.name == "infer"]
+        assert infer.attributes["gen_ai.usage.output_tokens"] == 20
+        assert infer.attributes["gen_ai.response.finish_reasons"] == ["length"] * 4
         # Refused by the handler.
         refused, header = parent_of(6001)
         body = json.dumps({"prompt": "x", "max_tokens": -1}).encode()
