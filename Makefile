@@ -117,6 +117,9 @@ bench-compare: setup  ## how often a comparison is wrong, for pairs whose differ
 bench-gate: setup  ## how often a rollout's gate is wrong on live traffic, beside the rules of others
 	$(BIN)/python tests/bench/gating/bench_gate.py $(ARGS)
 
+bench-rollout: setup  ## releases of each kind through a gate, with real servers  (ARGS='--each 1')
+	$(BIN)/python tests/bench/gating/bench_rollout.py $(ARGS)
+
 bench-front: setup  ## what the door, or a proxy, costs in front of TorchServe: rate, p50, CPU time
 	$(BIN)/python tests/bench/bench_front.py $(ARGS)
 
