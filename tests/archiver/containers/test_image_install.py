@@ -85,7 +85,7 @@ def test_wheels_of_an_extra_and_of_vllm_are_downloaded_and_other_names_are_told_
     assert of_vllm[-2:] == (INSTALL.VLLM, "pip")
     assert "--constraint" not in of_vllm
     with pytest.raises(
-        SystemExit, match="`EXTRA`: got `vlm`, allowed: deploy, dev, loadtest, package, serve, tracing, vllm"
+        SystemExit, match="`EXTRA`: got `vlm`, allowed: deploy, dev, loadtest, package, serve, sign, tracing, vllm"
     ):
         INSTALL.download("vlm", tmp_path)
 
