@@ -276,6 +276,8 @@ class Evidence(Document):
     """The confirming run."""
     cold_start_s: Positive | None
     """From the start of the command to ready; None for a server that was already running."""
+    cold_start_phases: dict[str, float] = Field(default_factory=dict)
+    """How long each phase of that took, s, by name; empty for a server that was already running, or does not say."""
     memory: PeakMemory | None
     """The peak during the whole calibration; None for a server that was already running."""
     machine: Machine

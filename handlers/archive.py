@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from marina.handlers import receive, renewal, torchvision_import
+from marina.handlers import receive, renewal, starting, torchvision_import
 from marina.handlers.metrics import BatchReport, Metrics
 from marina.handlers.record import PackedArchive, RecordError, load_record
 from marina.handlers.tracing import Step, TraceReports, open_reports
@@ -29,6 +29,7 @@ class ArchiveHandler:
         """TorchServe calls this once."""
         from ts.model_loader import ModelLoaderFactory
 
+        starting.reached("imports")
         properties = context.system_properties
         outer = Path(properties["model_dir"])
         record = load_record(outer)
@@ -58,6 +59,7 @@ class ArchiveHandler:
         gpu = properties["gpu_id"]
         device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
         self._metrics, self._traces = Metrics(record, record.compile, device), open_reports()
+        starting.reached("load")
 
     def handle(self, data: Sequence[Mapping[str, Any]], _context: Any) -> Any:
         """TorchServe calls this for each batch. Returns or raises what the archive's handler does."""

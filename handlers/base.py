@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import torch
 
-from marina.handlers import memory, receive, renewal
+from marina.handlers import memory, receive, renewal, starting
 from marina.handlers.arrays import Array, check_range, numpy_dtype
 from marina.handlers.artifact import LoadedArtifact, load_artifact, pick_device
 from marina.handlers.batching import Batcher
@@ -155,6 +155,7 @@ class Handler:
     def initialize(self, context: Context) -> None:
         """TorchServe calls this once. Returns when the model is warm in every shape and has answered the sample; raises
         RecordError if the package does not fit."""
+        starting.reached("imports")
         self.directory = Path(context.system_properties["model_dir"])
         self.record = load_record(self.directory)
         _set_threads(self.record.threads)
@@ -165,6 +166,7 @@ class Handler:
         self._max_values = max(_LEAST_VALUES, _VALUES_PER_INPUT * values)
         self.setup()
         self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs, self.record.lengths)
+        starting.reached("load")
         self._batcher.warm_up()
         self.max_rows = self._rows_in_time(context)
         # We do not know what bodies a custom `decode` takes. There, only the path can say that a request uses a
@@ -176,6 +178,7 @@ class Handler:
         self.traces = open_reports()
         receive.install_receiver()
         renewal.arm(context)
+        starting.reached("warm")
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Context) -> list[bytes]:
         """TorchServe calls this for each batch. Returns one answer per row, whatever the rows contain."""

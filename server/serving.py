@@ -48,6 +48,7 @@ from marina.server.watching.metrics import MetricsPage, ServerFacts
 from marina.server.watching.pages import PageResponse, json_response, serve_pages
 from marina.server.watching.probe import Prober
 from marina.server.watching.renewals import Renewals
+from marina.server.watching.starting import phases
 from marina.server.watching.worker_metrics import WorkerMetrics
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -157,6 +158,7 @@ class _ModelServer:
             )
         trace = self._tracer.take if self._tracer else None
         self._child = Child(launch, door, traffic=traffic, log=RequestLog(spec), output=self._output, trace=trace)
+        self._java_at = time.monotonic()
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         asked = sample, record.sample.content_type
@@ -199,7 +201,9 @@ class _ModelServer:
         """Blocks until the server has ended; `began` is the monotonic time at which `serve` was called."""
 
         def ready() -> None:
-            self._facts.ready_after_s = time.monotonic() - began
+            now = time.monotonic()
+            self._facts.ready_after_s = now - began
+            self._facts.phases = phases(self._launch.directory, began=began, java=self._java_at, ready=now)
             self._announce(self._facts.ready_after_s)
 
         port = self._launch.ports.supervisor

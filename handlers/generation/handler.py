@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from marina.handlers import receive
+from marina.handlers import receive, starting
 from marina.handlers.artifact import mismatch_error
 from marina.handlers.base import Context
 from marina.handlers.caching import open_cache
@@ -82,6 +82,7 @@ class TextHandler:
 
     def initialize(self, context: Context) -> None:
         """Returns when the engine is warm and has answered the sample; raises if the package does not fit."""
+        starting.reached("imports")
         self.directory = Path(context.system_properties["model_dir"])
         self.record: PackedRecord = load_record(self.directory)
         if self.record.text is None:
@@ -124,12 +125,14 @@ class TextHandler:
         self._pace = FlushPace(self.text.flush_ms / 1000)
         # The supervisor creates this file when a stop waits no longer for open answers.
         self._closing = Path(run or self.directory, "closing")
+        starting.reached("load")
         self.rehearse()
         # The route and the cache come after the sample, so that this engine computes it at every start.
         self._route = open_route(self.metrics.registry, self.record.name, self.loop)
         self._text_cache = TextCache(open_cache(self.metrics.registry, self.record.name))
         self._traced = TracedTexts(self.record.name, open_reports())
         receive.install_receiver()
+        starting.reached("warm")
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Any) -> list[bytes]:
         """One round: the next piece of each open answer, in the order of the rows."""

@@ -43,6 +43,7 @@ def calibrate(spec: Spec, options: CalibrateOptions, where: TargetOptions, *, qu
             knee=measured,
             at_70_percent=confirmed,
             cold_start_s=session.target.cold_start_s,
+            cold_start_phases=dict(session.target.start_phases),
             memory=session.target.memory,
             machine=session.machine,
             server=session.target.confined,

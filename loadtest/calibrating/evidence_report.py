@@ -82,7 +82,8 @@ def _measured(evidence: Evidence) -> dict[str, str]:
     if evidence.server is not None:
         measured["Server"] = f"{evidence.server}; {evidence.server.machine.processor}"
     if evidence.cold_start_s is not None:
-        measured["Cold start"] = f"{evidence.cold_start_s:.1f} s"
+        phases = ", ".join(f"{name} {length:.1f}" for name, length in evidence.cold_start_phases.items())
+        measured["Cold start"] = f"{evidence.cold_start_s:.1f} s{f': {phases}' if phases else ''}"
     if memory is not None:
         workers = ", ".join(f"{size / MB:,.0f}" for size in memory.workers_bytes) or "none"
         measured["Peak memory"] = (

@@ -13,9 +13,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -52,6 +52,8 @@ class Target:
     supervisor: str
     cold_start_s: float | None = None
     """From the start of the command to ready; None for a server that was already running."""
+    start_phases: Mapping[str, float] = field(default_factory=dict)
+    """How long each phase of the start took, s, as the server says; empty if it does not."""
     pid: int | None = None
     exit_code: Callable[[], int | None] = lambda: None
     """Returns the exit code of the process that was started; None while it runs."""
@@ -192,7 +194,8 @@ def started_server(
                 raise MarinaError(f"the server ended with code {code} before it was ready: {text}", hint=hint)
             text = f"the server was not ready after {within_s:g} s: {text}"
             raise MarinaError(text, hint=f"less {quote(str(log))}")
-        yield replace(server, cold_start_s=time.monotonic() - begun)
+        cold_start_s = time.monotonic() - begun
+        yield replace(server, cold_start_s=cold_start_s, start_phases=read_start_phases(server))
     finally:
         _stop(process, spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
 
@@ -223,6 +226,16 @@ def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float
         return _read(page, timeout_s, tls).decode(errors="replace")
     except (OSError, http.client.HTTPException) as err:
         raise OSError(f"{page} cannot be read: {getattr(err, 'reason', None) or err}") from err
+
+
+def read_start_phases(server: Target) -> dict[str, float]:
+    """How long each phase of a server's start took, s, as its metrics page says; empty if it does not."""
+    try:
+        page = metrics(server.supervisor)
+    except OSError:
+        return {}
+    found = re.findall(r'^marina_start_phase_duration_seconds\{.*phase="(\w+)".*\} (\S+)$', page, re.MULTILINE)
+    return {name: float(length) for name, length in found}
 
 
 def await_ready(server: Target, timeout_s: float) -> bool:

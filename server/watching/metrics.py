@@ -55,6 +55,8 @@ class ServerFacts:
     spans_sent: Callable[[], int] = lambda: 0
     spans_lost: Callable[[], int] = lambda: 0
     ready_after_s: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """How long each phase of the start took, s."""
 
 
 @dataclass
@@ -146,6 +148,10 @@ class MetricsPage:
             texts["start_duration_seconds"] = (round(facts.ready_after_s, 3), text)
         for name, (value, text) in texts.items():
             yield _family(f"marina_{name}", text, ({"model": self.spec.name}, value))
+        phases = [({"model": self.spec.name, "phase": name}, round(length, 3)) for name, length in facts.phases.items()]
+        if phases:
+            text = "Time of each phase of the start, from that of the supervisor's process to the first readiness."
+            yield _family("marina_start_phase_duration_seconds", text, *phases)
         package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
         yield _family("marina_package_info", "The MAR that is served.", (package, 1))
         yield _family("marina_machine_info", "The processor it runs on.", ({"processor": processor_name()}, 1))

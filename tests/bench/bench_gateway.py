@@ -76,7 +76,7 @@ def limits(folder: Path, server: str, seconds: int) -> bool:
     behave(server, capacity=CAPACITY)
     file = spec_file(folder, ", limit_rps: auto")
     run("calibrate", file, "--url", server)
-    evidence = json.loads((folder / "build/evidence.json").read_text(encoding="utf-8"))
+    evidence = json.loads((folder / "build/digits/evidence.json").read_text(encoding="utf-8"))
     knee, (limit, _) = evidence["knee"]["rps"], limit_of(folder, file)
     print(f"a queue of {CAPACITY} requests/s: knee {knee:.4g} requests/s within {OBJECTIVE_MS} ms, limit {limit}")
     met = {}
@@ -86,7 +86,7 @@ def limits(folder: Path, server: str, seconds: int) -> bool:
         with gateway(folder, file, server) as url:
             load = ("--rate", f"{2 * knee:g}", "--duration", str(seconds), "--max-duration", str(seconds))
             run("loadtest", file, "--url", url, "--any-package", "--header", "x-api-key: $KEY", *load)
-        measured = json.loads((folder / "build/verdict.json").read_text(encoding="utf-8"))["runs"][0]
+        measured = json.loads((folder / "build/digits/verdict.json").read_text(encoding="utf-8"))["runs"][0]
         p99, run_of = measured["response"]["p99"], measured["measurement"]
         accepted = run_of["in_time"] / run_of["ran_s"]
         met[name] = p99 <= OBJECTIVE_MS, abs(accepted / limit - 1)
@@ -104,13 +104,13 @@ def spec_file(folder: Path, more: str) -> Path:
     """The spec with more fields of its route, and its package."""
     file, text = folder / "spec.yaml", SPEC % (OBJECTIVE_MS, more)
     file.write_text(text, encoding="utf-8")
-    write_package(folder / "build", spec_text=text)
+    write_package(folder / "build/digits", spec_text=text)
     return file
 
 
 def limit_of(folder: Path, file: Path) -> tuple[int, str]:
     """The rendered limit, in which unit of time."""
-    (policy,) = render_objects(make_plan(load_spec(file, files=False), folder / "build"))[
+    (policy,) = render_objects(make_plan(load_spec(file, files=False), folder / "build/digits"))[
         "gateway/backend-traffic.yaml"
     ]
     limit = policy["spec"]["rateLimit"]["local"]["rules"][0]["limit"]
@@ -120,7 +120,7 @@ def limit_of(folder: Path, file: Path) -> tuple[int, str]:
 @contextmanager
 def gateway(folder: Path, file: Path, server: str) -> Iterator[str]:
     """The address of an Envoy with the policies of a spec."""
-    plan = make_plan(load_spec(file, files=False), folder / "build")
+    plan = make_plan(load_spec(file, files=False), folder / "build/digits")
     objects = [each for documents in render_objects(plan).values() for each in documents]
     with envoy(folder / "envoy", objects, [urlsplit(server).port or 0], keys={"alice": KEY}) as made:
         yield made.url

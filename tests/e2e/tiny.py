@@ -45,7 +45,7 @@ def _write_mar(spec: Spec, mar: Path, manifest: bool) -> Path:
     text = json.dumps({"runtime": "python", "model": model | {"configFile": "model-config.yaml"}, "createdOn": "-"})
     with zipfile.ZipFile(mar, "w") as archive:
         archive.writestr("MAR-INF/MANIFEST.json", text if manifest else "{")
-        for file in (HANDLER, ROOT / "handlers/renewal.py"):
+        for file in (HANDLER, ROOT / "handlers/renewal.py", ROOT / "handlers/starting.py"):
             archive.write(file, file.name)
         # In front of site-packages: TorchServe's worker only asks whether an answer is a tensor. Saves a second.
         archive.writestr("torch.py", "class Tensor:\n    pass\n")

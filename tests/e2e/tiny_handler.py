@@ -10,6 +10,7 @@ import os
 import time
 
 import renewal
+import starting
 from prometheus_client import Counter
 
 COUNTED = Counter("tiny_counted_total", "What requests asked to count")
@@ -23,10 +24,13 @@ class TinyHandler:
 
     def initialize(self, context):
         """Fails while the file of `TINY_FAIL_LOAD` exists; takes `TINY_LOAD_S` seconds."""
+        starting.reached("imports")
         if os.path.exists(os.environ.get("TINY_FAIL_LOAD", "")):
             raise ValueError("told to fail")
         time.sleep(float(os.environ.get("TINY_LOAD_S", "0")))
+        starting.reached("load")
         renewal.arm(context)
+        starting.reached("warm")
 
     def handle(self, rows, context):
         """One answer a row; the longest `sleep_s` of the batch delays all of it."""

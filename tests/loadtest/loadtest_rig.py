@@ -110,11 +110,13 @@ def running_server(folder: Path) -> Iterator[str]:
     """Runs a server of the package that `write_package` makes; yields its URL."""
     base = free_port_base()
     process = subprocess.Popen([*command(write_package(folder)), "--port-base", str(base)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    yield f"http://127.0.0.1:{base}"
-    process.kill()
-    process.communicate()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield f"http://127.0.0.1:{base}"
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def behave(url: str, **rules: Any) -> None:
