@@ -13,9 +13,7 @@ from typing import Any
 from marina.arguments import DEFECT, EXIT_CODES, add_out_option, add_verb, print_json, read_spec
 from marina.ci_github import publish
 from marina.config.errors import InputError
-from marina.config.measured import VerdictHead
 from marina.config.progress import Progress
-from marina.config.record import read_document, read_package, write_text
 
 # Where a job of a merge request says what it will be merged into.
 _TARGETS = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
@@ -68,6 +66,8 @@ class Outcome:
 
 
 def ci(options: argparse.Namespace) -> int:
+    from marina.config.record import write_text
+
     spec, progress = read_spec(options), Progress(quiet=options.quiet)
     folder: Path = options.out / spec.name
     outcome = Outcome(options.title or spec.name)
@@ -89,6 +89,8 @@ def ci(options: argparse.Namespace) -> int:
 
 def _judge(options: argparse.Namespace, name: str, base: str | None, outcome: Outcome, progress: Progress) -> None:
     """Packages both, and compares or tests them; what is wrong with the change becomes the outcome."""
+    from marina.config.record import read_package
+
     folder: Path = options.out / name
     failed = _run("package", options.spec, "--out", options.out)
     if failed:
@@ -122,6 +124,8 @@ def _measure(outcome: Outcome, folder: Path, verb: str, options: argparse.Namesp
 
 
 def _markdown(verb: str, file: Path) -> str:
+    from marina.config.measured import VerdictHead
+    from marina.config.record import read_document
     from marina.loadtest.comparing import Comparison, comparison_markdown
     from marina.loadtest.reporting import verdict_markdown
 
