@@ -250,7 +250,9 @@ def _has_module(folder: Path, name: str) -> bool:
 
 def _is_installed(package: str) -> bool:
     folders = [*site.getsitepackages(), site.getusersitepackages()]
-    return package in sys.stdlib_module_names or PathFinder.find_spec(package, folders) is not None
+    # An editable installation of Marina is in none of them.
+    known = package == "marina" or package in sys.stdlib_module_names
+    return known or PathFinder.find_spec(package, folders) is not None
 
 
 def _imports_from(folder: Path, file: Path, names: list[str]) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 from marina.arguments import DEFECT, EXIT_CODES, add_out_option, add_verb, print_json, read_spec
 from marina.ci_github import publish
-from marina.config.errors import InputError
+from marina.config.duration import duration_s
+from marina.config.errors import InputError, MarinaError
 from marina.config.progress import Progress
 
 # Where a job of a merge request says what it will be merged into.
@@ -35,7 +36,7 @@ def add_verbs(verbs: Any) -> None:
     text = "the commit or branch to compare with (default: the target of this pull or merge request; else a load test)"
     add("--base", metavar="REF", help=text)
     text = "measure for at most this long while undecided (default: that of `marina compare`)"
-    add("--max-duration", metavar="TIME", help=text)
+    add("--max-duration", metavar="TIME", type=duration_s, help=text)
     text = "also comment on the pull request and add a check, if GITHUB_TOKEN may write"
     add("--comment", action="store_true", help=text)
     text = "sign of the check and the comment, if a repository has several models (default: the spec's name)"
@@ -68,11 +69,15 @@ class Outcome:
 def ci(options: argparse.Namespace) -> int:
     from marina.config.record import write_text
 
-    spec, progress = read_spec(options), Progress(quiet=options.quiet)
-    folder: Path = options.out / spec.name
-    outcome = Outcome(options.title or spec.name)
-    base = options.base or _target()
-    _judge(options, spec.name, base, outcome, progress)
+    progress, folder = Progress(quiet=options.quiet), options.out
+    try:
+        name = read_spec(options).name
+        outcome, folder = Outcome(options.title or name), folder / name
+        _judge(options, name, options.base or _target(), outcome, progress)
+    except MarinaError as err:
+        # Whoever reviews the change reads it where they read a verdict.
+        print(f"error: {err}", file=sys.stderr)
+        outcome = Outcome(options.title or str(options.spec), err.exit_code, f"```text\n{err}\n```")
     summary = folder / "summary.md"
     text = f"### {outcome.name}: {outcome.status}\n\n{outcome.text}\n"
     write_text(summary, text)
@@ -103,7 +108,7 @@ def _judge(options: argparse.Namespace, name: str, base: str | None, outcome: Ou
             outcome.text = f"**PASS** {_SAME}"
             return
         if old:
-            longest = ["--max-duration", options.max_duration] if options.max_duration else []
+            longest = ["--max-duration", f"{options.max_duration:g}"] if options.max_duration else []
             _measure(outcome, folder, "compare", options, "--against", old, *longest)
             return
     _measure(outcome, folder, "loadtest", options)

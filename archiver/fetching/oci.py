@@ -7,13 +7,11 @@ import json
 import platform
 import re
 import shutil
-import sys
 import tarfile
 import urllib.error
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -248,11 +246,13 @@ def _opened_tar(file: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(file, "r:*") as archive:
             yield archive
         return
-    zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    # Only few layers are packed so.
+    import zstandard
+
     try:
-        with zstd.open(file) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
+        with zstandard.open(file) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
             yield archive
-    except zstd.ZstdError as err:
+    except zstandard.ZstdError as err:
         raise tarfile.ReadError(str(err)) from err
 
 

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import json
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 import pytest
+import zstandard
 from hub import Files, files_in
 from images import registry
 from oci import layer
@@ -32,7 +32,6 @@ from marina.config.remote import Remote, parse_remote
 from marina.config.spec import Fetched
 
 # Python's own from 3.14 on.
-zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 MODEL = files_in(TALES.parent / "model")
 QUIET = Progress(quiet=True)
 TITLE, FILEPATH = "org.opencontainers.image.title", "org.cncf.model.filepath"
@@ -119,8 +118,8 @@ FORMS: dict[str, list[Layer]] = {
         ("application/vnd.kitops.modelkit.docs.v1.tar+gzip", gzip.compress(layer({"config.json": b"docs"})), {}),
     ],
     "zstd": [
-        ("application/vnd.cncf.model.weight.v1.tar+zstd", zstd.compress(layer(MODEL)), {FILEPATH: "."}),
-        ("application/vnd.cncf.model.doc.v1.tar+zstd", zstd.compress(layer({"config.json": b"docs"})), {}),
+        ("application/vnd.cncf.model.weight.v1.tar+zstd", zstandard.compress(layer(MODEL)), {FILEPATH: "."}),
+        ("application/vnd.cncf.model.doc.v1.tar+zstd", zstandard.compress(layer({"config.json": b"docs"})), {}),
     ],
     # What `oras push` calls a tar is the file itself.
     "files": [("application/vnd.oci.image.layer.v1.tar", data, {TITLE: name}) for name, data in sorted(MODEL.items())]
@@ -179,7 +178,7 @@ def test_a_layer_writes_nothing_outside_of_its_folder(pushes: Pushes, tmp_path: 
 
 
 def test_a_layer_whose_compression_is_damaged_is_named(pushes: Pushes) -> None:
-    damaged = zstd.compress(layer(MODEL))[:-40]
+    damaged = zstandard.compress(layer(MODEL))[:-40]
     pushes.push("models/net", [("application/vnd.cncf.model.weight.v1.tar+zstd", damaged, {})])
     with pytest.raises(SourceError, match=r"the layer sha256:\w+ \(`.*zstd`\) cannot be unpacked"):
         fetch(f"oci://{pushes.host}/models/net:1")

@@ -1,6 +1,7 @@
 """What a package may do while it is tried: no more than in a pod, and an error says what it tried."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,9 @@ def test_what_a_pod_has_not_is_named_with_what_to_do(
 ) -> None:
     (tmp_path / "words.txt").write_text("conch", encoding="utf-8")
     said = tried(tmp_path, does.replace("DIR", str(tmp_path)))
-    assert said.endswith(f"{last}; before that, {named}\n\nhint: {hint}")
+    where, _, rest = said.partition("; before that, ")
+    assert re.search(re.escape(last) + r" at `handler\.py:\d+`$", where), said
+    assert rest == f"{named}\n\nhint: {hint}"
 
 
 @pytest.mark.slow

@@ -38,6 +38,13 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    min_p: float = 0.0
+    min_tokens: int = 0
+    prompt_logprobs: int | None = None
     max_tokens: int | None = 16
     logprobs: int | None = None
     detokenize: bool = True

@@ -102,6 +102,9 @@ def start(arguments: Message) -> tuple[Any, Callable[..., Any], Message]:
         if schema is not None:
             kind = "json" if schema.startswith("{") else "grammar"
             given["structured_outputs"] = StructuredOutputsParams(**{kind: schema})
+        if bias := given.get("logit_bias"):
+            # As JSON, the names of its tokens came as text.
+            given["logit_bias"] = {int(token): value for token, value in bias.items()}
         return vllm.SamplingParams(output_kind=RequestOutputKind.DELTA, detokenize=False, **given)
 
     settings = vllm.EngineArgs(**arguments)

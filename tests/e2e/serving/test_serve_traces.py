@@ -373,7 +373,7 @@ def test_an_archives_handler_is_one_step(receiver: Collector, tmp_path: Path) ->
     with running(traced, mar=tmp_path / "out" / package.mar) as server:
         trace, header = parent_of(7000)
         json_type = {"Content-Type": "application/json"}
-        assert post(f"{server.url}/predictions/Old_{kind}", old.sample.body, **header, **json_type) == 200
+        assert post(f"{server.url}/predictions/Old_{kind}", old.sample.body, **header, **json_type) == 201
         spans = eventually(lambda: [] if len(found := receiver.of(trace)) < 3 else found)
     assert sorted(span.name for span in spans) == sorted([root(spans).name, "infer", "queue"])
     assert sum((trace, root(spans).id) in batch.links for batch in batches(receiver)) == 1

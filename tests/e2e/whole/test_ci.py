@@ -94,7 +94,7 @@ def test_wrong_answers_fail_with_a_table_and_junit(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     summary = runner.summary.read_text()
     assert "digits: FAIL" in summary
-    assert "| answers at least 95 % the same |" in summary
+    assert "| answers at least 99 % the same |" in summary
     assert "`answers-differ`" in summary
     assert "::error title=digits: FAIL::" in done.stderr
     assert "note: no comment: this token may not write (403)" in done.stderr

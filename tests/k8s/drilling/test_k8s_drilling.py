@@ -73,7 +73,7 @@ def test_a_drained_node_has_none_of_its_pods_and_is_open_again(service: Deployed
     with cordoned(cluster, plan.nodes, plan.release, kubeconfig=service.fake.kubeconfig, say=said.append):
         assert service.node(node)["spec"]["unschedulable"] is True
         breakage = broken(service, plan)
-        assert node not in pods(service).values()
+        assert eventually(lambda: node not in pods(service).values())
     assert breakage.enough is not None
     assert len(plan.pods) == 2
     assert "unschedulable" not in service.node(node)["spec"]
@@ -101,7 +101,7 @@ def test_a_rollout_replaces_every_pod_and_never_has_too_few(service: Deployed) -
     before = set(pods(service))
     breakage = broken(service, planned(service, "rollout"))
     assert breakage.enough is not None
-    assert not before & set(pods(service))
+    assert eventually(lambda: not before & set(pods(service)))
 
 
 @pytest.mark.parametrize(("closed", "text"), [(True, "is already cordoned"), (False, "allowed, as a node")])
