@@ -17,7 +17,7 @@ from marina.archiver.isolation import ASKED, COMPILES, WITHOUT_KERNEL
 from marina.archiver.own_handler import check_answer
 from marina.archiver.rehearse import ANSWER, ANSWER_AGAIN, LOADED, SETTLED
 from marina.archiver.requirements import check_loaded, hint_for_library, hint_for_missing
-from marina.config.answers import as_recorded, can_record, settled_body
+from marina.config.answers import as_recorded, can_record, lasting_part, settled_body
 from marina.config.errors import SourceError
 from marina.config.progress import Progress
 from marina.config.record import RECORD, Draft
@@ -179,5 +179,5 @@ def record_answer(draft: Draft, folder: Path) -> Draft:
     answer, again = (file.read_bytes().partition(b"\n")[2] for file in files)
     if not can_record(answer) or not as_recorded(answer, again):
         return draft
-    (folder / RECORDED_ANSWER).write_bytes(answer)
+    (folder / RECORDED_ANSWER).write_bytes(lasting_part(answer))
     return draft.model_copy(update={"sample": draft.sample.model_copy(update={"answer": RECORDED_ANSWER})})
