@@ -421,6 +421,13 @@ def read_package(folder: Path) -> Package:
         raise InputError(f"{file}: not a package record of this version", hint="marina package SPEC") from err
 
 
+def check_mar(folder: Path, package: Package, hint: str) -> None:
+    """Raises InputError unless the MAR in a build folder is the one that its record describes."""
+    mar = folder / package.mar
+    if not mar.is_file() or file_sha256(mar) != package.sha256:
+        raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} describes", hint=hint)
+
+
 def read_document(file: Path, kind: type[DocumentT], hint: str) -> DocumentT | None:
     """Reads a record that another stage wrote; None if there is no such file. Raises InputError with the hint if it
     cannot be read, or has another form or schema."""

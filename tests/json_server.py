@@ -11,7 +11,7 @@ Data = dict[str, Any]
 
 
 @contextmanager
-def answering(get: Callable[[str], Any], post: Callable[[str, bytes, str], tuple[int, Data]]) -> Iterator[int]:
+def answering(get: Callable[[str], Any], post: Callable[[str, bytes, str], tuple[int, Any]]) -> Iterator[int]:
     """The port of a server that answers what `get` returns for a path, and `post`, with its status, for a path, a body
     and its content type."""
 

@@ -23,7 +23,7 @@ from marina.config.distribution import distribution_version
 from marina.config.errors import InputError, Refused, listed
 from marina.config.machine import end_with_parent
 from marina.config.progress import Progress
-from marina.config.record import ImageRecord, ImageTarget, Package, file_sha256, read_package, write_json, write_text
+from marina.config.record import ImageRecord, ImageTarget, Package, check_mar, read_package, write_json, write_text
 from marina.config.requirements import IMAGE_PYTHON, WHEELS, Requirements, install
 from marina.config.spec import Spec
 
@@ -119,9 +119,7 @@ def _checked_package(spec: Spec, folder: Path, target: ImageTarget) -> Package:
     if record.compile == "jit":
         why = "`model.compile` is `jit`, which compiles while serving, but images contain no compiler"
         raise InputError(f"{folder / 'package.json'}: {why}", hint="compile: aot")
-    mar = folder / package.mar
-    if not mar.is_file() or file_sha256(mar) != package.sha256:
-        raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} describes", hint=again)
+    check_mar(folder, package, again)
     return package
 
 

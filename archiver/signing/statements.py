@@ -8,7 +8,7 @@ from typing import Any
 from marina.config.distribution import distribution_version
 from marina.config.errors import InputError
 from marina.config.measured import VerdictHead, VerdictStatus
-from marina.config.record import ImageRecord, Package, file_sha256, read_document, read_package
+from marina.config.record import ImageRecord, Package, check_mar, file_sha256, read_document, read_package
 from marina.config.signatures import PASSED, PREDICATES, STATEMENT_TYPE
 from marina.config.spec import Spec
 
@@ -37,10 +37,8 @@ class Subjects:
 
 def read_subjects(spec: Spec, folder: Path) -> Subjects:
     """Reads the records of a spec's package. InputError if they do not belong together."""
-    package, again = read_package(folder), f"marina package {spec.file}"
-    mar = folder / package.mar
-    if not mar.is_file() or file_sha256(mar) != package.sha256:
-        raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} describes", hint=again)
+    package = read_package(folder)
+    check_mar(folder, package, f"marina package {spec.file}")
     image = read_document(folder / "image.json", ImageRecord, build := f"marina image {spec.file} --push")
     if image and image.package_sha256 not in (None, package.sha256):
         text = f"{folder / 'image.json'}: contains package {image.package_sha256[:12]}…, but the package is now "

@@ -2,16 +2,16 @@
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from json_server import answering
 
 from marina.config.load import parse_spec
 from marina.config.spec import Spec
@@ -25,33 +25,13 @@ Answer = Callable[[bytes, str], object]
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[LoadRequest]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def post(_: str, body: bytes, kind: str) -> tuple[int, Any]:
+        data = answer(body, kind)
+        return (422 if data is None else 200), data
 
-        def do_POST(self) -> None:
-            data = answer(self.rfile.read(int(self.headers["Content-Length"])), self.headers["Content-Type"])
-            body = json.dumps(data).encode()
-            self.send_response(422 if data is None else 200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
+    with answering(lambda _: None, post) as port:
         sample = base64.b64encode(b'{"x": 1}')
-        yield LoadRequest(
-            url=f"http://127.0.0.1:{server.server_address[1]}/predictions/m",
-            body=sample,
-            content_type="application/json",
-        )
-    finally:
-        server.shutdown()
-        server.server_close()
+        yield LoadRequest(url=f"http://127.0.0.1:{port}/predictions/m", body=sample, content_type="application/json")
 
 
 def compared(spec: Spec, old: Answer, new: Answer) -> AnswerCounts:
